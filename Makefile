@@ -1,0 +1,54 @@
+# Everything a newcomer needs: `make demo` and `make test` do their own set-up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+export FLOODMARK_JARS ?= $(CURDIR)/.cache/jars
+
+.PHONY: help
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.ready .cache/jars/.ready ## Make .venv from the hashed lock file and fetch the Spark jars (once)
+
+$(VENV)/.ready: requirements.lock scripts/bootstrap.lock scripts/setup.sh pyproject.toml
+	@scripts/setup.sh
+	@touch $@
+
+.cache/jars/.ready: src/floodmark/lake/jars.py $(VENV)/.ready
+	@$(VENV)/bin/floodmark jars
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Run the main job end to end on a scratch store and show what happened
+	@$(VENV)/bin/floodmark demo
+
+.PHONY: test
+test: setup ## Run the checks and all tests: what CI runs
+	@scripts/services.sh
+	@$(MAKE) --no-print-directory check
+	@$(PYTHON) -m pytest
+
+.PHONY: check
+check: $(VENV)/.ready ## Linters, types and layers only
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache
+
+.PHONY: bench
+bench: setup ## Measure, as ratios in one run; writes .cache/bench/*.json
+	@$(PYTHON) -m bench
+
+.PHONY: lock
+lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
+	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock
+	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --extra dev --extra postgres pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove everything that the targets above made
+	rm -rf .venv .bootstrap .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,120 @@
+"""Everything Floodmark raises on purpose.
+
+The families say what the caller does next, because that is the one thing a caller must know:
+
+| family           | what happened                                    | what to do                          |
+|------------------|--------------------------------------------------|-------------------------------------|
+| `Retryable`      | nothing moved; the cause may pass                | call again later                    |
+| `OutcomeUnknown` | it may or may not have happened                  | look, or repeat with the same key   |
+| `Permanent`      | nothing moved; the same call fails again         | change the call                     |
+| `Corrupt`        | stored state contradicts itself                  | stop and run `floodmark fsck`       |
+
+A message says what failed and which thing; `hint` says what to do. The command line prints them as
+`Error:` and `Try:`.
+"""
+
+from __future__ import annotations
+
+
+class FloodmarkError(Exception):
+    """The base of every error that Floodmark raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message} {self.hint}"
+
+
+class Retryable(FloodmarkError):
+    """Nothing moved, and the cause may pass: call again later."""
+
+
+class OutcomeUnknown(FloodmarkError):
+    """It may or may not have happened: look before you repeat it."""
+
+
+class Permanent(FloodmarkError):
+    """Nothing moved, and the same call will fail again."""
+
+
+class Corrupt(FloodmarkError):
+    """Stored state contradicts itself. Nothing goes on until it is looked at."""
+
+
+class CommitConflict(Retryable):
+    """Another writer appended first; the rows are safe in the spool and go with the next flush."""
+
+
+class SpoolFull(Retryable):
+    """The spool's backlog is at its configured limit; nothing of this call was stored."""
+
+
+class InvalidCursor(Permanent):
+    """A cursor that is malformed, from another store or dataset, from the future, or ahead of the data."""
+
+
+class SchemaConflict(Permanent):
+    """The rows do not fit the dataset, and no additive change would make them fit."""
+
+
+class InvalidName(Permanent):
+    """A dataset, column or sink name that cannot be used."""
+
+
+class InvalidSetting(Permanent):
+    """A setting that is unknown, of the wrong kind or out of range."""
+
+
+class UnserialisableValue(Permanent):
+    """A value that no column type can hold."""
+
+
+class UnknownDataset(Permanent):
+    """No dataset of that name in this store."""
+
+
+class DatasetExists(Permanent):
+    """A dataset of that name exists already, declared differently."""
+
+
+class UnknownSink(Permanent):
+    """No sink of that name in this store."""
+
+
+class UnknownQuarantineEntry(Permanent):
+    """No quarantine entry of that id in this store."""
+
+
+class StoreExists(Permanent):
+    """There is a store at that place already."""
+
+
+class StoreMissing(Permanent):
+    """There is no store at that place."""
+
+
+class StoreTooNew(Permanent):
+    """The store was written by a newer version of Floodmark."""
+
+
+class EnvironmentProblem(Permanent):
+    """Something this machine must have is missing or of the wrong version."""
+
+
+class LedgerBehind(Permanent):
+    """The hub's ledger ends before the chunk begins: accepting it would leave a hole."""
+
+
+class DivergedHistory(Permanent):
+    """Two histories carry the same sequence numbers with different rows."""
+
+
+class VersionConflict(Permanent):
+    """A stream is not at the version the writer expected."""
+
+
+class ReplicaIdentityConflict(Permanent):
+    """Two concurrent transactions carry one replica identity that no single writer could have made."""

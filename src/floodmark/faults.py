@@ -1,0 +1,84 @@
+"""Fault points: the named instants at which a crash is tried.
+
+Code calls `reach("flush.reserved")` at each step that matters. Ordinarily that costs a dictionary look-up. A
+test arms a point to raise, to call something, or to kill the process; every name is declared here, so
+that tests can enumerate them all and a misspelt one fails at once.
+
+In a real process `FLOODMARK_FAULT=flush.appended` kills it (SIGKILL) on reaching the point;
+`FLOODMARK_FAULT=flush.appended:3` on the third time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+POINTS: dict[str, str] = {
+    "capture.written": "an envelope is in the landing file, not yet synced",
+    "capture.synced": "an envelope is durable, not yet acknowledged",
+    "segment.announced": "the segment's row says `writing`; no file yet",
+    "segment.written": "the segment's file is written and synced, not yet registered",
+    "segment.registered": "the segment is registered",
+    "seal.landing_finished": "a dead writer's landing file is sealed to its end, not yet removed",
+    "seal.landing_removed": "a landing file is unlinked, its row still says `open`",
+    "flush.base_loaded": "the base is known, nothing is reserved",
+    "flush.reserved": "a block is reserved",
+    "flush.appending": "about to send the append",
+    "flush.appended": "the append returned",
+    "flush.decided": "the verdict is known, not recorded",
+    "flush.synced": "the commit's files are durable, the block is still undecided",
+    "flush.recorded": "the block is recorded as committed, its segment files still exist",
+    "flush.segment_removed": "one segment file of a committed block is gone",
+    "flush.released": "a void block's segments are free again",
+}
+
+_armed: dict[str, Callable[[], None]] = {}
+
+
+def reach(point: str) -> None:
+    """Pass a fault point; whatever is armed there happens now."""
+    action = _armed.get(point)
+    if action is not None:
+        action()
+    elif point not in POINTS:
+        raise LookupError(f"fault point {point!r} is not declared in floodmark.faults")
+
+
+def arm(point: str, action: Callable[[], None]) -> None:
+    """Make something happen whenever the point is reached."""
+    if point not in POINTS:
+        raise LookupError(f"fault point {point!r} is not declared in floodmark.faults")
+    _armed[point] = action
+
+
+def disarm_all() -> None:
+    _armed.clear()
+
+
+def kill_process() -> None:
+    """Die as a power cut would have it: no handler, no flush, no clean-up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nth_time(count: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Let the first `count - 1` passes go by."""
+    left = count
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            action()
+
+    return step
+
+
+def _arm_from_environment() -> None:
+    wanted = os.environ.get("FLOODMARK_FAULT")
+    if wanted:
+        point, _, count = wanted.partition(":")
+        arm(point, nth_time(int(count or 1), kill_process))
+
+
+_arm_from_environment()
