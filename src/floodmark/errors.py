@@ -118,3 +118,23 @@ class VersionConflict(Permanent):
 
 class ReplicaIdentityConflict(Permanent):
     """Two concurrent transactions carry one replica identity that no single writer could have made."""
+
+
+class LogLocked(Retryable):
+    """Another process is writing the event log."""
+
+
+class LogMissing(Permanent):
+    """There is no event log at that place."""
+
+
+class LogReadOnly(Permanent):
+    """The event log was opened for reading only."""
+
+
+class ProjectionStopped(Permanent):
+    """A projection refused an event, and was told to stop rather than to set it aside."""
+
+
+class NotLeader(Retryable):
+    """Another process runs the projection."""

@@ -31,6 +31,14 @@ POINTS: dict[str, str] = {
     "flush.recorded": "the block is recorded as committed, its segment files still exist",
     "flush.segment_removed": "one segment file of a committed block is gone",
     "flush.released": "a void block's segments are free again",
+    "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
+    "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",
+    "eventlog.committed": "a transaction is durable, its events are not yet numbered",
+    "eventlog.ingested": "the lines of the ingestion log are written, not yet synced",
+    "eventlog.index_staged": "a new index is written beside the old one",
+    "eventlog.identity_made": "the replica has a new identity, its fingerprint is still the old one",
+    "eventlog.applied": "a projection's effect is done, not yet committed",
+    "eventlog.checkpointed": "a projection's effect and checkpoint are committed",
 }
 
 _armed: dict[str, Callable[[], None]] = {}

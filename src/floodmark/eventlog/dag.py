@@ -1,0 +1,189 @@
+"""The graph of transactions: depth, heads, ancestry. Pure, iterative, near-linear.
+
+Terms
+    present       its file is here and valid. A parent that is not present is *missing*.
+    depth         0 if no parent is present, else one more than the deepest present parent.
+    head          a present transaction that no present transaction names as its parent.
+    dangling      present, with a missing parent. It stays readable.
+    cyclic        it is its own ancestor. No writer can make one, since a parent's id is known before the
+                  child's; such files are damage and count as not present.
+
+Invariants
+    E3  Depth, heads and the canonical order are a pure function of the set of files: the order in which
+        they arrived, crashes and the index leave no trace in them.
+
+Transitions
+    `extend` adds transactions and recomputes only them and what descends from them; removal builds anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+# One pass over the graph answers ancestry for this many transactions at once, one bit of an integer each.
+# Passes cost time, bits cost memory (an eighth of a byte per bit and transaction); this balances them.
+_BITS_PER_PASS = 2048
+
+
+class Graph:
+    """Transactions and their parents."""
+
+    def __init__(self) -> None:
+        self.parents: dict[str, tuple[str, ...]] = {}
+        self.depth: dict[str, int] = {}
+        self.cyclic: set[str] = set()
+        self.heads: set[str] = set()
+        self.merges = 0  # present transactions with more than one parent: the topology generation
+        self._children: dict[str, list[str]] = {}
+
+    def restore(self, parents: Mapping[str, tuple[str, ...]], depths: Mapping[str, int]) -> None:
+        """Take over a graph computed earlier; only for an empty one, without cyclic transactions."""
+        self.parents = dict(parents)
+        self.depth = dict(depths)
+        children = self._children
+        named: set[str] = set()
+        for transaction, above in parents.items():
+            for parent in above:
+                children.setdefault(parent, []).append(transaction)
+            named.update(above)
+            if len(above) > 1:
+                self.merges += 1
+        self.heads = set(parents.keys() - named)
+
+    def extend(self, new: Mapping[str, tuple[str, ...]]) -> bool:
+        """Add transactions; says whether the depth of one that was there before changed."""
+        for transaction, above in new.items():
+            self.parents[transaction] = above
+            for parent in above:
+                self._children.setdefault(parent, []).append(transaction)
+        affected = self._descendants(new)
+        before = {t: self.depth.pop(t) for t in affected if t in self.depth}
+        self.cyclic -= affected
+        left = self._settle_depths(affected)
+        if left:
+            self.cyclic |= self._trim_to_cycles(left)
+            self._settle_depths(left - self.cyclic)
+        self._settle_heads(affected)
+        added = self.depth if self.cyclic else new
+        self.merges = (0 if self.cyclic else self.merges) + sum(len(self.parents[t]) > 1 for t in added)
+        return any(self.depth.get(t) != depth for t, depth in before.items())
+
+    def children(self, transaction: str) -> Sequence[str]:
+        """The present transactions that name this one as a parent."""
+        return [child for child in self._children.get(transaction, ()) if child not in self.cyclic]
+
+    def present_parents(self, transaction: str) -> list[str]:
+        return [parent for parent in self.parents[transaction] if parent in self.depth]
+
+    def missing_parents(self, transaction: str) -> tuple[str, ...]:
+        return tuple(parent for parent in self.parents[transaction] if parent not in self.depth)
+
+    def dangling(self) -> dict[str, tuple[str, ...]]:
+        """Each transaction with a missing parent, and the parents it misses."""
+        depth = self.depth
+        return {t: self.missing_parents(t) for t in depth if any(parent not in depth for parent in self.parents[t])}
+
+    def _descendants(self, roots: Iterable[str]) -> set[str]:
+        found = set(roots)
+        pending = list(found)
+        while pending:
+            for child in self._children.get(pending.pop(), ()):
+                if child not in found:
+                    found.add(child)
+                    pending.append(child)
+        return found
+
+    def _settle_depths(self, affected: set[str]) -> set[str]:
+        """Give every affected transaction its depth, parents first; returns those that wait for themselves."""
+        waiting = {t: sum(parent in affected for parent in self.parents[t]) for t in affected}
+        ready = [t for t, count in waiting.items() if count == 0]
+        done = 0
+        while ready:
+            transaction = ready.pop()
+            done += 1
+            depths = [self.depth[p] for p in self.parents[transaction] if p in self.depth]
+            self.depth[transaction] = 1 + max(depths) if depths else 0
+            for child in self._children.get(transaction, ()):
+                if child in waiting:
+                    # A parent named twice counts twice on both sides.
+                    waiting[child] -= 1
+                    if waiting[child] == 0:
+                        ready.append(child)
+        return set() if done == len(affected) else {t for t, count in waiting.items() if count > 0}
+
+    def _trim_to_cycles(self, left: set[str]) -> set[str]:
+        """Drop those that merely descend from a cycle: they are whole, and only dangling."""
+        cyclic = set(left)
+        below = {t: sum(child in cyclic for child in self._children.get(t, ())) for t in cyclic}
+        free = [t for t, count in below.items() if count == 0]
+        while free:
+            transaction = free.pop()
+            cyclic.discard(transaction)
+            for parent in self.parents[transaction]:
+                if parent in cyclic:
+                    below[parent] -= 1
+                    if below[parent] == 0:
+                        free.append(parent)
+        return cyclic
+
+    def _settle_heads(self, affected: set[str]) -> None:
+        touched = set(affected)
+        for transaction in affected:
+            touched.update(self.parents[transaction])
+        for transaction in touched:
+            if transaction in self.depth and not self.children(transaction):
+                self.heads.add(transaction)
+            else:
+                self.heads.discard(transaction)
+
+
+def descending(graph: Graph, order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Of pairs (above, below), those whose second descends from its first.
+
+    `order` lists every present transaction, parents first. One pass carries a bit for each of a few
+    thousand `above`s down the graph, so the cost is a pass per that many, whatever the graph looks like.
+    """
+    wanted: dict[str, list[str]] = {}
+    for above, below in pairs:
+        wanted.setdefault(above, []).append(below)
+    aboves = list(wanted)
+    found: set[tuple[str, str]] = set()
+    for start in range(0, len(aboves), _BITS_PER_PASS):
+        some = aboves[start : start + _BITS_PER_PASS]
+        masks = _seen_masks(graph, order, some)
+        for place, above in enumerate(some):
+            found.update(
+                (above, below) for below in wanted[above] if below != above and masks.get(below, 0) >> place & 1
+            )
+    return found
+
+
+def _seen_masks(graph: Graph, order: Sequence[str], marked: Sequence[str]) -> dict[str, int]:
+    """For each transaction the set of marked ones among it and its ancestors, as bits."""
+    bit = {transaction: 1 << place for place, transaction in enumerate(marked)}
+    depth, parents = graph.depth, graph.parents
+    # Nothing above the highest marked one can descend from any of them.
+    floor = min(depth[transaction] for transaction in marked)
+    masks: dict[str, int] = {}
+    for transaction in order[bisect_left(order, floor, key=depth.__getitem__) :]:
+        mask = bit.get(transaction, 0)
+        for parent in parents[transaction]:
+            mask |= masks.get(parent, 0)
+        if mask:
+            masks[transaction] = mask
+    return masks
+
+
+def is_ancestor(graph: Graph, one: str, *, of: str) -> bool:
+    """Whether `of` descends from `one`; a search upwards that stops at `one`'s depth."""
+    floor = graph.depth[one]
+    pending, found = [of], {of}
+    while pending:
+        for parent in graph.parents[pending.pop()]:
+            if parent == one:
+                return True
+            if parent not in found and graph.depth.get(parent, -1) > floor:
+                found.add(parent)
+                pending.append(parent)
+    return False

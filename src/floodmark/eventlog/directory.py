@@ -1,0 +1,123 @@
+"""The directory of transaction files: scanning, reading, and the one way to write a file.
+
+E9  A transaction is acknowledged after its content and its name are durable: staging file, fsync, rename,
+    fsync of the directory. Before the rename nothing happened; after it nothing is undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from floodmark import faults
+from floodmark.errors import OutcomeUnknown
+from floodmark.eventlog.identifiers import is_lower_uuid
+from floodmark.eventlog.transactions import SUFFIX
+from floodmark.files import make_directory, retryable_os_error
+
+# Size, modification time, change time, inode: what changes when a file is written or replaced.
+Signature = tuple[int, int, int, int]
+
+
+class EventsDirectory:
+    """`<root>/events` and the staging directory beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "events"
+        self._staging = root / "tmp"
+        self._descriptor: int | None = None
+
+    def create(self) -> None:
+        make_directory(self.path)
+        make_directory(self._staging)
+
+    def clear_staging(self) -> None:
+        """Remove what dead writers left; only under the writer's lock."""
+        for leftover in self._staging.glob(f"*{SUFFIX}.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def scan(self) -> tuple[dict[str, Signature], list[str]]:
+        """Every transaction file with its signature, and the `.jsonl` names that name no transaction."""
+        # git may have removed and made the directory again: the old one must not be synced in its place.
+        self.close()
+        found: dict[str, Signature] = {}
+        strange: list[str] = []
+        if not self.path.is_dir():
+            return found, strange
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.endswith(SUFFIX):
+                    continue
+                transaction_id = name[: -len(SUFFIX)]
+                if not is_lower_uuid(transaction_id) or not entry.is_file():
+                    strange.append(name)
+                    continue
+                # It may vanish in between: then it is not there.
+                with contextlib.suppress(FileNotFoundError):
+                    found[transaction_id] = _signature(entry.stat())
+        return found, strange
+
+    def file(self, transaction_id: str) -> Path:
+        return self.path / f"{transaction_id}{SUFFIX}"
+
+    def read(self, transaction_id: str) -> bytes:
+        return self.file(transaction_id).read_bytes()
+
+    def stamp(self) -> int:
+        """Changes whenever a name is added or removed; 0 if the directory is gone."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def write(self, transaction_id: str, content: bytes, *, sync: bool) -> Signature:
+        """Commit one transaction file."""
+        staged = self._staging / f"{transaction_id}{SUFFIX}.tmp"
+        final = self.file(transaction_id)
+        try:
+            _write_file(staged, content, sync=sync)
+            faults.reach("eventlog.staged")
+            staged.rename(final)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink(missing_ok=True)
+            raise retryable_os_error(error, doing=f"Writing transaction {transaction_id}") from error
+        faults.reach("eventlog.renamed")
+        if sync:
+            try:
+                self._sync_names()
+            except OSError as error:
+                raise OutcomeUnknown(
+                    f"Transaction {transaction_id} is written, but its name may not survive a power cut: {error}.",
+                    hint="Open the log again and look for it before you append the same events again.",
+                ) from error
+        faults.reach("eventlog.committed")
+        return _signature(final.stat())
+
+    def _sync_names(self) -> None:
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _write_file(path: Path, content: bytes, *, sync: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

@@ -1,0 +1,240 @@
+"""Forks: what two replicas did to one stream without knowing of each other. Pure.
+
+Terms
+    fork        two or more concurrent transactions that extend one stream from the same base, and no
+                decision that covers them all.
+    unit        forks that share a transaction. A transaction is atomic, so they are decided together.
+    decision    a merge transaction that says which fork it settles. Having *seen* both sides is not a
+                decision: the next ordinary append sees them too.
+    side        what became of one branch: a fork's transaction, or several that were decided already.
+
+Files of other tools mark no decisions. Their merge transactions name exactly the fork's transactions as
+parents and write to its stream; that much is taken for a decision, and nothing less.
+
+Only transactions that write to a stream can fork it: one that merely read it has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import combinations, pairwise, permutations
+
+from floodmark.eventlog.dag import Graph, descending
+from floodmark.eventlog.history import History
+from floodmark.eventlog.transactions import Decision, RecordedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFork:
+    """The fork of one stream: the version that all had seen, and the transactions that went on from it."""
+
+    stream: str
+    base_version: int
+    transactions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One side of a fork: the transactions that began it, and all that followed without seeing another side."""
+
+    roots: tuple[str, ...]
+    transactions: tuple[str, ...]
+    heads: tuple[str, ...]
+    events: tuple[RecordedEvent, ...] = ()
+
+    def on(self, stream: str) -> list[RecordedEvent]:
+        """The branch's events on one stream."""
+        return [event for event in self.events if event.stream == stream]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork over one or more streams, to be decided as one.
+
+    `later` holds what writers added who had seen several sides already, without deciding.
+    """
+
+    parts: tuple[StreamFork, ...]
+    branches: tuple[Branch, ...]
+    later: tuple[RecordedEvent, ...] = ()
+    reason: str | None = None
+
+    @property
+    def stream(self) -> str:
+        return self.parts[0].stream
+
+    @property
+    def base_version(self) -> int:
+        return self.parts[0].base_version
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part.stream for part in self.parts))
+
+    @property
+    def transactions(self) -> tuple[str, ...]:
+        """Every transaction that takes part, sorted."""
+        return tuple(sorted({t for part in self.parts for t in part.transactions}))
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What a transaction states that settles this fork."""
+        return tuple(Decision(part.stream, part.transactions) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityConflict:
+    """Two concurrent transactions under one replica identity: two writers share it (E4)."""
+
+    replica: str
+    transactions: tuple[str, str]
+
+
+def find_forks(history: History) -> list[tuple[StreamFork, ...]]:
+    """Every open unit, in order of its first stream and base."""
+    undecided = _undecided_groups(history)
+    pairs = {pair for group in undecided.values() for pair in permutations(group, 2)}
+    related = descending(history.graph, history.order, pairs)
+    forks: list[StreamFork] = []
+    for (stream, base), group in undecided.items():
+        concurrent = {
+            t
+            for one, other in combinations(group, 2)
+            if (one, other) not in related and (other, one) not in related
+            for t in (one, other)
+        }
+        if concurrent:
+            forks.append(StreamFork(stream, base, tuple(sorted(concurrent))))
+    return _units(forks)
+
+
+def _undecided_groups(history: History) -> dict[tuple[str, int], list[str]]:
+    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
+    decided: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for transaction in history:
+        for stream in transaction.streams:
+            base = transaction.bases.get(stream)
+            if base is not None:
+                groups[stream, base].append(transaction.id)
+            if transaction.decides is None and len(transaction.parents) > 1:
+                decided[stream].append(frozenset(transaction.parents))
+        for decision in transaction.decides or ():
+            decided[decision.stream_id].append(frozenset(decision.transaction_ids))
+    by_member = _decisions_by_member(decided)
+    return {
+        (stream, base): group
+        for (stream, base), group in groups.items()
+        if len(group) > 1 and not any(d.issuperset(group) for d in by_member.get((stream, group[0]), ()))
+    }
+
+
+def _decisions_by_member(decided: dict[str, list[frozenset[str]]]) -> dict[tuple[str, str], list[frozenset[str]]]:
+    """Looked up by a member, so that many decisions on one stream do not multiply with many forks of it."""
+    found: dict[tuple[str, str], list[frozenset[str]]] = defaultdict(list)
+    for stream, decisions in decided.items():
+        for decision in decisions:
+            for member in decision:
+                found[stream, member].append(decision)
+    return found
+
+
+def _units(forks: list[StreamFork]) -> list[tuple[StreamFork, ...]]:
+    """Join the forks that share a transaction."""
+    unit_of: dict[str, list[StreamFork]] = {}
+    units: list[list[StreamFork]] = []
+    for fork in sorted(forks, key=lambda fork: (fork.stream, fork.base_version)):
+        joined = [fork]
+        for other in {id(unit): unit for t in fork.transactions if (unit := unit_of.get(t))}.values():
+            units.remove(other)
+            joined = other + joined
+        units.append(joined)
+        for part in joined:
+            unit_of.update(dict.fromkeys(part.transactions, joined))
+    ordered = [sorted(unit, key=lambda fork: (fork.stream, fork.base_version)) for unit in units]
+    return sorted((tuple(unit) for unit in ordered), key=lambda unit: (unit[0].stream, unit[0].base_version))
+
+
+def find_branches(history: History, parts: tuple[StreamFork, ...]) -> tuple[tuple[Branch, ...], tuple[str, ...]]:
+    """The sides of a unit, and the transactions that have seen more than one of them."""
+    graph = history.graph
+    members = {t for part in parts for t in part.transactions}
+    region = _below(graph, members)
+    ordered = sorted(region, key=history.key)
+    sides = _sides(history, parts, members, ordered)
+    side_of = {root: place for place, side in enumerate(sides) for root in side}
+    toward: dict[str, set[int]] = {}
+    for t in reversed(ordered):
+        own = {side_of[t]} if t in side_of else set()
+        toward[t] = own.union(*(toward.get(child, ()) for child in graph.children(t)))
+    # What leads to a side belongs to it; below the sides, what descends from it.
+    label: dict[str, set[int]] = {}
+    for t in ordered:
+        label[t] = toward[t] or set().union(*(label.get(parent, ()) for parent in graph.parents[t]))
+    later = tuple(t for t in ordered if not toward[t] and len(label[t]) > 1)
+    branches = tuple(
+        Branch(
+            roots=tuple(side),
+            transactions=tuple(t for t in ordered if place in label[t] and t not in set(later)),
+            heads=tuple(sorted(t for t in graph.heads if place in label.get(t, ()))),
+        )
+        for place, side in enumerate(sides)
+    )
+    return branches, later
+
+
+def _below(graph: Graph, roots: set[str]) -> set[str]:
+    found, pending = set(roots), list(roots)
+    while pending:
+        for child in graph.children(pending.pop()):
+            if child not in found:
+                found.add(child)
+                pending.append(child)
+    return found
+
+
+def _sides(history: History, parts: tuple[StreamFork, ...], members: set[str], ordered: list[str]) -> list[list[str]]:
+    """The latest members of each branch, those together that a decision has already joined."""
+    related = descending(history.graph, ordered, permutations(members, 2))
+    passed = {above for above, _ in related}
+    side_of = {t: [t] for t in ordered if t in members and t not in passed}
+    for decision in _decisions_below(history, parts, ordered):
+        joined = list({id(side_of[t]): side_of[t] for t in decision if t in side_of}.values())
+        if 1 < len(joined) < len({id(side) for side in side_of.values()}):
+            side = [t for group in joined for t in group]
+            side_of.update(dict.fromkeys(side, side))
+    return list({id(side): side for side in side_of.values()}.values())
+
+
+def _decisions_below(history: History, parts: tuple[StreamFork, ...], ordered: list[str]) -> list[tuple[str, ...]]:
+    streams = {part.stream for part in parts}
+    decisions: list[tuple[str, ...]] = []
+    for transaction in (history[t] for t in ordered):
+        if transaction.decides is None and len(transaction.parents) > 1 and transaction.streams & streams:
+            decisions.append(transaction.parents)
+        decisions += [d.transaction_ids for d in transaction.decides or () if d.stream_id in streams]
+    return decisions
+
+
+def identity_conflicts(history: History, *, replica: str | None = None) -> list[IdentityConflict]:
+    """The first conflict of each identity, or of the one asked for."""
+    graph = history.graph
+    # What hangs below a missing parent may be related through it: there is no proof, so there is no claim.
+    unknown = _below(graph, set(graph.dangling()))
+    chains: dict[str, list[str]] = defaultdict(list)
+    for transaction in history:
+        if (replica is None or transaction.replica == replica) and transaction.id not in unknown:
+            chains[transaction.replica].append(transaction.id)
+    # In canonical order a chain's neighbours descend from each other; if all do, so do all pairs.
+    doubtful = [
+        (owner, (one, other))
+        for owner, chain in chains.items()
+        for one, other in pairwise(chain)
+        if one not in graph.parents[other]
+    ]
+    related = descending(graph, history.order, (pair for _, pair in doubtful))
+    first: dict[str, tuple[str, str]] = {}
+    for owner, pair in doubtful:
+        if pair not in related:
+            first.setdefault(owner, pair)
+    return [IdentityConflict(owner, pair) for owner, pair in sorted(first.items())]

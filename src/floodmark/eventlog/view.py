@@ -1,0 +1,131 @@
+"""What a process knows of the files: the history, and which file each part of it came from.
+
+Transitions
+    load      the index, checked against the directory, then the files that it does not cover
+    refresh   only the files that are new, changed or gone since
+    add       a transaction that this process has just written
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from floodmark.eventlog import index
+from floodmark.eventlog.directory import EventsDirectory, Signature
+from floodmark.eventlog.history import History
+from floodmark.eventlog.transactions import SUFFIX, InvalidTransaction, Transaction, parse
+
+# The index is written again when it lags behind by this many files, and by this part of the whole: an
+# occasional append must not rewrite it, and a process that dies must not leave much to read.
+_LAG_FILES = 512
+_LAG_PART = 8
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityFailure:
+    """A file that is not a valid transaction: left out, and named here."""
+
+    file: str
+    reason: str
+
+
+class View:
+    """The valid transactions of one directory, as of the last look."""
+
+    def __init__(self, directory: EventsDirectory, index_path: Path) -> None:
+        self._directory = directory
+        self._index_path = index_path
+        self.history = History()
+        self._signatures: dict[str, Signature] = {}
+        self._invalid: dict[str, tuple[Signature, str]] = {}
+        self._strange: list[str] = []
+        self._unindexed = 0
+        self.stamp = -1
+
+    def load(self) -> None:
+        """Start from the index, if there is a sound one."""
+        content = index.load(self._index_path)
+        if content is None:
+            self.refresh()
+            return
+        self.stamp = self._directory.stamp()
+        found, self._strange = self._directory.scan()
+        sound = [
+            (transaction, content.depths[place])
+            for place, transaction in enumerate(content.transactions)
+            if found.get(transaction.id) == content.signatures[place] and content.trusted(place)
+        ]
+        if len(sound) == len(content.transactions):
+            self.history = History.restored(sound)
+        else:
+            # With some of its files gone, the depths that the index states may be wrong.
+            self.history = History.of(transaction for transaction, _ in sound)
+        self._signatures = {transaction.id: found[transaction.id] for transaction, _ in sound}
+        self._take_in(found)
+
+    def refresh(self) -> list[str]:
+        """Look at the directory again; returns the transactions that are new."""
+        # The stamp first: what is added during the scan then changes it again.
+        self.stamp = self._directory.stamp()
+        found, self._strange = self._directory.scan()
+        stale = {t for t, signature in self._signatures.items() if found.get(t) != signature}
+        if stale:
+            self._signatures = {t: s for t, s in self._signatures.items() if t not in stale}
+            self.history = History.of(self.history.all_of(self._signatures))
+        return self._take_in(found)
+
+    def _take_in(self, found: dict[str, Signature]) -> list[str]:
+        arrived: list[Transaction] = []
+        invalid: dict[str, tuple[Signature, str]] = {}
+        for transaction_id in found.keys() - self._signatures.keys():
+            signature = found[transaction_id]
+            known = self._invalid.get(transaction_id)
+            if known is not None and known[0] == signature:
+                invalid[transaction_id] = known
+                continue
+            try:
+                transaction, _ = parse(self._directory.read(transaction_id), name=transaction_id)
+            except InvalidTransaction as error:
+                invalid[transaction_id] = (signature, str(error))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                invalid[transaction_id] = (signature, f"it cannot be read: {error.strerror}")
+            else:
+                arrived.append(transaction)
+                self._signatures[transaction_id] = signature
+        self._invalid = invalid
+        self.history.extend(arrived)
+        self._unindexed += len(arrived)
+        return [transaction.id for transaction in arrived]
+
+    def add(self, transaction: Transaction, signature: Signature) -> None:
+        self._signatures[transaction.id] = signature
+        self.history.extend([transaction])
+        self._unindexed += 1
+        self.stamp = self._directory.stamp()
+
+    def failures(self) -> list[IntegrityFailure]:
+        """Every file that was left out, and why."""
+        broken = {f"events/{t}{SUFFIX}": reason for t, (_, reason) in self._invalid.items()}
+        for name in self._strange:
+            broken[f"events/{name}"] = "its name is no transaction id"
+        for transaction_id in self.history.cyclic:
+            broken[f"events/{transaction_id}{SUFFIX}"] = "it is its own ancestor: the parents form a cycle"
+        return [IntegrityFailure(file, reason) for file, reason in sorted(broken.items())]
+
+    def converted(self) -> list[str]:
+        """Files whose line ends a checkout has converted; they are read all the same."""
+        return [f"events/{t.id}{SUFFIX}" for t in self.history if t.converted]
+
+    def lags(self) -> bool:
+        return self._unindexed > max(_LAG_FILES, len(self.history) // _LAG_PART)
+
+    def save_index(self) -> None:
+        """Write the index if anything is new. A cache: failing to write it fails nothing."""
+        if self._unindexed:
+            with contextlib.suppress(OSError):
+                index.save(self._index_path, self.history, self._signatures)
+                self._unindexed = 0
