@@ -33,6 +33,7 @@ __all__ = [
     "encode_envelope",
     "fit",
     "fit_table",
+    "reasons_by_row",
     "rows_to_columns",
 ]
 
@@ -261,3 +262,11 @@ def _checked_keys(names: list[Any]) -> list[str]:
                 f"A row has the key {shown(name)}, but columns are named by text.", hint="Use str keys."
             )
     return list(map(str.__str__, names))
+
+
+def reasons_by_row(misfits: Sequence[Misfit]) -> dict[int, str]:
+    """One sentence for each row that does not fit, however many of its columns are wrong."""
+    reasons: dict[int, list[str]] = {}
+    for misfit in misfits:
+        reasons.setdefault(misfit.row, []).append(misfit.reason)
+    return {row: "; ".join(found) for row, found in reasons.items()}

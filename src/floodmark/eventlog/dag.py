@@ -35,24 +35,33 @@ class Graph:
         self.cyclic: set[str] = set()
         self.heads: set[str] = set()
         self.merges = 0  # present transactions with more than one parent: the topology generation
-        self._children: dict[str, list[str]] = {}
+        self._below: dict[str, list[str]] | None = {}
 
     def restore(self, parents: Mapping[str, tuple[str, ...]], depths: Mapping[str, int]) -> None:
         """Take over a graph computed earlier; only for an empty one, without cyclic transactions."""
         self.parents = dict(parents)
         self.depth = dict(depths)
-        children = self._children
-        named: set[str] = set()
-        for transaction, above in parents.items():
-            for parent in above:
-                children.setdefault(parent, []).append(transaction)
-            named.update(above)
-            if len(above) > 1:
-                self.merges += 1
-        self.heads = set(parents.keys() - named)
+        self._below = None
+        self.merges = sum(len(above) > 1 for above in parents.values())
+        self.heads = set(parents.keys()).difference(*parents.values())
+
+    @property
+    def _children(self) -> dict[str, list[str]]:
+        """By parent, present or missing. Made on first need: opening a log to read it has none."""
+        if self._below is None:
+            self._below = {}
+            for transaction, above in self.parents.items():
+                for parent in above:
+                    self._below.setdefault(parent, []).append(transaction)
+        return self._below
 
     def extend(self, new: Mapping[str, tuple[str, ...]]) -> bool:
         """Add transactions; says whether the depth of one that was there before changed."""
+        if len(new) == 1:
+            ((transaction, above),) = new.items()
+            if transaction not in self._children and transaction not in above:
+                self._add_last(transaction, above)
+                return False
         for transaction, above in new.items():
             self.parents[transaction] = above
             for parent in above:
@@ -69,6 +78,16 @@ class Graph:
         self.merges = (0 if self.cyclic else self.merges) + sum(len(self.parents[t]) > 1 for t in added)
         return any(self.depth.get(t) != depth for t, depth in before.items())
 
+    def _add_last(self, transaction: str, above: tuple[str, ...]) -> None:
+        """Add one that nothing hangs below: an append."""
+        self.parents[transaction] = above
+        self.depth[transaction] = 1 + max((self.depth[p] for p in above if p in self.depth), default=-1)
+        for parent in above:
+            self._children.setdefault(parent, []).append(transaction)
+        self.heads.difference_update(above)
+        self.heads.add(transaction)
+        self.merges += len(above) > 1
+
     def children(self, transaction: str) -> Sequence[str]:
         """The present transactions that name this one as a parent."""
         return [child for child in self._children.get(transaction, ()) if child not in self.cyclic]
@@ -81,8 +100,9 @@ class Graph:
 
     def dangling(self) -> dict[str, tuple[str, ...]]:
         """Each transaction with a missing parent, and the parents it misses."""
-        depth = self.depth
-        return {t: self.missing_parents(t) for t in depth if any(parent not in depth for parent in self.parents[t])}
+        missing = self._children.keys() - self.depth.keys()
+        below = {child for parent in missing for child in self.children(parent)}
+        return {transaction: self.missing_parents(transaction) for transaction in below}
 
     def _descendants(self, roots: Iterable[str]) -> set[str]:
         found = set(roots)

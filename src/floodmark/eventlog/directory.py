@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Container
 from pathlib import Path
 
 from floodmark import faults
@@ -26,6 +27,7 @@ class EventsDirectory:
     def __init__(self, root: Path) -> None:
         self.path = root / "events"
         self._staging = root / "tmp"
+        self._name = str(self.path)
         self._descriptor: int | None = None
 
     def create(self) -> None:
@@ -37,8 +39,11 @@ class EventsDirectory:
         for leftover in self._staging.glob(f"*{SUFFIX}.tmp"):
             leftover.unlink(missing_ok=True)
 
-    def scan(self) -> tuple[dict[str, Signature], list[str]]:
-        """Every transaction file with its signature, and the `.jsonl` names that name no transaction."""
+    def scan(self, known: Container[str] = ()) -> tuple[dict[str, Signature], list[str]]:
+        """Every transaction file with its signature, and the `.jsonl` names that name no transaction.
+
+        `known` transactions need not be recognised again.
+        """
         # git may have removed and made the directory again: the old one must not be synced in its place.
         self.close()
         found: dict[str, Signature] = {}
@@ -51,38 +56,42 @@ class EventsDirectory:
                 if not name.endswith(SUFFIX):
                     continue
                 transaction_id = name[: -len(SUFFIX)]
-                if not is_lower_uuid(transaction_id) or not entry.is_file():
+                if transaction_id not in known and not (is_lower_uuid(transaction_id) and entry.is_file()):
                     strange.append(name)
                     continue
-                # It may vanish in between: then it is not there.
-                with contextlib.suppress(FileNotFoundError):
-                    found[transaction_id] = _signature(entry.stat())
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # it vanished in between: then it is not there
+                found[transaction_id] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         return found, strange
 
     def file(self, transaction_id: str) -> Path:
         return self.path / f"{transaction_id}{SUFFIX}"
 
     def read(self, transaction_id: str) -> bytes:
-        return self.file(transaction_id).read_bytes()
+        with open(f"{self._name}/{transaction_id}{SUFFIX}", "rb") as file:  # noqa: PTH123 - half the time of a Path
+            return file.read()
 
     def stamp(self) -> int:
         """Changes whenever a name is added or removed; 0 if the directory is gone."""
         try:
-            return self.path.stat().st_mtime_ns
+            return os.stat(self._name).st_mtime_ns  # noqa: PTH116 - twice in every append
         except FileNotFoundError:
             return 0
 
     def write(self, transaction_id: str, content: bytes, *, sync: bool) -> Signature:
         """Commit one transaction file."""
-        staged = self._staging / f"{transaction_id}{SUFFIX}.tmp"
-        final = self.file(transaction_id)
+        # Plain names and calls: a Path costs as much as the system call it is for.
+        staged = f"{self._staging}/{transaction_id}{SUFFIX}.tmp"
+        final = f"{self._name}/{transaction_id}{SUFFIX}"
         try:
             _write_file(staged, content, sync=sync)
             faults.reach("eventlog.staged")
-            staged.rename(final)
+            os.rename(staged, final)  # noqa: PTH104
         except OSError as error:
             with contextlib.suppress(OSError):
-                staged.unlink(missing_ok=True)
+                os.unlink(staged)  # noqa: PTH108
             raise retryable_os_error(error, doing=f"Writing transaction {transaction_id}") from error
         faults.reach("eventlog.renamed")
         if sync:
@@ -94,7 +103,7 @@ class EventsDirectory:
                     hint="Open the log again and look for it before you append the same events again.",
                 ) from error
         faults.reach("eventlog.committed")
-        return _signature(final.stat())
+        return _signature(os.stat(final))  # noqa: PTH116
 
     def _sync_names(self) -> None:
         if self._descriptor is None:
@@ -107,7 +116,7 @@ class EventsDirectory:
             self._descriptor = None
 
 
-def _write_file(path: Path, content: bytes, *, sync: bool) -> None:
+def _write_file(path: str, content: bytes, *, sync: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         written = 0

@@ -219,22 +219,32 @@ def _decisions_below(history: History, parts: tuple[StreamFork, ...], ordered: l
 def identity_conflicts(history: History, *, replica: str | None = None) -> list[IdentityConflict]:
     """The first conflict of each identity, or of the one asked for."""
     graph = history.graph
-    # What hangs below a missing parent may be related through it: there is no proof, so there is no claim.
-    unknown = _below(graph, set(graph.dangling()))
     chains: dict[str, list[str]] = defaultdict(list)
     for transaction in history:
-        if (replica is None or transaction.replica == replica) and transaction.id not in unknown:
+        if replica is None or transaction.replica == replica:
             chains[transaction.replica].append(transaction.id)
-    # In canonical order a chain's neighbours descend from each other; if all do, so do all pairs.
-    doubtful = [
-        (owner, (one, other))
-        for owner, chain in chains.items()
-        for one, other in pairwise(chain)
-        if one not in graph.parents[other]
-    ]
+    if not _doubtful(graph, chains):
+        return []
+    # What hangs below a missing parent may be related through it: there is no proof, so there is no claim.
+    unknown = _below(graph, set(graph.dangling()))
+    doubtful = _doubtful(graph, {owner: [t for t in chain if t not in unknown] for owner, chain in chains.items()})
     related = descending(graph, history.order, (pair for _, pair in doubtful))
     first: dict[str, tuple[str, str]] = {}
     for owner, pair in doubtful:
         if pair not in related:
             first.setdefault(owner, pair)
     return [IdentityConflict(owner, pair) for owner, pair in sorted(first.items())]
+
+
+def _doubtful(graph: Graph, chains: dict[str, list[str]]) -> list[tuple[str, tuple[str, str]]]:
+    """Neighbours of which the later does not name the earlier as its parent.
+
+    In canonical order the neighbours of a chain descend from each other; if all do, so do all pairs.
+    """
+    parents = graph.parents
+    return [
+        (owner, (one, other))
+        for owner, chain in chains.items()
+        for one, other in pairwise(chain)
+        if one not in parents[other]
+    ]

@@ -48,8 +48,8 @@ def check(root: Path, directory: EventsDirectory, view: View, ingestion: Ingesti
     problems: list[Problem] = []
     transactions = _read_all(directory, problems)
     history = History.of(transactions)
-    for transaction_id in sorted(history.cyclic):
-        problems.append(Problem(_name(transaction_id), "it is its own ancestor", "Remove it: nothing wrote it so."))
+    own_ancestor = "it is its own ancestor: the parents form a cycle"
+    problems += [Problem(_name(t), own_ancestor, "Remove it: no writer made it.") for t in sorted(history.cyclic)]
     for transaction_id, missing in sorted(history.graph.dangling().items()):
         reason = f"its parents {', '.join(missing)} are missing"
         problems.append(Problem(_name(transaction_id), reason, "Merge the branch that holds them.", error=False))
@@ -69,8 +69,8 @@ def check(root: Path, directory: EventsDirectory, view: View, ingestion: Ingesti
 def _read_all(directory: EventsDirectory, problems: list[Problem]) -> list[Transaction]:
     found, strange = directory.scan()
     transactions: list[Transaction] = []
-    for name in sorted(strange):
-        problems.append(Problem(f"events/{name}", "its name is no transaction id", "Move it away."))
+    unnamed = "its name is no transaction id"
+    problems += [Problem(f"events/{name}", unnamed, "Move it away.") for name in sorted(strange)]
     for transaction_id in sorted(found):
         try:
             transaction, _ = parse(directory.read(transaction_id), name=transaction_id)

@@ -82,6 +82,9 @@ class History:
         self._count_events(transaction, sort=not last)
 
     def _count_events(self, transaction: Transaction, *, sort: bool = False) -> None:
+        if len(transaction.events) == 1 and not sort:
+            self._count_single(transaction, transaction.events[0])
+            return
         counts: dict[str, int] = {}
         for ordinal, event in enumerate(transaction.events):
             self._places[event.event_id] = (transaction.id, ordinal)
@@ -97,6 +100,19 @@ class History:
                 if firsts is not None:
                     firsts[transaction.id] = self._versions.get(stream, 0) + 1
             self._versions[stream] = self._versions.get(stream, 0) + count
+
+    def _count_single(self, transaction: Transaction, event: EventKey) -> None:
+        """The common case, apart because opening a long history consists of little else."""
+        stream = event.stream
+        self._places[event.event_id] = (transaction.id, 0)
+        version = self._versions.get(stream, 0) + 1
+        self._versions[stream] = version
+        if version == 1:
+            self._writers[stream] = [transaction.id]
+        else:
+            self._writers[stream].append(transaction.id)
+        if stream in self._firsts:
+            self._firsts[stream][transaction.id] = version
 
     def key(self, transaction_id: str) -> CanonicalKey:
         """Text compares as its UTF-8 bytes do, so `created_at` needs no conversion."""

@@ -29,7 +29,8 @@ def new_identifier(now: datetime) -> str:
         value = _last
     high, low = value >> 62, value & ((1 << 62) - 1)
     stamped = ((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0b10 << 62) | low
-    return str(uuid.UUID(int=stamped))
+    text = f"{stamped:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def as_uuid(text: str) -> str:
@@ -43,12 +44,9 @@ def is_lower_uuid(text: str) -> bool:
 
 def timestamp(now: datetime) -> str:
     """UTC with 0, 3 or 6 fraction digits and `+00:00`: time stamps are compared as bytes, so the spelling counts."""
-    text = now.strftime("%Y-%m-%dT%H:%M:%S")
     if now.microsecond == 0:
-        return f"{text}+00:00"
-    if now.microsecond % 1000 == 0:
-        return f"{text}.{now.microsecond // 1000:03d}+00:00"
-    return f"{text}.{now.microsecond:06d}+00:00"
+        return now.isoformat(timespec="seconds")
+    return now.isoformat(timespec="milliseconds" if now.microsecond % 1000 == 0 else "microseconds")
 
 
 def position_of(seq: int) -> uuid.UUID:

@@ -23,6 +23,7 @@ from floodmark.eventlog.history import History
 from floodmark.eventlog.transactions import Transaction
 
 _MAGIC = b"floodmark event log index 1 "
+_HEADER_BYTES = len(_MAGIC) + 64 + 1
 _SETTLE_NANOSECONDS = 50_000_000
 
 
@@ -39,16 +40,15 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 class IndexContent(msgspec.Struct):
-    """What the index knows, checked against its own sum but not yet against the files."""
+    """What the index knows, checked against its own sum but not yet against the files.
+
+    Only files whose time stamps are below `settled_before` can be told from changed ones.
+    """
 
     settled_before: int
     transactions: list[Transaction]
     depths: list[int]
     signatures: list[Signature]
-
-    def trusted(self, place: int) -> bool:
-        _, modified, changed, _ = self.signatures[place]
-        return max(modified, changed) < self.settled_before
 
 
 def load(path: Path) -> IndexContent | None:
@@ -57,8 +57,8 @@ def load(path: Path) -> IndexContent | None:
         raw = path.read_bytes()
     except OSError:
         return None
-    header, newline, body = raw.partition(b"\n")
-    if not newline or header != _MAGIC + hashlib.sha256(body).hexdigest().encode():
+    body = memoryview(raw)[_HEADER_BYTES:]
+    if raw[:_HEADER_BYTES] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
         return None
     try:
         found = _decoder.decode(body)

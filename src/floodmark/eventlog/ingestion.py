@@ -27,12 +27,12 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
 
 from floodmark import faults
-from floodmark.eventlog.identifiers import is_lower_uuid
 from floodmark.files import durable_write
 
 _OBJECT = re.compile(rb'\{\s*"event_id"\s*:\s*"([0-9a-f-]{36})"\s*,\s*"seq"\s*:\s*([0-9]{1,19})\s*\}')
@@ -68,6 +68,7 @@ class IngestionLog:
         self._read_only = read_only
         self._make_identity = make_identity
         self._descriptor: int | None = None
+        self._inode = 0
         self._unsynced = False
         self.repaired: str | None = None
         self.load()
@@ -79,12 +80,11 @@ class IngestionLog:
         self._close_descriptor()
         existed = self.path.exists()
         raw = self.path.read_bytes() if existed else b""
-        entries, lost = _parse(raw)
+        entries, clean, lost = _parse(raw)
         self.entries = entries
         self._lasts: dict[str, int] = {event_id: seq for seq, event_id in entries}
         self.last = entries[-1][0] if entries else 0
         self.renumbered = _named_twice(entries, self._lasts)
-        clean = _encode(entries)
         if clean != raw and not self._read_only:
             self.repaired = "a torn line was dropped" if not lost else "unreadable lines were dropped"
             durable_write(self.path, clean)
@@ -161,7 +161,7 @@ class IngestionLog:
     def __len__(self) -> int:
         return len(self._lasts)
 
-    def event_ids(self) -> Iterable[str]:
+    def event_ids(self) -> AbstractSet[str]:
         return self._lasts.keys()
 
     # Writing
@@ -180,7 +180,7 @@ class IngestionLog:
         faults.reach("eventlog.ingested")
         self._unsynced = True
         self._size += len(lines)
-        self._stamp = _stamp(self.path)
+        self._stamp = (self._inode, self._size)
         for seq, event_id in numbered:
             if event_id in self._lasts:
                 self.renumbered.add(event_id)
@@ -208,6 +208,7 @@ class IngestionLog:
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o644)
+            self._inode = os.fstat(self._descriptor).st_ino
         return self._descriptor
 
     def _close_descriptor(self) -> None:
@@ -220,29 +221,35 @@ def _encode(entries: Iterable[tuple[int, str]]) -> bytes:
     return "".join(f'{{"event_id":"{event_id}","seq":{seq}}}\n' for seq, event_id in entries).encode()
 
 
-def _parse(raw: bytes) -> tuple[list[tuple[int, str]], bool]:
-    """The entries in order of number, and whether a line other than the last was lost."""
+def _parse(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
+    """The entries in order of number, the log that they make, and whether a line other than the last was lost."""
     if not raw:
-        return [], False
-    lost = False
+        return [], b"", False
     try:
         text = raw.removesuffix(b"\n").replace(b"\n", b",")
         entries = [(line.seq, line.event_id) for line in _decode_lines(b"[%b]" % text)]
     except msgspec.DecodeError:
-        entries = []
-        *whole, tail = raw.split(b"\n")
-        for line in whole:
-            entries += _salvage(line)
-            # What stands between whole entries is the remains of others.
-            lost = lost or _OBJECT.sub(b"", line).strip() != b""
-        entries += _salvage(tail)
-    good = [(seq, event_id) for seq, event_id in entries if seq > 0 and is_lower_uuid(event_id)]
-    ordered = all(good[place][0] < good[place + 1][0] for place in range(len(good) - 1))
-    if not ordered:
-        # One number for two events: whoever holds it cannot know which is meant.
-        lost = lost or len({seq for seq, _ in good}) != len(good)
-        good = sorted({seq: (seq, event_id) for seq, event_id in good}.values())
-    return good, lost or len(good) < len(entries)
+        return _parse_damaged(raw)
+    numbers = [seq for seq, _ in entries]
+    if sorted(set(numbers)) != numbers or numbers[0] < 1:
+        return _parse_damaged(raw)
+    return entries, raw if raw.endswith(b"\n") else raw + b"\n", False
+
+
+def _parse_damaged(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
+    found: list[tuple[int, str]] = []
+    lost = False
+    *whole, tail = raw.split(b"\n")
+    for line in whole:
+        found += _salvage(line)
+        # What stands between whole entries is the remains of others.
+        lost = lost or _OBJECT.sub(b"", line).strip() != b""
+    found += _salvage(tail)
+    by_number = {seq: event_id for seq, event_id in found if seq > 0}
+    # One number for two events: whoever holds it cannot know which is meant.
+    lost = lost or len(by_number) < len(found)
+    entries = sorted(by_number.items())
+    return entries, _encode(entries), lost
 
 
 def _salvage(line: bytes) -> list[tuple[int, str]]:

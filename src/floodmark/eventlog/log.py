@@ -211,7 +211,10 @@ class EventLog:
         """Give every event that has no number one, in canonical order; likewise those whose file is back (E8)."""
         history, ingestion = self._view.history, self._ingestion
         present = history.event_ids()
-        absent = set() if len(ingestion) == 0 else {e for e in ingestion.event_ids() if e not in present}
+        if not ingestion.absent and ingestion.event_ids() == present:
+            self._unnumbered = False
+            return
+        absent = set(ingestion.event_ids() - present)
         returned = ingestion.absent & present
         new = [
             key.event_id
@@ -221,9 +224,9 @@ class EventLog:
         ingestion.assign(list(dict.fromkeys(new)))
         ingestion.sync()
         ingestion.set_absent(absent)
+        self._unnumbered = False
         if new:
             ingestion.save_identity()
-        self._unnumbered = False
 
     def _find_own_conflict(self) -> None:
         assert self.replica_id is not None  # noqa: S101 - a log open for writing has one

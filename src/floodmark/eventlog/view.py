@@ -9,6 +9,8 @@ Transitions
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,16 +48,23 @@ class View:
 
     def load(self) -> None:
         """Start from the index, if there is a sound one."""
+        with _collector_paused():
+            self._load()
+
+    def _load(self) -> None:
         content = index.load(self._index_path)
         if content is None:
             self.refresh()
             return
         self.stamp = self._directory.stamp()
-        found, self._strange = self._directory.scan()
+        found, self._strange = self._directory.scan({t.id for t in content.transactions})
+        settled = content.settled_before
         sound = [
-            (transaction, content.depths[place])
-            for place, transaction in enumerate(content.transactions)
-            if found.get(transaction.id) == content.signatures[place] and content.trusted(place)
+            (transaction, depth)
+            for transaction, depth, signature in zip(
+                content.transactions, content.depths, content.signatures, strict=True
+            )
+            if found.get(transaction.id) == signature and signature[1] < settled and signature[2] < settled
         ]
         if len(sound) == len(content.transactions):
             self.history = History.restored(sound)
@@ -69,7 +78,7 @@ class View:
         """Look at the directory again; returns the transactions that are new."""
         # The stamp first: what is added during the scan then changes it again.
         self.stamp = self._directory.stamp()
-        found, self._strange = self._directory.scan()
+        found, self._strange = self._directory.scan(self._signatures)
         stale = {t for t, signature in self._signatures.items() if found.get(t) != signature}
         if stale:
             self._signatures = {t: s for t, s in self._signatures.items() if t not in stale}
@@ -129,3 +138,15 @@ class View:
             with contextlib.suppress(OSError):
                 index.save(self._index_path, self.history, self._signatures)
                 self._unindexed = 0
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A long history is many small objects and no cycles: looking for cycles meanwhile doubles the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

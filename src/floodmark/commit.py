@@ -1,0 +1,132 @@
+"""The values of a stamping commit, and the verdict on it. Pure.
+
+A block of sequence numbers is reserved *against a base*: the table as it stood when the commit was prepared.
+The append is a compare-and-swap on that base. Whatever the call then said (success, error, time-out,
+conflict), only the table's own history decides what became of the block: `verdict` reads it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from floodmark.coltypes import ColumnType
+from floodmark.schema import Schema
+from floodmark.sequence import SequenceRange, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The table as a commit was prepared against it. `snapshot` is None for a table without any."""
+
+    table_uuid: str
+    generation: int
+    snapshot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit in a table's history, as far as a verdict needs it."""
+
+    id: int
+    parent: int | None
+    operation: str
+    added_files: int
+    added_rows: int
+    block: str | None = None
+    through: int | None = None
+
+    @property
+    def brought_rows(self) -> bool:
+        """Whether this commit stands in the way of an append that was prepared before it."""
+        return self.operation == "append" or (self.operation == "overwrite" and self.added_files > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table's metadata from **one** load. Two loads would let a late request land in between."""
+
+    name: str
+    uuid: str
+    lineage: tuple[Snapshot, ...]
+    """From the head back, as far as the history is still known."""
+    columns: tuple[tuple[str, ColumnType], ...]
+    """Name and type of each column but the system columns."""
+    max_seq: int = 0
+    """The table property that deletes raise before they remove the newest rows."""
+
+    @property
+    def head(self) -> int | None:
+        return self.lineage[0].id if self.lineage else None
+
+    def since(self, base: int | None) -> tuple[Snapshot, ...] | None:
+        """The commits after a base, newest first; None if the history no longer reaches back to it."""
+        found = []
+        for snapshot in self.lineage:
+            if snapshot.id == base:
+                return tuple(found)
+            found.append(snapshot)
+        complete = not self.lineage or self.lineage[-1].parent is None
+        return tuple(found) if base is None and complete else None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSegment:
+    """A segment with its place in a block: row `i` gets the number `block.after + 1 + offset + i`."""
+
+    id: int
+    path: str
+    rows: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """What a committed block holds of one partition."""
+
+    partition: str
+    tally: Tally
+    first_seq: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A request to append a block on a base. Sending it twice is safe: at most one can land."""
+
+    table: str
+    block: str
+    range: SequenceRange
+    base: Base
+    segments: tuple[BlockSegment, ...]
+    schema: Schema
+    identity: tuple[tuple[str, ...], ...] = ()
+    event_time: str | None = None
+    event_span: tuple[int, int] | None = None
+    """The least and the greatest event time in the batch, in microseconds: bounds what deduplication reads."""
+    settle: str | None = None
+
+
+class Verdict(enum.Enum):
+    """What became of a block."""
+
+    LANDED = "landed"
+    VOID = "void"
+    OPEN = "open"
+
+
+def verdict(*, block: str, base: Base, fenced: bool, state: TableState | None, row_visible: bool) -> Verdict:
+    """Decide a block from one load of the table's metadata.
+
+    `row_visible` says whether a row with a number of the block is visible at that same load. `OPEN` means
+    that nothing has happened since the base, so the same block on the same base may be sent again: either
+    that request or an earlier one that is still under way wins, never both.
+    """
+    if state is None or state.uuid != base.table_uuid:
+        return Verdict.VOID
+    after_base = state.since(base.snapshot)
+    if row_visible or any(snapshot.block == block for snapshot in (after_base or state.lineage)):
+        return Verdict.LANDED
+    if fenced or after_base is None or any(snapshot.brought_rows for snapshot in after_base):
+        return Verdict.VOID
+    return Verdict.OPEN

@@ -1,0 +1,305 @@
+"""Blocks and the allocator: ranges of sequence numbers, reserved for one flush each.
+
+    (none) ──reserve──▶ reserved ──record──▶ committed
+                            └────void──▶ void
+
+A block leaves `reserved` once (I4); the table's own history decides to which side, never an error message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from floodmark.commit import Base, PartitionFigures
+from floodmark.control import datasets as dataset_records
+from floodmark.control import segments as segment_records
+from floodmark.control.datasets import Dataset, PartitionTotals
+from floodmark.control.schema import (
+    block_partitions,
+    blocks,
+    counters,
+    datasets,
+    intents,
+    segments,
+    watermarks,
+)
+from floodmark.control.segments import Segment
+from floodmark.errors import Corrupt, Permanent, Retryable
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+
+
+class BlockUndecided(Retryable):
+    """The dataset has an undecided block: settle it before reserving another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A reserved range with the base it may be appended on."""
+
+    id: str
+    dataset: str
+    range: SequenceRange
+    base: Base
+    state: str
+    rows: int = 0
+    duplicates: int = 0
+    snapshot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How much one flush commits at once."""
+
+    rows_max: int = 2_000_000
+    bytes_max: int = 1 << 30
+    segments_max: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A fresh block, the segments in it, and the dataset as it was in that transaction."""
+
+    block: Block
+    segments: tuple[Segment, ...]
+    dataset: Dataset
+
+
+def undecided(connection: Connection, dataset: str) -> Block | None:
+    row = connection.execute(
+        select(blocks).where(blocks.c.dataset == dataset, blocks.c.state == "reserved")
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def get(connection: Connection, id: str) -> Block | None:
+    row = connection.execute(select(blocks).where(blocks.c.id == id)).one_or_none()
+    return None if row is None else _block(row)
+
+
+def committed_within(connection: Connection, dataset: str, within: SequenceRange) -> list[Block]:
+    """The committed blocks that have numbers in a range, in order."""
+    found = connection.execute(
+        select(blocks)
+        .where(
+            blocks.c.dataset == dataset,
+            blocks.c.state == "committed",
+            blocks.c.through_seq > within.after,
+            blocks.c.after_seq < within.through,
+        )
+        .order_by(blocks.c.through_seq)
+    )
+    return [_block(row) for row in found]
+
+
+def newest(connection: Connection, dataset: str) -> Block | None:
+    row = connection.execute(
+        select(blocks)
+        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
+        .order_by(blocks.c.through_seq.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _block(row)
+
+
+def raise_allocator(connection: Connection, *, seen_through: int) -> int:
+    """I1: the allocator starts above everything that carries a number: tables, blocks, watermarks, intents."""
+    highest = max(
+        seen_through,
+        *(
+            int(connection.execute(select(func.coalesce(func.max(column), 0))).scalar_one())
+            for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
+        ),
+    )
+    _raise_to(connection, highest)
+    return highest
+
+
+def reserve(
+    connection: Connection,
+    *,
+    id: str,
+    dataset: str,
+    base: Base,
+    seen_through: int,
+    limits: BatchLimits,
+    now: datetime,
+) -> Reservation | None:
+    """Take waiting segments and the numbers for their rows, or None if nothing waits.
+
+    `seen_through` is the highest number visible at `base`: the block starts above it whatever the counter says.
+    """
+    declared = dataset_records.get(connection, dataset)
+    if declared.fenced or declared.generation != base.generation:
+        raise Retryable(f"Dataset {dataset!r} is being rebuilt; its rows wait in the spool.")
+    if undecided(connection, dataset) is not None:
+        raise BlockUndecided(f"Another flush of {dataset!r} has just begun.")
+    taken = segment_records.waiting(
+        connection,
+        dataset,
+        rows_max=limits.rows_max,
+        bytes_max=limits.bytes_max,
+        count_max=limits.segments_max,
+    )
+    if not taken:
+        return None
+    _raise_to(connection, seen_through)
+    after = _counter(connection)
+    through = after + sum(segment.rows for segment in taken)
+    if through > SEQUENCE_MAX:
+        raise Permanent("The store has used up its sequence numbers.")
+    _raise_to(connection, through)
+    block = Block(id=id, dataset=dataset, range=SequenceRange(after, through), base=base, state="reserved")
+    _insert(connection, block, now=now)
+    joined = _join(connection, block, taken)
+    return Reservation(block=block, segments=joined, dataset=declared)
+
+
+def record(
+    connection: Connection,
+    block: Block,
+    *,
+    snapshot: int | None,
+    synced_snapshot: int | None,
+    rows: int,
+    figures: Sequence[PartitionFigures],
+    now: datetime,
+) -> bool:
+    """Record that a block is committed; false if somebody else has decided it meanwhile."""
+    changed = connection.execute(
+        update(blocks)
+        .where(blocks.c.id == block.id, blocks.c.state == "reserved")
+        .values(
+            state="committed",
+            snapshot=snapshot,
+            row_count=rows,
+            duplicates=len(block.range) - rows,
+            decided_at=now.isoformat(),
+        )
+    )
+    if changed.rowcount == 0:
+        return False
+    connection.execute(update(segments).where(segments.c.block == block.id).values(state="consumed"))
+    _add_figures(connection, block, figures)
+    dataset_records.raise_horizon(
+        connection, block.dataset, through=block.range.through, synced_snapshot=synced_snapshot
+    )
+    return True
+
+
+def void(connection: Connection, block: Block, *, reason: str, consume: bool, now: datetime) -> bool:
+    """Record that a block never was and never will be in the table.
+
+    Its segments are free for the next block, or, with `consume`, done with: every row was a duplicate.
+    """
+    changed = connection.execute(
+        update(blocks)
+        .where(blocks.c.id == block.id, blocks.c.state == "reserved")
+        .values(
+            state="void",
+            reason=reason,
+            duplicates=len(block.range) if consume else 0,
+            decided_at=now.isoformat(),
+        )
+    )
+    if changed.rowcount == 0:
+        return False
+    released = {"state": "consumed"} if consume else {"block": None, "block_offset": None}
+    connection.execute(update(segments).where(segments.c.block == block.id).values(**released))
+    return True
+
+
+def record_found(
+    connection: Connection,
+    block: Block,
+    *,
+    rows: int,
+    figures: Sequence[PartitionFigures],
+    now: datetime,
+) -> None:
+    """Enter a commit that the table shows and this database has forgotten (it was restored from a backup)."""
+    if get(connection, block.id) is not None:
+        return
+    _insert(connection, block, now=now)
+    record(
+        connection,
+        block,
+        snapshot=block.snapshot,
+        synced_snapshot=block.snapshot,
+        rows=rows,
+        figures=figures,
+        now=now,
+    )
+
+
+def _insert(connection: Connection, block: Block, *, now: datetime) -> None:
+    connection.execute(
+        blocks.insert().values(
+            id=block.id,
+            dataset=block.dataset,
+            after_seq=block.range.after,
+            through_seq=block.range.through,
+            state="reserved",
+            generation=block.base.generation,
+            table_uuid=block.base.table_uuid,
+            base_snapshot=block.base.snapshot,
+            reserved_at=now.isoformat(),
+        )
+    )
+
+
+def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[Segment, ...]:
+    offset = 0
+    for segment in taken:
+        changed = connection.execute(
+            update(segments)
+            .where(segments.c.id == segment.id, segments.c.state == "sealed", segments.c.block.is_(None))
+            .values(block=block.id, block_offset=offset)
+        )
+        if changed.rowcount != 1:
+            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Run `floodmark fsck`.")
+        offset += segment.rows
+    return tuple(segment_records.of_block(connection, block.id))
+
+
+def _add_figures(connection: Connection, block: Block, figures: Sequence[PartitionFigures]) -> None:
+    for item in figures:
+        connection.execute(
+            block_partitions.insert().values(
+                block=block.id,
+                partition_key=item.partition,
+                row_count=item.tally.rows,
+                checksum=item.tally.checksum_text,
+                first_seq=item.first_seq,
+                last_seq=item.last_seq,
+            )
+        )
+        dataset_records.add_to_partition(
+            connection, block.dataset, PartitionTotals(item.partition, item.tally, item.last_seq)
+        )
+
+
+def _counter(connection: Connection) -> int:
+    return int(connection.execute(select(counters.c.value).where(counters.c.name == "sequence")).scalar_one())
+
+
+def _raise_to(connection: Connection, value: int) -> None:
+    connection.execute(
+        update(counters).where(counters.c.name == "sequence", counters.c.value < value).values(value=value)
+    )
+
+
+def _block(row: Row) -> Block:  # type: ignore[type-arg]
+    return Block(
+        id=row.id,
+        dataset=row.dataset,
+        range=SequenceRange(row.after_seq, row.through_seq),
+        base=Base(row.table_uuid, row.generation, row.base_snapshot),
+        state=row.state,
+        rows=row.row_count,
+        duplicates=row.duplicates,
+        snapshot=row.snapshot,
+    )

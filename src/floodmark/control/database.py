@@ -1,0 +1,199 @@
+"""The control database: serial transactions on SQLite or PostgreSQL, and nothing else about them.
+
+Every control transaction reads, decides and writes as if it were alone (I5): SQLite takes its one write lock
+before the first read (`BEGIN IMMEDIATE`); PostgreSQL runs `SERIALIZABLE` and the whole function is run again when the
+server says that two of them could not be put in an order. So a `work` function may be called several times
+and must keep its effects inside the transaction.
+
+A COMMIT whose answer is lost may have happened. The rows carry ids that we chose, so `landed` can look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, create_engine, event, inspect, select, text
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import DBAPIError
+
+from floodmark.control.schema import meta
+from floodmark.errors import Corrupt, OutcomeUnknown, Permanent, Retryable, StoreTooNew
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 50
+BUSY_SECONDS_MAX = 60.0
+_NOT_SERIAL = {"40001", "40P01"}
+"""PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
+
+
+class Database:
+    """One control database. Safe to share between threads; not across a fork (each process opens its own)."""
+
+    def __init__(self, url: str | URL) -> None:
+        self.url = make_url(url)
+        self._engine = _engine(self.url)
+        self._process = os.getpid()
+
+    @property
+    def dialect(self) -> str:
+        return self._engine.dialect.name
+
+    def transact(self, work: Callable[[Connection], T], *, landed: Callable[[Connection], bool] | None = None) -> T:
+        """Run `work` in one serial transaction and commit it.
+
+        `Retryable` means that nothing happened. Where the answer to COMMIT was lost, `landed` is asked in a
+        new transaction: true means that it did happen and `work`'s result stands; false runs it again.
+        Without `landed` the caller gets `OutcomeUnknown`.
+        """
+        for attempt in range(ATTEMPTS_MAX):
+            with self._connection() as connection:
+                transaction = connection.begin()
+                try:
+                    result = work(connection)
+                except DBAPIError as error:
+                    transaction.rollback()
+                    if not _is_serialization_failure(error):
+                        raise
+                    _spread(attempt)
+                    continue
+                try:
+                    transaction.commit()
+                except DBAPIError as error:
+                    if error.connection_invalidated:
+                        if landed is None:
+                            raise OutcomeUnknown("The control database's answer to COMMIT was lost.") from error
+                        if self.read(landed):
+                            return result
+                    elif not _is_serialization_failure(error):
+                        raise
+                    _spread(attempt)
+                    continue
+                return result
+        raise Retryable(f"The control database refused to order this transaction {ATTEMPTS_MAX} times.")
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` on one consistent view; it must not write."""
+        with self._connection() as connection:
+            connection.execution_options(floodmark_read=True)
+            with connection.begin():
+                return work(connection)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        if self._process != os.getpid():
+            # A forked child shares its parent's connections: using one would mix two conversations.
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise _translated(error) from error
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        return create_engine(
+            url.set(drivername="postgresql+psycopg"), isolation_level="SERIALIZABLE", pool_pre_ping=True
+        )
+    if url.get_backend_name() != "sqlite":
+        raise Permanent(
+            f"A control database on {url.get_backend_name()!r} is not supported.",
+            hint="Use a SQLite file or a postgresql:// URL.",
+        )
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the driver must not open transactions of its own
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")  # a commit that was answered survives a power loss
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        reading = connection.get_execution_options().get("floodmark_read", False)
+        # I5: the write lock comes before the first read. A deferred transaction would read, decide, and
+        # only then find that somebody else had written in between.
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _spread(attempt: int) -> None:
+    """Wait a moment of random length, so that two transactions in each other's way part."""
+    time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.2)))  # noqa: S311 - nothing secret
+
+
+def _is_serialization_failure(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _NOT_SERIAL
+
+
+def _translated(error: DBAPIError) -> Exception:
+    """A constraint that fires is our own bug or a forged row; everything else may pass."""
+    detail = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    if type(error).__name__ == "IntegrityError" or "floodmark:" in detail:
+        return Corrupt(
+            f"The control database refused a change: {detail}.",
+            hint="Nothing was changed. Run `floodmark fsck` and report this.",
+        )
+    return Retryable(
+        f"The control database is not available: {detail}.",
+        hint="Nothing was changed; check it (locked? unreachable? disk full?) and run the same command again.",
+    )
+
+
+def migrate(database: Database) -> None:
+    """Bring the tables to the version this code knows. One transaction; a no-op when they are there."""
+    scripts = _migrations(database.dialect)
+
+    def work(connection: Connection) -> None:
+        if not inspect(connection).has_table("meta"):
+            connection.execute(text("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"))
+            connection.execute(meta.insert().values(name="schema_version", value="0"))
+        version = int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
+        if version > len(scripts):
+            raise StoreTooNew(
+                f"The control database is of version {version}; this Floodmark knows version {len(scripts)}.",
+                hint="Use a newer Floodmark.",
+            )
+        for script in scripts[version:]:
+            for statement in script:
+                connection.exec_driver_sql(statement)
+        connection.execute(meta.update().where(meta.c.name == "schema_version").values(value=str(len(scripts))))
+
+    database.transact(work)
+
+
+def _migrations(dialect: str) -> list[list[str]]:
+    """Every numbered migration as a list of statements: the common part, then the dialect's own."""
+    folder = resources.files("floodmark.control") / "migrations"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    common = [name for name in names if name.count(".") == 1]
+    result = []
+    for name in common:
+        statements = _statements((folder / name).read_text())
+        own = name.replace(".sql", f".{dialect}.sql")
+        if own in names:
+            statements += _statements((folder / own).read_text())
+        result.append(statements)
+    return result
+
+
+def _statements(script: str) -> list[str]:
+    """A blank line ends a statement; whole-line comments are left out."""
+    lines = [line for line in script.splitlines() if not line.startswith("--")]
+    paragraphs = "\n".join(lines).split("\n\n")
+    return [paragraph.strip() for paragraph in paragraphs if paragraph.strip()]

@@ -1,0 +1,159 @@
+"""Datasets: what was declared, the schema as it has grown, the horizon."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from floodmark.control.schema import datasets, partitions
+from floodmark.errors import UnknownDataset
+from floodmark.schema import Column, Schema
+from floodmark.sequence import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One named stream of rows. Everything but schema, horizon and generation is fixed for its life."""
+
+    name: str
+    identity: tuple[tuple[str, ...], ...]
+    event_time: str | None
+    partition_by: tuple[str, ...]
+    schema: Schema
+    settle: str | None = None
+    generation: int = 1
+    fenced: bool = False
+    horizon: int = 0
+    synced_snapshot: int | None = None
+
+    @property
+    def table_name(self) -> str:
+        """The Iceberg table of the current generation. Names of generations are never used again."""
+        return f"{self.name}_g{self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTotals:
+    """What a partition holds by the records: rows, checksum, and where its newest row stands."""
+
+    partition: str
+    tally: Tally
+    last_seq: int
+
+
+def insert(connection: Connection, dataset: Dataset, *, now: datetime) -> None:
+    connection.execute(
+        datasets.insert().values(
+            name=dataset.name,
+            identity_columns=json.dumps(dataset.identity),
+            event_time=dataset.event_time,
+            partition_by=json.dumps(dataset.partition_by),
+            columns=dataset.schema.to_json(),
+            settle=dataset.settle,
+            generation=dataset.generation,
+            fenced=dataset.fenced,
+            horizon=dataset.horizon,
+            created_at=now.isoformat(),
+        )
+    )
+
+
+def find(connection: Connection, name: str) -> Dataset | None:
+    row = connection.execute(select(datasets).where(datasets.c.name == name)).one_or_none()
+    return None if row is None else _dataset(row)
+
+
+def get(connection: Connection, name: str) -> Dataset:
+    found = find(connection, name)
+    if found is None:
+        known = ", ".join(item.name for item in everyone(connection)) or "none yet"
+        raise UnknownDataset(
+            f"There is no dataset {name!r} in this store (there are: {known}).",
+            hint=f"Add it with `floodmark dataset add {name}` or store.add_dataset.",
+        )
+    return found
+
+
+def everyone(connection: Connection) -> list[Dataset]:
+    return [_dataset(row) for row in connection.execute(select(datasets).order_by(datasets.c.name))]
+
+
+def evolve(connection: Connection, name: str, columns: tuple[Column, ...]) -> Dataset:
+    """Grow the schema by what rows brought; `SchemaConflict` where that is not an addition.
+
+    The merge is made on the schema as it stands *now*: two writers who both saw no such column may
+    have different types in mind, and the second is told so.
+    """
+    dataset = get(connection, name)
+    grown = dataset.schema.merge(columns)
+    if grown != dataset.schema:
+        connection.execute(update(datasets).where(datasets.c.name == name).values(columns=grown.to_json()))
+    return replace(dataset, schema=grown)
+
+
+def raise_horizon(connection: Connection, name: str, *, through: int, synced_snapshot: int | None) -> None:
+    """I3: the horizon only rises."""
+    connection.execute(
+        update(datasets).where(datasets.c.name == name, datasets.c.horizon < through).values(horizon=through)
+    )
+    if synced_snapshot is not None:
+        connection.execute(update(datasets).where(datasets.c.name == name).values(synced_snapshot=synced_snapshot))
+
+
+def partition_totals(connection: Connection, name: str) -> list[PartitionTotals]:
+    found = connection.execute(
+        select(partitions).where(partitions.c.dataset == name).order_by(partitions.c.partition_key)
+    )
+    return [PartitionTotals(row.partition_key, Tally.of(row.row_count, row.checksum), row.last_seq) for row in found]
+
+
+def row_count(connection: Connection, name: str) -> int:
+    total = connection.execute(
+        select(func.coalesce(func.sum(partitions.c.row_count), 0)).where(partitions.c.dataset == name)
+    )
+    return int(total.scalar_one())
+
+
+def add_to_partition(connection: Connection, name: str, totals: PartitionTotals) -> None:
+    """Add a block's figures to a partition's."""
+    here = (partitions.c.dataset == name) & (partitions.c.partition_key == totals.partition)
+    row = connection.execute(select(partitions).where(here)).one_or_none()
+    if row is None:
+        connection.execute(
+            partitions.insert().values(
+                dataset=name,
+                partition_key=totals.partition,
+                row_count=totals.tally.rows,
+                checksum=totals.tally.checksum_text,
+                last_seq=totals.last_seq,
+            )
+        )
+        return
+    tally = Tally.of(row.row_count, row.checksum) + totals.tally
+    connection.execute(
+        update(partitions)
+        .where(here)
+        .values(
+            row_count=tally.rows,
+            checksum=tally.checksum_text,
+            last_seq=max(row.last_seq, totals.last_seq),
+        )
+    )
+
+
+def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
+    return Dataset(
+        name=row.name,
+        identity=tuple(tuple(part) for part in json.loads(row.identity_columns)),
+        event_time=row.event_time,
+        partition_by=tuple(json.loads(row.partition_by)),
+        schema=Schema.from_json(row.columns),
+        settle=row.settle,
+        generation=row.generation,
+        fenced=bool(row.fenced),
+        horizon=row.horizon,
+        synced_snapshot=row.synced_snapshot,
+    )

@@ -1,0 +1,112 @@
+"""Quarantine: what could not become a row, with its reason, until somebody decides.
+
+held ──replay──▶ replayed        (in the transaction that registers its segment)
+  └───discard──▶ discarded
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from floodmark.control.schema import quarantine
+from floodmark.errors import UnknownQuarantineEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something that does not fit, as it is put away."""
+
+    reason: str
+    payload: str | None
+    payload_path: str | None = None
+    landing_file: str | None = None
+    landing_offset: int | None = None
+    landing_row: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One quarantined row or line."""
+
+    id: str
+    dataset: str
+    state: str
+    reason: str
+    payload: str | None
+    payload_path: str | None
+    created_at: str
+
+
+def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
+    values = [
+        {
+            "id": uuid.uuid4().hex,
+            "dataset": dataset,
+            "state": "held",
+            "reason": item.reason,
+            "payload": item.payload,
+            "payload_path": item.payload_path,
+            "landing_file": item.landing_file,
+            "landing_offset": item.landing_offset,
+            "landing_row": item.landing_row,
+            "created_at": now.isoformat(),
+        }
+        for item in items
+    ]
+    if values:
+        connection.execute(quarantine.insert(), values)
+
+
+def entries(connection: Connection, *, dataset: str | None = None, state: str | None = "held") -> list[Entry]:
+    query = select(quarantine).order_by(quarantine.c.created_at, quarantine.c.landing_offset, quarantine.c.landing_row)
+    if dataset is not None:
+        query = query.where(quarantine.c.dataset == dataset)
+    if state is not None:
+        query = query.where(quarantine.c.state == state)
+    return [_entry(row) for row in connection.execute(query)]
+
+
+def get(connection: Connection, id: str) -> Entry:
+    """One entry by its id, or by a beginning of it that only one entry has."""
+    found = connection.execute(select(quarantine).where(quarantine.c.id.startswith(id, autoescape=True)).limit(2)).all()
+    if len(found) != 1 or not id:
+        raise UnknownQuarantineEntry(
+            f"{'No' if not found else 'More than one'} quarantine entry has the id {id!r}.",
+            hint="`floodmark quarantine list` shows the ids.",
+        )
+    return _entry(found[0])
+
+
+def decide(connection: Connection, id: str, *, state: str, now: datetime) -> bool:
+    """Move an entry out of `held`; false if somebody else did."""
+    changed = connection.execute(
+        update(quarantine)
+        .where(quarantine.c.id == id, quarantine.c.state == "held")
+        .values(state=state, decided_at=now.isoformat())
+    )
+    return changed.rowcount == 1
+
+
+def held_count(connection: Connection, dataset: str) -> int:
+    return int(
+        connection.execute(
+            select(func.count()).where(quarantine.c.dataset == dataset, quarantine.c.state == "held")
+        ).scalar_one()
+    )
+
+
+def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
+    return Entry(
+        id=row.id,
+        dataset=row.dataset,
+        state=row.state,
+        reason=row.reason,
+        payload=row.payload,
+        payload_path=row.payload_path,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,229 @@
+"""The control database's tables, as SQLAlchemy sees them.
+
+The DDL itself stands in `migrations/`, frozen once released; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, MetaData, Table, Text
+
+metadata = MetaData()
+
+meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
+
+counters = Table(
+    "counters", metadata, Column("name", Text, primary_key=True), Column("value", BigInteger, nullable=False)
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("identity_columns", Text, nullable=False),
+    Column("event_time", Text),
+    Column("partition_by", Text, nullable=False),
+    Column("columns", Text, nullable=False),
+    Column("settle", Text),
+    Column("generation", BigInteger, nullable=False),
+    Column("fenced", Boolean, nullable=False),
+    Column("horizon", BigInteger, nullable=False),
+    Column("synced_snapshot", BigInteger),
+    Column("created_at", Text, nullable=False),
+)
+
+landing = Table(
+    "landing",
+    metadata,
+    Column("file", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("sealed", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("table_uuid", Text, nullable=False),
+    Column("base_snapshot", BigInteger),
+    Column("snapshot", BigInteger),
+    Column("row_count", BigInteger, nullable=False, default=0),
+    Column("duplicates", BigInteger, nullable=False, default=0),
+    Column("reserved_at", Text, nullable=False),
+    Column("decided_at", Text),
+    Column("reason", Text),
+)
+
+block_partitions = Table(
+    "block_partitions",
+    metadata,
+    Column("block", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+segments = Table(
+    "segments",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("dataset", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("registered", BigInteger),
+    Column("path", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("row_count", BigInteger, nullable=False, default=0),
+    Column("byte_count", BigInteger, nullable=False, default=0),
+    Column("event_min", BigInteger),
+    Column("event_max", BigInteger),
+    Column("block", Text),
+    Column("block_offset", BigInteger),
+    Column("landing_file", Text),
+    Column("landing_from", BigInteger),
+    Column("landing_through", BigInteger),
+    Column("source", Text),
+    Column("ordinal", BigInteger),
+    Column("created_at", Text, nullable=False),
+)
+
+segment_partitions = Table(
+    "segment_partitions",
+    metadata,
+    Column("segment", BigInteger, primary_key=True, autoincrement=False),
+    Column("partition_key", Text, primary_key=True),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("first_row", BigInteger, nullable=False),
+    Column("last_row", BigInteger, nullable=False),
+)
+
+sinks = Table(
+    "sinks",
+    metadata,
+    Column("instance", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("created_at", Text, nullable=False),
+)
+
+watermarks = Table(
+    "watermarks",
+    metadata,
+    Column("sink", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False, default=0),
+    Column("checksum", Text, nullable=False, default="0000000000000000"),
+)
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("sink", Text, nullable=False),
+    Column("dataset", Text, nullable=False),
+    Column("partition_key", Text, nullable=False),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("pinned_at", Text, nullable=False),
+)
+
+chunks = Table(
+    "chunks",
+    metadata,
+    Column("intent", Text, primary_key=True),
+    Column("after_seq", BigInteger, primary_key=True),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("row_count", BigInteger),
+    Column("checksum", Text),
+    Column("acknowledged_at", Text),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("given_up", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("payload", Text),
+    Column("payload_path", Text),
+    Column("sink", Text),
+    Column("seq", BigInteger),
+    Column("landing_file", Text),
+    Column("landing_offset", BigInteger),
+    Column("landing_row", BigInteger),
+    Column("created_at", Text, nullable=False),
+    Column("decided_at", Text),
+)
+
+rebuilds = Table(
+    "rebuilds",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("settings", Text, nullable=False),
+)
+
+sources = Table(
+    "sources",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("position", Text, nullable=False),
+    Column("next_ordinal", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("removed_at", Text, nullable=False),
+)

@@ -1,0 +1,296 @@
+"""Segments and landing files as the control database knows them.
+
+A segment exists exactly when it is registered. Its row goes
+
+    writing ──register──▶ sealed ──record──▶ consumed
+       └────drop (guarded)──▶ dropped
+
+and while it is `sealed` it may join a block and be released from it again. The id of a segment that was
+sealed from a landing file is a function of the lines it holds, so that even a control database restored
+from an old backup can tell which lines have been committed already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from floodmark.control.schema import counters, landing, segment_partitions, segments
+from floodmark.sequence import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class LandingRange:
+    """The bytes `[start, end)` of a landing file: whole lines."""
+
+    file: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStep:
+    """One numbered step of a source that is loaded once."""
+
+    source: str
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """What a segment holds of one partition."""
+
+    partition: str
+    tally: Tally
+    first_row: int
+    last_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One sealed, immutable, registered Parquet file of arrivals."""
+
+    id: int
+    dataset: str
+    path: str
+    rows: int
+    bytes: int
+    registered: int
+    event_min: int | None = None
+    event_max: int | None = None
+    block_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContent:
+    """What the finished file holds: figures that go into the row when it is registered."""
+
+    path: str
+    rows: int
+    bytes: int
+    event_min: int | None
+    event_max: int | None
+    partitions: tuple[PartitionRows, ...]
+
+
+def landing_segment_id(lines: LandingRange) -> int:
+    """The id of the segment made of exactly these lines."""
+    text = f"{lines.file}:{lines.start}:{lines.end}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def fresh_segment_id() -> int:
+    """An id that no segment ever had, also in the time that a restored backup has forgotten."""
+    return secrets.randbits(63)
+
+
+def announce(connection: Connection, *, id: int, dataset: str, path: str, owner: str, now: datetime) -> None:
+    """Say `writing` before the file exists, so that a crash leaves a trace of what to clean up."""
+    revived = connection.execute(
+        update(segments)
+        .where(segments.c.id == id, segments.c.state.in_(["writing", "dropped"]))
+        .values(state="writing", path=path, owner=owner, created_at=now.isoformat())
+    )
+    if revived.rowcount == 0 and not _exists(connection, id):
+        connection.execute(
+            segments.insert().values(
+                id=id, dataset=dataset, state="writing", path=path, owner=owner, created_at=now.isoformat()
+            )
+        )
+
+
+def register(
+    connection: Connection,
+    *,
+    id: int,
+    content: SegmentContent,
+    lines: LandingRange | None = None,
+    step: SourceStep | None = None,
+) -> bool:
+    """Turn `writing` into `sealed`; false if somebody else did, or dropped it. The caller discards its file.
+
+    I6: for lines of a landing file the offset moves in the same transaction, and only from where these lines begin.
+    """
+    if lines is not None and not advance_landing(connection, lines):
+        return False
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == id, segments.c.state == "writing")
+        .values(
+            state="sealed",
+            registered=_next(connection, "registration"),
+            path=content.path,
+            row_count=content.rows,
+            byte_count=content.bytes,
+            event_min=content.event_min,
+            event_max=content.event_max,
+            landing_file=lines.file if lines else None,
+            landing_from=lines.start if lines else None,
+            landing_through=lines.end if lines else None,
+            source=step.source if step else None,
+            ordinal=step.ordinal if step else None,
+        )
+    )
+    if changed.rowcount == 0:
+        return False
+    if content.partitions:
+        connection.execute(
+            segment_partitions.insert(),
+            [
+                {
+                    "segment": id,
+                    "partition_key": part.partition,
+                    "row_count": part.tally.rows,
+                    "checksum": part.tally.checksum_text,
+                    "first_row": part.first_row,
+                    "last_row": part.last_row,
+                }
+                for part in content.partitions
+            ],
+        )
+    return True
+
+
+def drop(connection: Connection, id: int) -> bool:
+    """Give up a segment that is still `writing`; false if it was registered meanwhile."""
+    changed = connection.execute(
+        update(segments).where(segments.c.id == id, segments.c.state == "writing").values(state="dropped")
+    )
+    return changed.rowcount == 1
+
+
+def unfinished(connection: Connection, dataset: str) -> list[tuple[int, str, str]]:
+    """(id, path, owner) of the segments that are being written, or were when their writer died."""
+    found = connection.execute(
+        select(segments.c.id, segments.c.path, segments.c.owner).where(
+            segments.c.dataset == dataset, segments.c.state == "writing"
+        )
+    )
+    return [(row.id, row.path, row.owner) for row in found]
+
+
+def waiting(connection: Connection, dataset: str, *, rows_max: int, bytes_max: int, count_max: int) -> list[Segment]:
+    """The oldest sealed segments that fit the bounds together; always at least one, if there is one."""
+    found = connection.execute(
+        select(segments)
+        .where(segments.c.dataset == dataset, segments.c.state == "sealed", segments.c.block.is_(None))
+        .order_by(segments.c.registered)
+        .limit(count_max)
+    )
+    taken: list[Segment] = []
+    rows = size = 0
+    for row in found:
+        if taken and (rows + row.row_count > rows_max or size + row.byte_count > bytes_max):
+            break
+        taken.append(_segment(row))
+        rows, size = rows + row.row_count, size + row.byte_count
+    return taken
+
+
+def of_block(connection: Connection, block: str) -> list[Segment]:
+    found = connection.execute(select(segments).where(segments.c.block == block).order_by(segments.c.block_offset))
+    return [_segment(row) for row in found]
+
+
+def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[PartitionRows]]:
+    result: dict[int, list[PartitionRows]] = {}
+    found = connection.execute(select(segment_partitions).where(segment_partitions.c.segment.in_(ids)))
+    for row in found:
+        result.setdefault(row.segment, []).append(
+            PartitionRows(row.partition_key, Tally.of(row.row_count, row.checksum), row.first_row, row.last_row)
+        )
+    return result
+
+
+def sealed_ids(connection: Connection, dataset: str) -> list[int]:
+    found = connection.execute(select(segments.c.id).where(segments.c.dataset == dataset, segments.c.state == "sealed"))
+    return [row.id for row in found]
+
+
+def consume(connection: Connection, ids: Iterable[int]) -> None:
+    """Mark segments whose rows are already in the table (found there, not committed by a block of ours)."""
+    connection.execute(
+        update(segments)
+        .where(segments.c.id.in_(list(ids)), segments.c.state.in_(["sealed", "writing"]))
+        .values(state="consumed")
+    )
+
+
+def consumed_files(connection: Connection, dataset: str, *, block: str) -> list[tuple[int, str]]:
+    found = connection.execute(
+        select(segments.c.id, segments.c.path).where(
+            segments.c.dataset == dataset, segments.c.block == block, segments.c.state == "consumed"
+        )
+    )
+    return [(row.id, row.path) for row in found]
+
+
+def backlog(connection: Connection, dataset: str) -> tuple[int, int, int]:
+    """(segments, rows, bytes) that are sealed and not yet committed."""
+    row = connection.execute(
+        select(
+            func.count(),
+            func.coalesce(func.sum(segments.c.row_count), 0),
+            func.coalesce(func.sum(segments.c.byte_count), 0),
+        ).where(segments.c.dataset == dataset, segments.c.state == "sealed")
+    ).one()
+    return int(row[0]), int(row[1]), int(row[2])
+
+
+def landing_offset(connection: Connection, *, file: str, dataset: str) -> int | None:
+    """How far a landing file is sealed; None once it was removed. First sight of a file records it."""
+    row = connection.execute(select(landing).where(landing.c.file == file)).one_or_none()
+    if row is None:
+        connection.execute(landing.insert().values(file=file, dataset=dataset, sealed=0, state="open"))
+        return 0
+    return None if row.state == "removed" else int(row.sealed)
+
+
+def landing_offsets(connection: Connection, dataset: str) -> dict[str, int]:
+    found = connection.execute(
+        select(landing.c.file, landing.c.sealed).where(landing.c.dataset == dataset, landing.c.state == "open")
+    )
+    return {row.file: row.sealed for row in found}
+
+
+def advance_landing(connection: Connection, lines: LandingRange) -> bool:
+    """I6: the sealed offset moves only from where these lines begin; false if another sealer was first."""
+    changed = connection.execute(
+        update(landing)
+        .where(landing.c.file == lines.file, landing.c.sealed == lines.start, landing.c.state == "open")
+        .values(sealed=lines.end)
+    )
+    return changed.rowcount == 1
+
+
+def close_landing(connection: Connection, file: str) -> None:
+    """Remember for good that a landing file is gone: its name must never be taken for a new file's."""
+    connection.execute(update(landing).where(landing.c.file == file).values(state="removed"))
+
+
+def _exists(connection: Connection, id: int) -> bool:
+    return connection.execute(select(segments.c.id).where(segments.c.id == id)).one_or_none() is not None
+
+
+def _next(connection: Connection, counter: str) -> int:
+    connection.execute(update(counters).where(counters.c.name == counter).values(value=counters.c.value + 1))
+    return int(connection.execute(select(counters.c.value).where(counters.c.name == counter)).scalar_one())
+
+
+def _segment(row: Row) -> Segment:  # type: ignore[type-arg]
+    return Segment(
+        id=row.id,
+        dataset=row.dataset,
+        path=row.path,
+        rows=row.row_count,
+        bytes=row.byte_count,
+        registered=row.registered,
+        event_min=row.event_min,
+        event_max=row.event_max,
+        block_offset=row.block_offset,
+    )

@@ -1,0 +1,445 @@
+"""Flush: reserve → stamp → commit. The one chokepoint through which every row gets its sequence number.
+
+Terms. A *block* is the range of numbers reserved for one flush. Its *base* is the table's head as it was when the
+flush began. The block's rows are appended by a compare-and-swap on that base.
+
+Invariants
+- I1 The allocator never goes back: a block starts above everything that carries a number.
+- I2 Base before reserve: what is visible at the base was reserved earlier, so it is lower. Hence the order of
+  commits is the order of numbers, and the horizon is the end of the last committed block.
+- I3 The horizon only rises, and only over decided blocks.
+- I4 A block is decided once, and the table decides it. An error, a time-out or a conflict is never a verdict.
+- I7 A segment's file goes only after its rows are durable in the table and its block says so.
+- I8 At most one undecided block per dataset; whoever finds it settles it before reserving another.
+
+States of a block, and who makes each transition
+
+    (none) ─_reserve─▶ reserved ─_record─▶ committed        the rows are in the table, durable, recorded
+                          │  └───_void──▶ void              they are not and never will be; segments free again
+                          └──_send again: same block, same base
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.commit import Append, Base, BlockSegment, PartitionFigures, TableState, Verdict, verdict
+from floodmark.control import blocks, datasets
+from floodmark.control import segments as segment_records
+from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.segments import LandingRange, Segment, landing_segment_id
+from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable
+from floodmark.files import advisory_lock, make_directory, sync_directory
+from floodmark.lake.table import Lake
+from floodmark.sequence import SequenceRange
+from floodmark.spool.landing import landing_files
+from floodmark.spool.sealing import Sealer
+from floodmark.spool.segments import SegmentStore
+
+SENDS_MAX = 3
+"""How often one call sends the same block before it leaves it, undecided, to a later call."""
+BLOCKS_MAX = 20
+"""How many blocks one call may lose to other writers before it says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushReport:
+    """What a flush of one dataset did."""
+
+    dataset: str
+    rows: int = 0
+    duplicates: int = 0
+    block: SequenceRange | None = None
+    snapshot_id: int | None = None
+    blocks: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A block with its end: what it brought, as far as this process recorded it."""
+
+    block: Block
+    rows: int = 0
+    duplicates: int = 0
+    snapshot: int | None = None
+
+
+@dataclass(slots=True)
+class Flusher:
+    """Commits what waits in the spool. Any number of processes may run one on the same store."""
+
+    root: Path
+    database: Database
+    lake: Lake
+    segments: SegmentStore
+    sealer: Sealer
+    clock: Clock
+    limits: BatchLimits = BatchLimits()  # noqa: RUF009 - frozen
+    patience_seconds: float = 60.0
+    """How long to wait for another flush of the same dataset on this machine instead of repeating its work."""
+    _recovered: bool = False
+
+    def flush(self, dataset: str) -> FlushReport:
+        """Seal and commit everything acknowledged at this moment."""
+        self.recover()
+        sealed = self.sealer.seal(dataset)
+        done: list[_Decided] = []
+        with self._quietly_alone(dataset):
+            done.extend(self.settle(dataset))
+            while (decided := self._flush_batch(dataset)) is not None:
+                done.append(decided)
+        return _report(dataset, done, quarantined=sealed.quarantined)
+
+    @contextlib.contextmanager
+    def _quietly_alone(self, dataset: str) -> Iterator[None]:
+        """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
+        directory = self.root / "spool" / dataset
+        make_directory(directory)
+        with advisory_lock(directory / "flush.lock", wait_seconds_max=self.patience_seconds):
+            yield
+
+    # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _flush_batch(self, dataset: str) -> _Decided | None:
+        """Commit the next segments; None when none wait. A void block's segments go with the next one."""
+        for _ in range(BLOCKS_MAX):
+            if not self._anything_waits(dataset):
+                return None
+            try:
+                reserved = self._reserve(dataset)
+            except BlockUndecided:
+                self.settle(dataset)  # I8: another flusher's, begun since we looked
+                continue
+            if reserved is None:
+                return None
+            decided = self._commit(reserved.block, reserved.segments, reserved.dataset)
+            if decided is not None:
+                return decided
+        raise CommitConflict(
+            f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
+            hint="The rows are safe in the spool; flush again.",
+        )
+
+    def _anything_waits(self, dataset: str) -> bool:
+        return self.database.read(lambda c: segment_records.backlog(c, dataset))[0] > 0
+
+    def _reserve(self, dataset: str) -> blocks.Reservation | None:
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        # I2: base before reserve. Read the other way round, a flush that reserved first could commit above a higher
+        # block that is already visible, and its rows would be skipped for ever.
+        state = self._load_or_create(declared)
+        base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
+        self._reconcile(declared, state)
+        faults.reach("flush.base_loaded")
+        block_id = uuid.uuid4().hex
+        reserved = self.database.transact(
+            lambda c: blocks.reserve(
+                c,
+                id=block_id,
+                dataset=dataset,
+                base=base,
+                seen_through=self.lake.highest_seq(state),
+                limits=self.limits,
+                now=self.clock.now(),
+            ),
+            landed=lambda c: blocks.get(c, block_id) is not None,
+        )
+        faults.reach("flush.reserved")
+        return reserved
+
+    def _load_or_create(self, declared: Dataset) -> TableState:
+        state = self.lake.load(declared.table_name)
+        if state is None:
+            self.lake.ensure(declared.table_name, declared.schema)
+            state = self.lake.load(declared.table_name)
+        if state is None:
+            raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
+        return state
+
+    def _commit(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> _Decided | None:
+        """Send a block until the table has decided it. None: void, its segments are free again."""
+        request = self._request(block, segments, declared)
+        error: Exception | None = None
+        for _ in range(SENDS_MAX):
+            landed, error = self._send(request)
+            if not landed:
+                return self._void(block, reason="every row was a duplicate", consume=True)
+            state = self.lake.load(request.table)
+            outcome = self._verdict(block, declared, state)
+            faults.reach("flush.decided")
+            if outcome is Verdict.LANDED and state is not None:
+                return self._record(block, segments, declared, state)
+            if outcome is Verdict.VOID:
+                return self._void(block, reason="another commit came first", consume=False)
+        cause = f" ({_first_line(error)})" if error else ""
+        raise Retryable(
+            f"The append of block {block.range} of {block.dataset!r} failed {SENDS_MAX} times{cause}.",
+            hint="The rows are safe in the spool; the next flush sends the same block again.",
+        ) from error
+
+    def _request(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> Append:
+        spans = [(s.event_min, s.event_max) for s in segments]
+        known = [(low, high) for low, high in spans if low is not None and high is not None]
+        return Append(
+            table=replace(declared, generation=block.base.generation).table_name,
+            block=block.id,
+            range=block.range,
+            base=block.base,
+            segments=tuple(
+                BlockSegment(s.id, str(self.segments.path(s.path)), s.rows, s.block_offset or 0) for s in segments
+            ),
+            schema=declared.schema,
+            identity=declared.identity,
+            event_time=declared.event_time,
+            event_span=(min(low for low, _ in known), max(high for _, high in known)) if known else None,
+            settle=declared.settle,
+        )
+
+    def _send(self, request: Append) -> tuple[bool, Exception | None]:
+        """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
+        self.lake.ensure(request.table, request.schema)
+        faults.reach("flush.appending")
+        error: Exception | None = None
+        try:
+            sent = self.lake.append(request)
+        except FloodmarkError:
+            raise  # nothing was sent: the lake says so by raising one of ours
+        except Exception as unclear:  # noqa: BLE001 - I4: whatever it was, the table decides, not the error
+            sent, error = True, unclear
+        faults.reach("flush.appended")
+        return sent, error
+
+    def _verdict(self, block: Block, declared: Dataset, state: TableState | None) -> Verdict:
+        """I4: from one load of the metadata."""
+        visible = False
+        if state is not None and state.head not in (None, block.base.snapshot):
+            known = state.since(block.base.snapshot) or state.lineage
+            visible = not any(snapshot.block == block.id for snapshot in known) and self.lake.has_rows(
+                state.name, snapshot=state.lineage[0].id, within=block.range
+            )
+        return verdict(block=block.id, base=block.base, fenced=declared.fenced, state=state, row_visible=visible)
+
+    # ── the two ends of a block ──────────────────────────────────────────────────────────────────────────────────
+
+    def _record(
+        self, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
+    ) -> _Decided | None:
+        # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
+        self.lake.sync(state, since=declared.synced_snapshot)
+        faults.reach("flush.synced")
+        figures, rows = self._figures(block, segments, declared, state)
+        snapshot = _landing_snapshot(block, state)
+        recorded = self.database.transact(
+            lambda c: blocks.record(
+                c,
+                block,
+                snapshot=snapshot,
+                synced_snapshot=state.head,
+                rows=rows,
+                figures=figures,
+                now=self.clock.now(),
+            ),
+            landed=lambda c: _is_decided(c, block),
+        )
+        faults.reach("flush.recorded")
+        self._remove_segments(segments)
+        if not recorded:
+            return self._as_decided_by_another(block)
+        return _Decided(block, rows=rows, duplicates=len(block.range) - rows, snapshot=snapshot)
+
+    def _void(self, block: Block, *, reason: str, consume: bool) -> _Decided | None:
+        voided = self.database.transact(
+            lambda c: blocks.void(c, block, reason=reason, consume=consume, now=self.clock.now()),
+            landed=lambda c: _is_decided(c, block),
+        )
+        faults.reach("flush.released")
+        if not voided:
+            return self._as_decided_by_another(block)
+        if not consume:
+            return None
+        self.segments.remove_leftovers(block.dataset)
+        return _Decided(block, rows=0, duplicates=len(block.range), snapshot=None)
+
+    def _as_decided_by_another(self, block: Block) -> _Decided | None:
+        """Another process settled this very block while we did: its word stands, and it counted the rows."""
+        found = self.database.read(lambda c: blocks.get(c, block.id))
+        if found is None or found.state == "reserved":
+            raise Corrupt(f"Block {block.range} of {block.dataset!r} lost its record.", hint="Run `floodmark fsck`.")
+        return None if found.state == "void" else _Decided(found)
+
+    def _figures(
+        self, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
+    ) -> tuple[list[PartitionFigures], int]:
+        """Rows and checksum per partition. Where every row landed the segments' own figures are the table's."""
+        landed = next((s for s in state.lineage if s.block == block.id), None)
+        if landed is not None and landed.added_rows == len(block.range):
+            return self._figures_of_segments(block, segments), landed.added_rows
+        figures = self.lake.figures(
+            state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
+        )
+        return figures, sum(item.tally.rows for item in figures)
+
+    def _figures_of_segments(self, block: Block, segments: Sequence[Segment]) -> list[PartitionFigures]:
+        parts = self.database.read(lambda c: segment_records.partitions_of(c, [s.id for s in segments]))
+        result: dict[str, PartitionFigures] = {}
+        for segment in segments:
+            start = block.range.after + 1 + (segment.block_offset or 0)
+            for part in parts.get(segment.id, []):
+                new = PartitionFigures(part.partition, part.tally, start + part.first_row, start + part.last_row)
+                old = result.get(part.partition)
+                result[part.partition] = new if old is None else _together(old, new)
+        return list(result.values())
+
+    def _remove_segments(self, segments: Sequence[Segment]) -> None:
+        directories = set()
+        for segment in segments:
+            path = self.segments.path(segment.path)
+            path.unlink(missing_ok=True)
+            directories.add(path.parent)
+            faults.reach("flush.segment_removed")
+        for directory in directories:
+            sync_directory(directory)
+
+    # ── recovery ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def settle(self, dataset: str) -> list[_Decided]:
+        """I8: decide the undecided block that somebody left, whoever it was. There is at most one."""
+        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+        if block is None:
+            return []
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        segments = self.database.read(lambda c: segment_records.of_block(c, block.id))
+        state = self.lake.load(replace(declared, generation=block.base.generation).table_name)
+        outcome = self._verdict(block, declared, state)
+        if outcome is Verdict.LANDED and state is not None:
+            decided = self._record(block, segments, declared, state)
+        elif outcome is Verdict.VOID:
+            decided = self._void(block, reason="another commit came first", consume=False)
+        else:
+            decided = self._commit(block, segments, declared)
+        return [] if decided is None else [decided]
+
+    def recover(self) -> None:
+        """Once per process, before its first commit: numbers above everything, debris of dead processes away."""
+        if self._recovered:
+            return
+        everyone = self.database.read(datasets.everyone)
+        highest = 0
+        for declared in everyone:
+            state = self.lake.load(declared.table_name)
+            if state is not None:
+                highest = max(highest, self.lake.highest_seq(state))
+                self._reconcile(declared, state)
+            self.segments.drop_dead_writers(declared.name)
+            self.segments.remove_leftovers(declared.name)
+        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=highest))
+        self._recovered = True
+
+    def _reconcile(self, declared: Dataset, state: TableState) -> None:
+        """Catch up with commits that the table shows and this control database has forgotten.
+
+        That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
+        their landing lines unsealed: flushing them again would double every row.
+        """
+        highest = self.lake.highest_seq(state)
+        undecided = self.database.read(lambda c: blocks.undecided(c, declared.name))
+        known = max(declared.horizon, undecided.range.through if undecided else 0)
+        if state.head is None or highest <= known:
+            return
+        forgotten = SequenceRange(known, highest)
+        if not self.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
+            return
+        if undecided is not None:
+            self.settle(declared.name)
+        committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
+        self.lake.sync(state, since=None)
+        figures = self.lake.figures(
+            state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
+        )
+        block = Block(
+            id=f"found-{state.head}",
+            dataset=declared.name,
+            range=forgotten,
+            base=Base(state.uuid, declared.generation, None),
+            state="reserved",
+            snapshot=state.head,
+        )
+        lines = self._committed_lines(declared.name, committed)
+
+        def work(connection: Connection) -> None:
+            waiting = set(segment_records.sealed_ids(connection, declared.name))
+            segment_records.consume(connection, waiting & committed)
+            for item in lines:
+                segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
+                segment_records.advance_landing(connection, item)
+            rows = sum(item.tally.rows for item in figures)
+            blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
+            blocks.raise_allocator(connection, seen_through=highest)
+
+        self.database.transact(work)
+
+    def _committed_lines(self, dataset: str, committed: set[int]) -> list[LandingRange]:
+        """The landing lines whose segments are in the table: a segment's id is a function of its lines."""
+        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+        found = []
+        for path in landing_files(self.sealer.landing_directory(dataset)):
+            start = offset = offsets.get(path.stem, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                for line in file:
+                    offset += len(line)
+                    lines = LandingRange(path.stem, start, offset)
+                    if landing_segment_id(lines) in committed:
+                        found.append(lines)
+                        start = offset
+        return found
+
+
+def _is_decided(connection: Connection, block: Block) -> bool:
+    found = blocks.get(connection, block.id)
+    return found is not None and found.state != "reserved"
+
+
+def _landing_snapshot(block: Block, state: TableState) -> int | None:
+    return next((s.id for s in state.lineage if s.block == block.id), state.head)
+
+
+def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
+    return PartitionFigures(
+        old.partition,
+        old.tally + new.tally,
+        min(old.first_seq, new.first_seq),
+        max(old.last_seq, new.last_seq),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> FlushReport:
+    done = [item for item in decided if item.rows or item.duplicates]
+    if not done:
+        return FlushReport(dataset, quarantined=quarantined)
+    ranges = [item.block.range for item in done]
+    return FlushReport(
+        dataset,
+        rows=sum(item.rows for item in done),
+        duplicates=sum(item.duplicates for item in done),
+        block=SequenceRange(min(r.after for r in ranges), max(r.through for r in ranges)),
+        snapshot_id=next((item.snapshot for item in reversed(done) if item.snapshot is not None), None),
+        blocks=len(done),
+        quarantined=quarantined,
+    )

@@ -1,0 +1,128 @@
+"""The Iceberg catalog, as Spark sees it and as Python sees it without a JVM.
+
+Embedded stores use Iceberg's JDBC catalog on a SQLite file. PyIceberg reads the same file under the same
+catalog name, so a table's head is known in a millisecond and without Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.commit import Snapshot, TableState
+from floodmark.errors import Corrupt, Retryable
+from floodmark.lake.types import from_iceberg
+from floodmark.schema import is_system_column
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as IcebergCatalog
+    from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import SparkSession
+
+BLOCK_PROPERTY = "floodmark.block"
+THROUGH_PROPERTY = "floodmark.through"
+MAX_SEQ_PROPERTY = "floodmark.max-seq"
+NAMESPACE = "datasets"
+
+
+@dataclass
+class Catalog:
+    """One catalog with one namespace of tables."""
+
+    name: str
+    spark_settings: dict[str, str]
+    python_settings: dict[str, str]
+
+    @classmethod
+    def embedded(cls, *, name: str, lake: Path) -> Catalog:
+        file, warehouse = lake / "catalog.db", lake.as_uri()
+        return cls(
+            name=name,
+            spark_settings={
+                "type": "jdbc",
+                "uri": f"jdbc:sqlite:{file}?busy_timeout=60000",
+                "jdbc.schema-version": "V1",
+                "warehouse": warehouse,
+            },
+            python_settings={"type": "sql", "uri": f"sqlite:///{file}", "warehouse": warehouse},
+        )
+
+    def attach(self, spark: SparkSession) -> None:
+        """Make the catalog known to a session.
+
+        Caching is switched off, also where the user configured the catalog: a cached table would hide
+        another process's commit, and a reader would take an old head for the newest.
+        """
+        prefix = f"spark.sql.catalog.{self.name}"
+        spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
+        for key, value in {**self.spark_settings, "cache-enabled": "false"}.items():
+            spark.conf.set(f"{prefix}.{key}", value)
+
+    def spark_name(self, table: str) -> str:
+        return f"`{self.name}`.`{NAMESPACE}`.`{table}`"
+
+    @cached_property
+    def _python(self) -> IcebergCatalog:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.name, **self.python_settings)
+
+    def table(self, table: str) -> IcebergTable | None:
+        """The table as PyIceberg loads it, freshly from the catalog; None if there is none."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return self._python.load_table((NAMESPACE, table))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except FileNotFoundError as error:
+            raise Corrupt(
+                f"The metadata of table {table!r} is missing: {error}.",
+                hint="Run `floodmark fsck`; a lake directory that was moved must be moved back.",
+            ) from error
+        except SQLAlchemyError as error:
+            raise Retryable(f"The catalog of the lake cannot be read: {error}.") from error
+
+    def state(self, table: str) -> TableState | None:
+        """The table's metadata, all of it from one load."""
+        loaded = self.table(table)
+        return None if loaded is None else table_state(table, loaded)
+
+
+def table_state(name: str, loaded: IcebergTable) -> TableState:
+    metadata = loaded.metadata
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    lineage = []
+    id = metadata.current_snapshot_id  # noqa: A001
+    while id is not None and id in known:
+        lineage.append(_snapshot(known[id]))
+        id = known[id].parent_snapshot_id  # noqa: A001
+    return TableState(
+        name=name,
+        uuid=str(metadata.table_uuid),
+        lineage=tuple(lineage),
+        columns=tuple(
+            (field.name, from_iceberg(field.field_type))
+            for field in metadata.schema().fields
+            if not is_system_column(field.name)
+        ),
+        max_seq=int(metadata.properties.get(MAX_SEQ_PROPERTY, "0")),
+    )
+
+
+def _snapshot(snapshot: Any) -> Snapshot:
+    summary = snapshot.summary
+    extra = summary.additional_properties if summary else {}
+    through = extra.get(THROUGH_PROPERTY)
+    return Snapshot(
+        id=snapshot.snapshot_id,
+        parent=snapshot.parent_snapshot_id,
+        operation=summary.operation.value if summary else "unknown",
+        added_files=int(extra.get("added-data-files", "0")),
+        added_rows=int(extra.get("added-records", "0")),
+        block=extra.get(BLOCK_PROPERTY),
+        through=int(through) if through else None,
+    )

@@ -1,0 +1,135 @@
+"""The jars that Spark needs to speak Iceberg: fetched once, checked, and used from a local directory ever after.
+
+They are resolved by their coordinates with Spark's own resolver, so mirrors and proxies that are set up for
+Spark apply here too. Sessions then start from files: offline, and without the resolver's ten seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from floodmark.errors import EnvironmentProblem
+from floodmark.files import make_directory, sync_directory, sync_file
+from floodmark.lake.java import check_java
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar, pinned by content."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+
+JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        "1.12.0",
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+    Jar(
+        "org.xerial",
+        "sqlite-jdbc",
+        "3.50.3.0",
+        "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
+    ),
+)
+
+
+def jar_directory() -> Path:
+    """Where the jars are kept: `FLOODMARK_JARS`, else the user's cache."""
+    named = os.environ.get("FLOODMARK_JARS")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "floodmark" / "jars"
+
+
+def ready_jars(directory: Path | None = None) -> list[Path]:
+    """The jars' paths, fetching what is missing."""
+    directory = directory or jar_directory()
+    missing = [jar for jar in JARS if not (directory / jar.file_name).is_file()]
+    if missing:
+        fetch(directory)
+    return [directory / jar.file_name for jar in JARS]
+
+
+def fetch(directory: Path) -> list[Path]:
+    """Resolve and copy the jars; every file is checked against its pinned checksum before it gets its name."""
+    check_java()
+    missing = [jar for jar in JARS if not _is_good(directory / jar.file_name, jar)]
+    if missing:
+        make_directory(directory)
+        with tempfile.TemporaryDirectory(prefix="floodmark-jars-") as scratch:
+            _resolve(missing, Path(scratch))
+            for jar in missing:
+                _install(jar, Path(scratch), directory)
+    return [directory / jar.file_name for jar in JARS]
+
+
+def _resolve(jars: list[Jar], scratch: Path) -> None:
+    """Let Spark's resolver download the coordinates into a scratch directory."""
+    script = (
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        ".config('spark.jars.packages', sys.argv[1]).config('spark.jars.ivy', sys.argv[2]).getOrCreate().stop()\n"
+    )
+    coordinates = ",".join(jar.coordinate for jar in jars)
+    done = subprocess.run(
+        [sys.executable, "-c", script, coordinates, str(scratch)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise EnvironmentProblem(
+            f"The Spark jars could not be fetched ({_reason(done.stderr)}).",
+            hint="Check the network or your Maven mirror and run `floodmark jars` again; on a machine without network "
+            "copy the directory from one that has them and set FLOODMARK_JARS to it.",
+        )
+
+
+def _reason(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines()]
+    for word in ("unresolved dependency", "not found", "UnknownHost", "Exception"):
+        for line in lines:
+            if word in line:
+                return line[:200]
+    return "the resolver failed without a reason"
+
+
+def _install(jar: Jar, scratch: Path, directory: Path) -> None:
+    found = scratch / "jars" / f"{jar.group}_{jar.file_name}"
+    if not _is_good(found, jar):
+        raise EnvironmentProblem(
+            f"The jar {jar.coordinate} is not the one this version was tested with (checksum differs).",
+            hint="Check which mirror serves it; Floodmark will not run with it.",
+        )
+    temporary = directory / f".{jar.file_name}.{os.getpid()}.tmp"
+    shutil.copyfile(found, temporary)
+    sync_file(temporary)
+    temporary.rename(directory / jar.file_name)
+    sync_directory(directory)
+
+
+def _is_good(path: Path, jar: Jar) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256

@@ -1,0 +1,318 @@
+"""A lake in memory: the same contract as the real one, without a JVM, and with a hand on everything that can go wrong.
+
+It is public (`floodmark.testing`) so that applications can test against it. Tests hold a request back
+and let it land after its client has given up, lose answers, compact, delete, expire and recreate tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.errors import Corrupt, Retryable
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
+from floodmark.sequence import SequenceRange, Tally
+
+
+class AppendRefused(Exception):
+    """What a lake says when its compare-and-swap fails. To a client it is just another error."""
+
+
+class AnswerLost(Exception):
+    """What a client sees when the answer never came: the request may have landed."""
+
+
+@dataclass(slots=True)
+class _Table:
+    uuid: str
+    schema: Schema
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+    files: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """For each snapshot the data files it reaches."""
+    head: int | None = None
+    max_seq: int = 0
+
+
+@dataclass(slots=True)
+class MemoryLake:
+    """Tables as lists of immutable files, with snapshots. Share one between stores as they would share a disk."""
+
+    tables: dict[str, _Table] = field(default_factory=dict)
+    data: dict[int, pa.Table] = field(default_factory=dict)
+    durable: set[int] = field(default_factory=set)
+    """The files that a `sync` has covered: what is left after a power loss."""
+    held: list[Append] = field(default_factory=list)
+    """Requests that are under way and have not arrived."""
+    on_append: Callable[[Append], str] | None = None
+    """Decides what becomes of a request: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
+    rows_read: int = 0
+    files_read: int = 0
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    # ── the contract ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, table: str) -> TableState | None:
+        with self._lock:
+            found = self.tables.get(table)
+            if found is None:
+                return None
+            return TableState(
+                name=table,
+                uuid=found.uuid,
+                lineage=tuple(self._lineage(found)),
+                columns=tuple((column.name, column.type) for column in found.schema.columns),
+                max_seq=found.max_seq,
+            )
+
+    def ensure(self, table: str, schema: Schema) -> None:
+        with self._lock:
+            found = self.tables.setdefault(table, _Table(uuid=str(uuid.uuid4()), schema=schema))
+            found.schema = found.schema.merge(schema.columns)
+
+    def append(self, request: Append) -> bool:
+        rows = self._stamped(request)
+        if rows.num_rows == 0:
+            return False
+        fate = self.on_append(request) if self.on_append else "land"
+        if fate == "hold":
+            self.held.append(request)
+        if fate in ("hold", "drop"):
+            raise AnswerLost(f"no answer to the append of {request.range}")
+        self._swap(request, rows)
+        if fate == "lose_answer":
+            raise AnswerLost(f"no answer to the append of {request.range}")
+        return True
+
+    def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
+        return any(part.num_rows for part in self._parts(table, snapshot, within))
+
+    def figures(
+        self, table: str, *, snapshot: int, within: SequenceRange, partition_by: tuple[str, ...]
+    ) -> list[PartitionFigures]:
+        result: dict[str, PartitionFigures] = {}
+        for part in self._parts(table, snapshot, within):
+            for row in part.to_pylist():
+                key = partition_key(partition_by, [row.get(name) for name in partition_by])
+                new = PartitionFigures(key, Tally(1, int(row[CONTENT_ID][:16], 16)), row[SEQ], row[SEQ])
+                old = result.get(key, replace(new, tally=Tally()))
+                result[key] = PartitionFigures(
+                    key, old.tally + new.tally, min(old.first_seq, new.first_seq), max(old.last_seq, new.last_seq)
+                )
+        return [result[key] for key in sorted(result)]
+
+    def highest_seq(self, state: TableState) -> int:
+        if state.head is None:
+            return state.max_seq
+        parts = self._parts(state.name, state.head, SequenceRange(0, 2**63 - 2))
+        highest = max((pc.max(part[SEQ]).as_py() for part in parts if part.num_rows), default=0)
+        known = max((snapshot.through or 0 for snapshot in state.lineage), default=0)
+        return max(highest, known, state.max_seq)
+
+    def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
+        parts = self._parts(table, snapshot, SequenceRange(after, 2**63 - 2))
+        return {value for part in parts for value in part[SEGMENT].to_pylist()}
+
+    def sync(self, state: TableState, *, since: int | None) -> None:
+        with self._lock:
+            if state.head is None:
+                return
+            for file in self.tables[state.name].files[state.head]:
+                if file not in self.data:
+                    raise Corrupt(f"Data file {file} of {state.name!r} is missing.")
+                self.durable.add(file)
+
+    def scan(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        columns: tuple[str, ...] | None = None,
+        where: dict[str, Any] | None = None,
+    ) -> Iterator[pa.Table]:
+        parts = [part for part in self._parts(table, snapshot, within) if part.num_rows]
+        if not parts:
+            return
+        rows = pa.concat_tables(parts, promote_options="default").sort_by(SEQ)
+        for name, value in (where or {}).items():
+            held = rows[name]
+            rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
+        yield rows if columns is None else rows.select([*columns, SEQ])
+
+    # ── what happens beside appends ──────────────────────────────────────────────────────────────────────────────
+
+    def deliver_held(self) -> list[bool]:
+        """Let the requests under way arrive; for each, whether it landed."""
+        requests, self.held = self.held, []
+        landed = []
+        for request in requests:
+            try:
+                self._swap(request, self._stamped(request, segments_may_be_gone=True))
+                landed.append(True)
+            except (AppendRefused, FileNotFoundError):
+                landed.append(False)
+        return landed
+
+    def compact(self, table: str) -> None:
+        """Rewrite all files of a table into one, in sequence order."""
+        with self._lock:
+            found = self.tables[table]
+            if found.head is None or not found.files[found.head]:
+                return
+            parts = [self.data[file] for file in found.files[found.head]]
+            merged = pa.concat_tables(parts, promote_options="default").sort_by(SEQ)
+            self._commit(found, operation="replace", files=(self._store(merged),), added_rows=merged.num_rows)
+
+    def delete(self, table: str, within: SequenceRange) -> None:
+        """Delete the rows of a range, as a merge-on-read delete would."""
+        with self._lock:
+            found = self.tables[table]
+            found.max_seq = max(found.max_seq, within.through)
+            kept = []
+            for file in found.files.get(found.head or 0, ()):
+                part = self.data[file]
+                outside = part.filter(
+                    pc.or_(pc.less_equal(part[SEQ], within.after), pc.greater(part[SEQ], within.through))
+                )
+                if outside.num_rows:
+                    kept.append(file if outside.num_rows == part.num_rows else self._store(outside))
+            self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
+
+    def expire(self, table: str, *, keep: int = 1) -> None:
+        """Forget all but the newest snapshots."""
+        with self._lock:
+            found = self.tables[table]
+            kept = [snapshot.id for snapshot in self._lineage(found)][:keep]
+            found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
+
+    def recreate(self, table: str) -> None:
+        """Drop a table and create an empty one of the same name."""
+        with self._lock:
+            self.tables[table] = _Table(uuid=str(uuid.uuid4()), schema=self.tables[table].schema)
+
+    def lose_power(self) -> None:
+        """Forget every file that no `sync` has covered."""
+        self.data = {file: part for file, part in self.data.items() if file in self.durable}
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lineage(self, table: _Table) -> Iterator[Snapshot]:
+        id = table.head  # noqa: A001
+        while id is not None and id in table.snapshots:
+            yield table.snapshots[id]
+            id = table.snapshots[id].parent  # noqa: A001
+
+    def _parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
+        with self._lock:
+            files = [self.data.get(file) for file in self.tables[table].files[snapshot]]
+        for part in files:
+            if part is None:
+                raise Corrupt(f"A data file of {table!r} is missing.")
+            span = pc.min_max(part[SEQ])
+            if span["max"].as_py() <= within.after or span["min"].as_py() > within.through:
+                continue
+            self.files_read += 1
+            self.rows_read += part.num_rows
+            yield part.filter(pc.and_(pc.greater(part[SEQ], within.after), pc.less_equal(part[SEQ], within.through)))
+
+    def _stamped(self, request: Append, *, segments_may_be_gone: bool = False) -> pa.Table:
+        """The rows of a block with their numbers, without those that are duplicates at the base."""
+        parts = []
+        for segment in request.segments:
+            try:
+                part = pq.read_table(Path(segment.path))
+            except FileNotFoundError as error:
+                if segments_may_be_gone:
+                    raise
+                raise Retryable(f"Segment {segment.id} cannot be read: {error}.") from error
+            if part.num_rows != segment.rows:
+                raise Retryable(f"Segment {segment.id} has {part.num_rows} rows, not {segment.rows}.")
+            start = request.range.after + 1 + segment.offset
+            parts.append(part.append_column(SEQ, pa.array(range(start, start + segment.rows), pa.int64())))
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        return self._without_duplicates(request, rows) if request.identity else rows
+
+    def _without_duplicates(self, request: Append, rows: pa.Table) -> pa.Table:
+        seen = set()
+        if request.base.snapshot is not None:
+            committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
+            seen = {key for part in committed for key in _keys(request, part) if key is not None}
+        kept = []
+        for index, key in enumerate(_keys(request, rows)):
+            if key is None or key not in seen:
+                kept.append(index)
+                seen.add(key)
+        return rows.take(pa.array(kept, pa.int64()))
+
+    def _swap(self, request: Append, rows: pa.Table) -> None:
+        """The compare-and-swap: refused if anything was appended since the base."""
+        with self._lock:
+            table = self.tables.get(request.table)
+            if table is None or (request.base.snapshot is None and table.uuid != request.base.table_uuid):
+                raise AppendRefused("the table is another one")
+            state = self.load(request.table)
+            since = state.since(request.base.snapshot) if state else None
+            if since is None or any(snapshot.brought_rows for snapshot in since):
+                raise AppendRefused("found conflicting files")
+            files = (*table.files.get(table.head or 0, ()), self._store(rows))
+            self._commit(
+                table,
+                operation="append",
+                files=files,
+                added_rows=rows.num_rows,
+                block=request.block,
+                through=request.range.through,
+            )
+
+    def _store(self, rows: pa.Table) -> int:
+        file = next(self._numbers)
+        self.data[file] = rows
+        return file
+
+    def _commit(
+        self,
+        table: _Table,
+        *,
+        operation: str,
+        files: tuple[int, ...],
+        added_rows: int,
+        added_files: int = 1,
+        block: str | None = None,
+        through: int | None = None,
+    ) -> None:
+        id = next(self._numbers)  # noqa: A001
+        table.snapshots[id] = Snapshot(
+            id=id,
+            parent=table.head,
+            operation=operation,
+            added_files=added_files,
+            added_rows=added_rows,
+            block=block,
+            through=through,
+        )
+        table.files[id] = files
+        table.head = id
+
+
+def _keys(request: Append, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
+    """The deduplication key of each row: the first identity that is complete, with the event time."""
+    for row in rows.to_pylist():
+        when = row.get(request.event_time) if request.event_time else None
+        for rank, identity in enumerate(request.identity):
+            values = tuple(row.get(name) for name in identity)
+            if None not in values:
+                yield (rank, values, when)
+                break
+        else:
+            yield None

@@ -1,0 +1,57 @@
+"""The Spark session: one per process, started when a data path first needs it and not before."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from floodmark.lake.jars import ready_jars
+from floodmark.lake.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_starting = threading.Lock()
+
+_SETTINGS = {
+    "spark.app.name": "floodmark",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+    # A column that ANSI mode cannot convert must fail the commit, never become null.
+    "spark.sql.ansi.enabled": "true",
+    # Without it a union of one-partition frames collapses into one partition.
+    "spark.sql.unionOutputPartitioning": "false",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+}
+
+
+def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
+    """The process's session: the one that is active already, or a new local one.
+
+    A session that the application made (on a cluster, or over Spark Connect) is used as it is: it must have the
+    Iceberg runtime on its class path.
+    """
+    from pyspark.sql import SparkSession
+
+    with _starting:
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            return active
+        check_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
+        builder = SparkSession.builder.master(master)
+        for key, value in {**_SETTINGS, **settings}.items():
+            builder = builder.config(key, value)
+        # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
+        builder = builder.config("spark.jars", ",".join(str(path) for path in ready_jars()))
+        return builder.getOrCreate()

@@ -1,0 +1,373 @@
+"""The lake on Apache Iceberg, through Spark. The only writer of data files.
+
+`append` is a compare-and-swap: Iceberg validates, at commit, that no data file was added since the base snapshot.
+The call is an overwrite of nothing (`overwrite(false)`), which Iceberg records as an ordinary `append`, so other
+engines' incremental readers keep working. Compaction in between adds no rows and does not disturb it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from floodmark.commit import Append, PartitionFigures, TableState
+from floodmark.errors import Corrupt, Permanent, Retryable
+from floodmark.files import sync_directory, sync_file
+from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
+from floodmark.lake.types import evolution, quoted, segment_ddl, table_ddl
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
+from floodmark.sequence import CHECKSUM_MODULUS, SEQUENCE_MAX, SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKET_WIDTH = 1 << 20
+TABLE_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+    # Small row groups: a thousand new rows out of a compacted file must not cost a whole file's read.
+    "write.parquet.row-group-size-bytes": str(8 << 20),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "commit.manifest.min-count-to-merge": "20",
+    # The content hash is random: its bounds prune nothing.
+    f"write.metadata.metrics.column.{CONTENT_ID}": "counts",
+}
+EVOLUTION_RACES_MAX = 5
+
+
+@dataclass(slots=True)
+class SparkLake:
+    """Tables in one Iceberg catalog."""
+
+    catalog: Catalog
+    start: Callable[[], SparkSession]
+    """Starts the session on first need, and not before: metadata is read without a JVM."""
+    _session: SparkSession | None = field(default=None, init=False)
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._session is None:
+            session = self.start()
+            self.catalog.attach(session)
+            self._session = session
+        return self._session
+
+    # ── metadata, without a JVM ──────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, table: str) -> TableState | None:
+        return self.catalog.state(table)
+
+    def highest_seq(self, state: TableState) -> int:
+        """From the newest stamped commit still known; after an expiry from the bounds in the manifests."""
+        through = next((snapshot.through for snapshot in state.lineage if snapshot.through is not None), None)
+        if through is None and state.lineage:
+            through = self._highest_bound(state)
+        return max(through or 0, state.max_seq)
+
+    def _highest_bound(self, state: TableState) -> int:
+        table = self.catalog.table(state.name)
+        if table is None:
+            return 0
+        column = table.schema().find_field(SEQ).field_id
+        snapshot = table.snapshot_by_id(state.lineage[0].id)
+        highest = 0
+        for manifest in snapshot.manifests(table.io) if snapshot else []:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                bound = (entry.data_file.upper_bounds or {}).get(column)
+                if bound is not None:
+                    highest = max(highest, int.from_bytes(bound, "little", signed=True))
+        return highest
+
+    def sync(self, state: TableState, *, since: int | None) -> None:
+        """Hadoop's local file system does not fsync: open every file of the commits since `since` and do it here."""
+        table = self.catalog.table(state.name)
+        if table is None:
+            raise Corrupt(f"Table {state.name!r} is gone.", hint="Run `floodmark fsck`.")
+        directories: set[Path] = set()
+        root = Path(_local_path(table.location()) or "/").parent.parent
+        for location in self._files_since(table, state, since):
+            path = _local_path(location)
+            try:
+                if path is None:
+                    if not table.io.new_input(location).exists():
+                        raise FileNotFoundError(location)
+                    continue
+                sync_file(Path(path))
+            except FileNotFoundError as error:
+                raise Corrupt(
+                    f"A file that table {state.name!r} refers to is missing: {location}.",
+                    hint="Nothing was deleted from the spool. Run `floodmark fsck`.",
+                ) from error
+            directories.update(_up_to(Path(path).parent, root))
+        for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
+            sync_directory(directory)
+
+    def _files_since(self, table: Any, state: TableState, since: int | None) -> Iterator[str]:
+        """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
+        new = state.since(since)
+        ids = None if new is None else {snapshot.id for snapshot in new}
+        yield table.metadata_location
+        if not state.lineage:
+            return
+        for snapshot in table.metadata.snapshots:
+            if ids is None or snapshot.snapshot_id in ids:
+                yield snapshot.manifest_list
+        head = table.snapshot_by_id(state.lineage[0].id)
+        for manifest in head.manifests(table.io):
+            if ids is not None and manifest.added_snapshot_id not in ids:
+                continue
+            yield manifest.manifest_path
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if ids is None or entry.snapshot_id in ids:
+                    yield entry.data_file.file_path
+
+    # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ensure(self, table: str, schema: Schema) -> None:
+        for attempt in range(EVOLUTION_RACES_MAX):
+            state = self.load(table)
+            name = self.catalog.spark_name(table)
+            statements = self._creation(name, schema) if state is None else evolution(name, state.columns, schema)
+            if not statements:
+                return
+            try:
+                for statement in statements:
+                    self.spark.sql(statement)
+            except Exception as error:
+                # Another process may have made the same change a moment ago: look again before giving up.
+                if attempt == EVOLUTION_RACES_MAX - 1:
+                    raise Retryable(
+                        f"Table {table!r} could not be created or changed: {_first_line(error)}."
+                    ) from error
+
+    def _creation(self, name: str, schema: Schema) -> list[str]:
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
+        return [
+            f"CREATE NAMESPACE IF NOT EXISTS `{self.catalog.name}`.`{NAMESPACE}`",
+            f"CREATE TABLE IF NOT EXISTS {name} ({table_ddl(schema)}) USING iceberg "
+            f"PARTITIONED BY (truncate({BUCKET_WIDTH}, {SEQ})) TBLPROPERTIES ({properties})",
+            f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {SEQ}",
+        ]
+
+    # ── the append ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, request: Append) -> bool:
+        from pyspark.sql import functions as F
+
+        _check_segments(request)
+        rows = self._settled(request, self._stamped(request))
+        kept = self._without_duplicates(request, rows) if request.identity else rows
+        if kept is None or (request.settle and kept.isEmpty()):
+            return False
+        writer = (
+            kept.writeTo(self.catalog.spark_name(request.table))
+            .option("isolation-level", "serializable")
+            .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
+            .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
+        )
+        if request.base.snapshot is not None:
+            writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
+        writer.overwrite(F.lit(False))
+        return True
+
+    def _stamped(self, request: Append) -> DataFrame:
+        from floodmark.lake.transforms import stamp
+
+        paths = [segment.path for segment in request.segments]
+        segments = self.spark.read.schema(segment_ddl(request.schema)).parquet(*paths)
+        offsets = self.spark.createDataFrame(
+            [(segment.id, segment.offset) for segment in request.segments], f"{SEGMENT} bigint, at bigint"
+        )
+        return segments.transform(stamp(request.range, offsets, request.schema))
+
+    def _settled(self, request: Append, rows: DataFrame) -> DataFrame:
+        """Let the dataset's own function look at the rows before they are compared and committed."""
+        from floodmark.lake.transforms import as_table
+
+        if request.settle is None:
+            return rows
+        try:
+            return settle_function(request.settle)(rows).transform(as_table(request.schema))
+        except Exception as error:
+            raise Retryable(
+                f"The settle function {request.settle!r} failed: {_first_line(error)}.",
+                hint="Nothing was committed or dropped; correct it and flush again.",
+            ) from error
+
+    def _without_duplicates(self, request: Append, rows: DataFrame) -> DataFrame | None:
+        """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
+
+        Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
+        what it finds is compared exactly.
+        """
+        from floodmark.lake.transforms import losers, suspects, with_keys
+
+        keys = with_keys(request.identity, request.event_time)
+        batch, committed = rows.transform(keys), self._committed(request)
+        stored = None if committed is None else committed.transform(keys)
+        try:
+            suspected = suspects(batch, stored).persist()
+            try:
+                if suspected.isEmpty():
+                    return rows
+                out = losers(batch, stored, suspected).persist()
+                count = out.count()
+            finally:
+                suspected.unpersist()
+        except Exception as error:
+            raise Retryable(
+                f"The committed rows of {request.table!r} could not be read to find duplicates: {_first_line(error)}.",
+                hint="Nothing was committed; the rows are safe in the spool.",
+            ) from error
+        return None if count == len(request.range) else rows.join(out, SEQ, "left_anti")
+
+    def _committed(self, request: Append) -> DataFrame | None:
+        """The rows at the base that could equal one of the batch."""
+        from floodmark.coltypes import DATE
+        from floodmark.lake.transforms import within_event_span
+
+        if request.base.snapshot is None:
+            return None
+        frame = self.frame(request.table, snapshot=request.base.snapshot)
+        known = {name for name in frame.columns}
+        identity = {name for names in request.identity for name in names}
+        for name in identity | ({request.event_time} if request.event_time else set()):
+            if name not in known:  # a column newer than the base: null in every row there
+                column = request.schema.get(name)
+                frame = frame.selectExpr("*", f"cast(null as {_spark_type(column)}) as {quoted(name)}")
+        if request.event_time is None:
+            return frame
+        column = request.schema.get(request.event_time)
+        is_date = column is not None and column.type == DATE
+        return frame.transform(within_event_span(request.event_time, request.event_span, is_date=is_date))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def frame(self, table: str, *, snapshot: int) -> DataFrame:
+        """One snapshot of a table, by its id, system columns included."""
+        return self.spark.read.option("versionAsOf", str(snapshot)).table(self.catalog.spark_name(table))
+
+    def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
+        from floodmark.lake import transforms
+
+        return not self.frame(table, snapshot=snapshot).transform(transforms.within(within)).select(SEQ).isEmpty()
+
+    def figures(
+        self, table: str, *, snapshot: int, within: SequenceRange, partition_by: tuple[str, ...]
+    ) -> list[PartitionFigures]:
+        from pyspark.sql import functions as F
+
+        from floodmark.lake import transforms
+
+        grouped = (
+            self.frame(table, snapshot=snapshot)
+            .transform(transforms.within(within))
+            .groupBy(*[quoted(name) for name in partition_by])
+            .agg(
+                F.count(F.lit(1)).alias("_rows"),
+                F.sum(transforms.checksum_part()).alias("_checksum"),
+                F.min(SEQ).alias("_first"),
+                F.max(SEQ).alias("_last"),
+            )
+        )
+        found = [
+            PartitionFigures(
+                partition_key(partition_by, [row[name] for name in partition_by]),
+                Tally(row["_rows"], int(row["_checksum"]) % CHECKSUM_MODULUS),
+                row["_first"],
+                row["_last"],
+            )
+            for row in grouped.collect()
+            if row["_rows"]
+        ]
+        return sorted(found, key=lambda item: item.partition)
+
+    def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
+        from floodmark.lake import transforms
+
+        above = transforms.within(SequenceRange(after, SEQUENCE_MAX))
+        found = self.frame(table, snapshot=snapshot).transform(above).select(SEGMENT).distinct().collect()
+        return {row[SEGMENT] for row in found}
+
+    def scan(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        columns: tuple[str, ...] | None = None,
+        where: dict[str, Any] | None = None,
+    ) -> Iterator[pa.Table]:
+        from pyspark.sql import functions as F
+
+        from floodmark.lake import transforms
+
+        frame = self.frame(table, snapshot=snapshot).transform(transforms.within(within))
+        for name, value in (where or {}).items():
+            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+        if columns is not None:
+            frame = frame.select(*[quoted(name) for name in columns], SEQ)
+        rows = frame.toArrow()
+        if rows.num_rows:
+            yield rows.sort_by(SEQ)
+
+
+def settle_function(path: str) -> Callable[[DataFrame], DataFrame]:
+    """The function named `package.module:function`."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Permanent(f"The settle function {path!r} cannot be imported: {error}.") from error
+    return found  # type: ignore[no-any-return]
+
+
+def _check_segments(request: Append) -> None:
+    """Rows read must equal rows reserved: a segment that lost some would shift everything behind it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for segment in request.segments:
+        try:
+            rows = pq.read_metadata(segment.path).num_rows
+        except (OSError, pa.ArrowInvalid) as error:
+            raise Retryable(
+                f"Segment {segment.id} cannot be read: {error}.", hint="Nothing was committed. Run `floodmark fsck`."
+            ) from error
+        if rows != segment.rows:
+            raise Corrupt(
+                f"Segment {segment.id} has {rows} rows, and {segment.rows} were registered.",
+                hint="Nothing was committed. Run `floodmark fsck`.",
+            )
+
+
+def _spark_type(column: Any) -> str:
+    from floodmark.lake.types import spark_type
+
+    return "string" if column is None else spark_type(column.type)
+
+
+def _local_path(location: str) -> str | None:
+    parsed = urlparse(location)
+    return unquote(parsed.path) if parsed.scheme in ("file", "") else None
+
+
+def _up_to(directory: Path, root: Path) -> Iterator[Path]:
+    """A directory and those above it, as far as the lake's own: a new directory's name must last too."""
+    while directory != root and root in directory.parents:
+        yield directory
+        directory = directory.parent
+    yield root
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

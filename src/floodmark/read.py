@@ -1,0 +1,158 @@
+"""Reading by sequence: exactly what is new since a cursor, in order, touching only files that can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from floodmark.control import blocks, datasets
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.errors import InvalidCursor
+from floodmark.lake.table import Lake
+from floodmark.schema import SEQ, parse_partition_key, partition_key
+from floodmark.sequence import Cursor, SequenceRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows in sequence order, and the cursor to store once they are dealt with."""
+
+    table: pa.Table
+    """The rows, without system columns."""
+    cursor: Cursor
+    _sequence: tuple[int, ...] | pa.ChunkedArray
+
+    def pairs(self) -> Iterator[tuple[dict[str, Any], Cursor]]:
+        """Each row with the cursor that stands right behind it."""
+        for row, seq in zip(self.table.to_pylist(), self._sequence, strict=True):
+            number = seq if isinstance(seq, int) else seq.as_py()
+            yield row, Cursor(self.cursor.store_id, self.cursor.dataset, self.cursor.partition, number)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One instant of a dataset: horizon first, then fresh metadata, then that snapshot by its id.
+
+    In this order (I9) everything up to the horizon is in the snapshot. Read the other way round, a commit in
+    between would raise the horizon over rows that the older snapshot does not have.
+    """
+
+    dataset: Dataset
+    snapshot: int | None
+
+    @property
+    def horizon(self) -> int:
+        return self.dataset.horizon
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one store's datasets by sequence."""
+
+    store_id: str
+    database: Database
+    lake: Lake
+
+    def view(self, dataset: str) -> View:
+        declared = self.database.read(lambda c: datasets.get(c, dataset))  # I9: the horizon first
+        state = self.lake.load(declared.table_name)
+        return View(declared, None if state is None else state.head)
+
+    def position(self, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
+        """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
+        if cursor is None:
+            return 0
+        if isinstance(cursor, str):
+            cursor = Cursor.parse(cursor)
+        name = view.dataset.name
+        if not isinstance(cursor, Cursor):
+            raise InvalidCursor(f"A cursor is needed, not a {type(cursor).__name__}.")
+        if cursor.store_id != self.store_id:
+            raise InvalidCursor("The cursor belongs to another store.", hint="Each store has cursors of its own.")
+        if cursor.dataset != name:
+            raise InvalidCursor(f"The cursor belongs to dataset {cursor.dataset!r}, not {name!r}.")
+        if cursor.partition != partition:
+            raise InvalidCursor(
+                f"The cursor was made for {_slice(cursor.partition)}, and this reads {_slice(partition)}.",
+                hint="Read the same slice again, or start without a cursor.",
+            )
+        if cursor.seq > view.horizon:
+            # Taking it would skip the rows between the horizon and the cursor when they come.
+            raise InvalidCursor(
+                f"The cursor is at {cursor.seq}, and {name!r} ends at {view.horizon}.",
+                hint="Was the store restored from a backup? Start again from an older cursor, or without one.",
+            )
+        return cursor.seq
+
+    def read_since(
+        self,
+        dataset: str,
+        *,
+        since: Cursor | str | None = None,
+        partition: str | Mapping[str, Any] | None = None,
+    ) -> Iterator[Batch]:
+        """What is new since a cursor, in sequence order, in batches of bounded size."""
+        view = self.view(dataset)
+        partition, where = _slice_of(view.dataset, partition)
+        after = self.position(view, since, partition=partition)
+        columns = view.dataset.schema.names
+        if view.snapshot is None or after >= view.horizon:
+            return
+        for window in self.windows(dataset, SequenceRange(after, view.horizon)):
+            for rows in self.lake.scan(view.dataset.table_name, snapshot=view.snapshot, within=window, where=where):
+                cursor = Cursor(self.store_id, dataset, partition, window.through)
+                yield Batch(_user_columns(rows, columns, view.dataset), cursor, rows[SEQ])
+
+    def windows(self, dataset: str, within: SequenceRange) -> Iterator[SequenceRange]:
+        """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
+        after = within.after
+        window_rows = 0
+        for block in self.database.read(lambda c: blocks.committed_within(c, dataset, within)):
+            part = block.range.intersect(within)
+            if part is None:
+                continue
+            if window_rows and window_rows + len(part) > BATCH_ROWS_MAX:
+                yield SequenceRange(after, part.after)
+                after, window_rows = part.after, 0
+            while part.through - part.after > BATCH_ROWS_MAX:
+                cut = part.after + BATCH_ROWS_MAX
+                yield SequenceRange(after, cut)
+                after, part = cut, SequenceRange(cut, part.through)
+            window_rows += len(part)
+        if after < within.through:
+            yield SequenceRange(after, within.through)
+
+
+def _user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
+    """The rows as users see them: the dataset's columns in order, in canonical types, nulls where a row has none."""
+    import pyarrow as pa
+
+    wanted = dataset.schema.arrow()
+    arrays = [
+        rows[name].cast(wanted.field(name).type)
+        if name in rows.column_names
+        else pa.nulls(rows.num_rows, wanted.field(name).type)
+        for name in columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=wanted) if arrays else rows.select([])
+
+
+def _slice_of(dataset: Dataset, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
+    """A partition's key and the column values it stands for, given either of them."""
+    by = dataset.partition_by
+    if partition is None:
+        return None, None
+    if not isinstance(partition, str):
+        partition = partition_key(by, [partition.get(name) for name in by])
+    return partition, dict(zip(by, parse_partition_key(by, partition, dataset.schema), strict=True))
+
+
+def _slice(partition: str | None) -> str:
+    return "the whole dataset" if partition is None else f"partition {partition!r}"

@@ -1,0 +1,173 @@
+"""Capture: rows in, durable on return.
+
+Lists of dicts go to the landing log; Arrow tables become segments at once. Both are judged by the parser that sealing
+uses, so what is acknowledged here is what will be committed:
+
+- nothing fits → the call is refused and nothing is written; the producer still has the rows;
+- some rows do not fit → the call is taken, and sealing puts those rows into quarantine; the receipt counts them;
+- new columns and wider types → the dataset grows, *before* the first such row is written, so that of two
+  producers with different ideas of a new column the second is told.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.clock import Clock
+from floodmark.control import datasets
+from floodmark.control import segments as segment_records
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.errors import SchemaConflict, SpoolFull
+from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
+from floodmark.spool.landing import LandingWriter, landing_bytes
+from floodmark.spool.segments import SegmentStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LINE_BYTES_MAX = 32 << 20
+"""A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
+BACKLOG_CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a capture call stored. Everything counted here is durable."""
+
+    rows: int
+    quarantined: int = 0
+
+
+@dataclass(slots=True)
+class _BacklogLook:
+    at_seconds: float
+    bytes: int
+
+
+@dataclass(slots=True)
+class Capture:
+    """One process's way into the spool. Threads may share it."""
+
+    root: Path
+    database: Database
+    segments: SegmentStore
+    clock: Clock
+    backlog_bytes_max: int
+    _writers: dict[str, LandingWriter] = field(default_factory=dict)
+    _known: dict[str, Dataset] = field(default_factory=dict)
+    _looks: dict[str, _BacklogLook] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def capture(self, dataset: str, rows: Any) -> Receipt:
+        """Store a list of dicts or an Arrow table; durable on return."""
+        declared = self._dataset(dataset)
+        self._check_room(dataset)
+        if hasattr(rows, "column_names") or hasattr(rows, "schema"):
+            return self._capture_table(declared, rows)
+        columns, values = rows_to_columns(rows)
+        if not rows:
+            return Receipt(rows=0)
+        fitted = self._fitted(declared, columns, values, rows=len(rows))
+        line = encode_envelope(columns, values, rows=len(rows))
+        if len(line) > LINE_BYTES_MAX and not fitted.misfits:
+            self.segments.add(self._dataset(dataset), fitted.table)
+        else:
+            self._writer(dataset).append(line)
+        self._count(dataset, len(line))
+        return Receipt(rows=fitted.table.num_rows, quarantined=len(rows) - fitted.table.num_rows)
+
+    def close(self) -> None:
+        """Give the landing files up, so that they can be sealed to their ends."""
+        with self._lock:
+            for writer in self._writers.values():
+                writer.close()
+            self._writers.clear()
+
+    def _capture_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> Receipt:
+        fitted = fit_table(declared.schema, table)
+        _refuse_if_nothing_fits(fitted, rows=table.num_rows)
+        if table.num_rows == 0:
+            return Receipt(rows=0)
+        grown = self._grow(declared, fitted)
+        held = [
+            Held(reason=reason, payload=_row_text(table, row)) for row, reason in reasons_by_row(fitted.misfits).items()
+        ]
+        self.segments.add(grown, fitted.table, held=held)
+        self._count(declared.name, table.nbytes)
+        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+
+    def _fitted(self, declared: Dataset, columns: list[str], values: list[Any], *, rows: int) -> Fit:
+        fitted = fit(declared.schema, columns, values, rows=rows)
+        if fitted.misfits:
+            # The schema this process remembers may be narrower than the dataset's by now.
+            declared = self._dataset(declared.name, fresh=True)
+            fitted = fit(declared.schema, columns, values, rows=rows)
+        _refuse_if_nothing_fits(fitted, rows=rows)
+        self._grow(declared, fitted)
+        return fitted
+
+    def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
+        if not fitted.evolves:
+            return declared
+        changes = (*fitted.new_columns, *fitted.widened)
+        grown = self.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+        self._known[declared.name] = grown
+        return grown
+
+    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
+        """The dataset as this process last saw it. Schemas only grow, so an old one is narrow, never wrong."""
+        if fresh or name not in self._known:
+            self._known[name] = self.database.read(lambda c: datasets.get(c, name))
+        return self._known[name]
+
+    def _writer(self, dataset: str) -> LandingWriter:
+        with self._lock:
+            if dataset not in self._writers:
+                self._writers[dataset] = LandingWriter(self.root / "spool" / dataset / "landing")
+            return self._writers[dataset]
+
+    # ── back-pressure ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_room(self, dataset: str) -> None:
+        look = self._looks.get(dataset)
+        now = self.clock.monotonic_seconds()
+        full = look is not None and look.bytes >= self.backlog_bytes_max
+        if look is None or full or now - look.at_seconds > BACKLOG_CHECK_SECONDS:
+            look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
+        if look.bytes >= self.backlog_bytes_max:
+            raise SpoolFull(
+                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {self.backlog_bytes_max:,}.",
+                hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
+            )
+
+    def backlog_bytes(self, dataset: str) -> int:
+        """Bytes that wait: landing lines that are not sealed and segments that are not committed."""
+        _, _, sealed = self.database.read(lambda c: segment_records.backlog(c, dataset))
+        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+        landed = landing_bytes(self.root / "spool" / dataset / "landing")
+        return sealed + max(0, landed - sum(offsets.values()))
+
+    def _count(self, dataset: str, size: int) -> None:
+        look = self._looks.get(dataset)
+        if look is not None:
+            look.bytes += size
+
+
+def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
+    if rows and fitted.misfits and fitted.table.num_rows == 0:
+        first = fitted.misfits[0]
+        others = f" (and {rows - 1:,} more rows do not fit either)" if rows > 1 else ""
+        raise SchemaConflict(
+            f"Row {first.row}: {first.reason}{others}.",
+            hint="Nothing was stored. Correct the rows, or declare the column with the type you need.",
+        )
+
+
+def _row_text(table: pa.Table | pa.RecordBatch, row: int) -> str:
+    values = table.slice(row, 1).to_pylist()[0]
+    return encode_envelope(list(values), [[value] for value in values.values()], rows=1).decode()

@@ -1,0 +1,155 @@
+"""The landing log: where captured rows first touch the disk.
+
+Terms. A *landing file* belongs to one writer for life: it has a fresh uuid for a name, and its writer holds the
+file's lock until it closes it or dies. A *line* is one envelope, the rows of one capture call. *Group commit*:
+the lines of threads that call at the same time share one write and one fsync.
+
+Invariants
+- L1 A call returns only after an fsync that covers its line.
+- L2 A file is named `*.jsonl` only while its writer holds the lock, or afterwards: a sealer that can take the
+  lock of such a file knows that no line will ever follow.
+- L3 After a failed write or fsync nothing more is written to that file: the kernel may have dropped the dirty
+  pages, so a later fsync that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from floodmark import faults
+from floodmark.errors import OutcomeUnknown
+from floodmark.files import make_directory, sync_directory, try_lock
+
+FILE_BYTES_MAX = 64 << 20
+"""A file past this size is closed, so that it can be sealed to its end and removed."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Lines that will share one fsync."""
+
+    lines: list[bytes] = field(default_factory=list)
+    done: bool = False
+    error: BaseException | None = None
+
+
+class LandingWriter:
+    """One process's writer for one dataset. Threads may share it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._turn = threading.Condition()
+        self._group = _Group()
+        self._leader_at_work = False
+        self._descriptor: int | None = None
+        self._size = 0
+        self._process = os.getpid()
+
+    def append(self, line: bytes) -> None:
+        """Write one line; it is durable on return.
+
+        `OutcomeUnknown` if the disk refused: the line may or may not be there, and nothing that was
+        acknowledged before is touched.
+        """
+        self._forget_after_fork()
+        with self._turn:
+            group = self._group
+            group.lines.append(line)
+            while self._leader_at_work and not group.done:
+                self._turn.wait()
+            if not group.done:
+                # This thread leads: what came until now goes with it, what comes from now on waits.
+                self._leader_at_work = True
+                self._group = _Group()
+        if not group.done:
+            self._lead(group)
+        if group.error is not None:
+            raise OutcomeUnknown(
+                f"The landing log in {self._directory} could not be made durable: {group.error}.",
+                hint="These rows may or may not have been stored; everything acknowledged before is safe. "
+                "Fix the cause (disk full?) and capture them again if the dataset has an identity.",
+            ) from group.error
+
+    def close(self) -> None:
+        """Give the file up: it may now be sealed to its end and removed."""
+        with self._turn:
+            self._abandon()
+
+    def _lead(self, group: _Group) -> None:
+        try:
+            self._write(b"".join(group.lines))
+        except OSError as error:
+            self._abandon()
+            group.error = error
+        except BaseException as error:
+            group.error = error
+            raise
+        finally:
+            with self._turn:
+                group.done = True
+                self._leader_at_work = False
+                self._turn.notify_all()
+
+    def _write(self, content: bytes) -> None:
+        if self._descriptor is None:
+            self._descriptor, self._size = _create(self._directory), 0
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        faults.reach("capture.written")
+        os.fsync(self._descriptor)  # L1
+        faults.reach("capture.synced")
+        self._size += len(content)
+        if self._size >= FILE_BYTES_MAX:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """L3: never touch this file again; the next line opens a new one."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _forget_after_fork(self) -> None:
+        """A child shares its parent's open file: two writers on one file would tear each other's lines."""
+        if self._process != os.getpid():
+            self._turn, self._group, self._leader_at_work = threading.Condition(), _Group(), False
+            self._descriptor, self._process = None, os.getpid()
+
+
+def _create(directory: Path) -> int:
+    """A new landing file that is locked before it has its name (L2): a sealer that met it empty and unlocked
+    would remove it, and its writer would go on writing to a file without a name.
+    """
+    make_directory(directory)
+    name = uuid.uuid4().hex
+    unready = directory / f"{name}.new"
+    descriptor = os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    try_lock(descriptor)
+    unready.rename(directory / f"{name}.jsonl")
+    sync_directory(directory)
+    return descriptor
+
+
+def landing_files(directory: Path) -> list[Path]:
+    """The landing files of a dataset, oldest first."""
+    try:
+        found = [(entry.stat().st_mtime_ns, Path(entry.path)) for entry in os.scandir(directory)]
+    except FileNotFoundError:
+        return []
+    return [path for _, path in sorted(found) if path.suffix == ".jsonl"]
+
+
+def landing_bytes(directory: Path) -> int:
+    """How many bytes stand in the landing files."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat().st_size
+    return total

@@ -1,0 +1,70 @@
+"""Replay: what was quarantined is tried again under the schema of today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from floodmark.clock import Clock
+from floodmark.control import datasets, quarantine
+from floodmark.control.database import Database
+from floodmark.control.quarantine import Entry
+from floodmark.errors import SchemaConflict
+from floodmark.rows import MalformedEnvelope, decode_envelope, fit
+from floodmark.spool.segments import SegmentStore
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A store's quarantine: what is held, and the two ways out of it."""
+
+    root: Path
+    database: Database
+    segments: SegmentStore
+    clock: Clock
+
+    def entries(self, dataset: str | None = None) -> list[Entry]:
+        """What is held, oldest first."""
+        return self.database.read(lambda c: quarantine.entries(c, dataset=dataset))
+
+    def show(self, id: str) -> tuple[Entry, bytes]:
+        """One entry with its whole payload."""
+        entry = self.database.read(lambda c: quarantine.get(c, id))
+        return entry, self._payload(entry)
+
+    def replay(self, id: str) -> int:
+        """Make an entry a segment, if it fits now; returns its rows. `SchemaConflict` says why it still does not.
+
+        The entry leaves `held` in the transaction that registers its segment: replayed twice, it is stored once.
+        """
+        entry, payload = self.show(id)
+        try:
+            envelope = decode_envelope(payload)
+        except MalformedEnvelope as error:
+            raise SchemaConflict(
+                f"Entry {entry.id} is not an envelope of rows: {error.message}",
+                hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
+            ) from error
+        declared = self.database.read(lambda c: datasets.get(c, entry.dataset))
+        fitted = fit(declared.schema, envelope.columns, envelope.values, rows=envelope.rows)
+        if fitted.misfits:
+            raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
+        if fitted.evolves:
+            changes = (*fitted.new_columns, *fitted.widened)
+            declared = self.database.transact(lambda c: datasets.evolve(c, entry.dataset, changes))
+        stored = self.segments.add(
+            declared,
+            fitted.table,
+            also=lambda c: quarantine.decide(c, entry.id, state="replayed", now=self.clock.now()),
+        )
+        return fitted.table.num_rows if stored else 0
+
+    def discard(self, id: str) -> bool:
+        """Give an entry up for good; its record stays."""
+        entry = self.database.read(lambda c: quarantine.get(c, id))
+        return self.database.transact(lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.clock.now()))
+
+    def _payload(self, entry: Entry) -> bytes:
+        if entry.payload_path is not None:
+            return (self.root / entry.payload_path).read_bytes()
+        return (entry.payload or "").encode()

@@ -1,0 +1,259 @@
+"""Sealing: landing lines become a typed, registered segment. The only parser of what was captured.
+
+For each landing file, from the offset where the last sealing stopped:
+
+    read whole lines → parse → fit → write the segment → register it and move the offset (one transaction)
+
+Invariants
+- I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
+  the other throws its file away.
+- L4 A torn last line is not a row. While its writer lives it may still be completed; of a dead writer it was never
+  acknowledged, and goes to quarantine so that nothing vanishes without a trace.
+- L5 A landing file is removed only when its lock could be taken (its writer closed it or died) and every byte of it is
+  sealed: a live writer's next line would go to a file without a name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.control import datasets, quarantine
+from floodmark.control import segments as records
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.control.segments import LandingRange
+from floodmark.errors import InvalidName, Retryable, SchemaConflict
+from floodmark.files import durable_remove, durable_write, make_directory, try_lock
+from floodmark.rows import Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
+from floodmark.schema import Schema
+from floodmark.spool.landing import landing_files
+from floodmark.spool.segments import SegmentStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEAL_BYTES_MAX = 64 << 20
+"""How many landing bytes one segment takes; a longer line is taken whole."""
+INLINE_PAYLOAD_MAX = 64 << 10
+"""A longer quarantined payload stands in a file of its own, not in the control database."""
+SCHEMA_RACES_MAX = 10
+
+
+@dataclass(slots=True)
+class SealReport:
+    """What one sealing did."""
+
+    segments: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    files_removed: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring envelopes with the same columns, fitted together."""
+
+    columns: list[str]
+    values: list[list[Any]]
+    origins: list[tuple[int, int]] = field(default_factory=list)
+    """For each row the offset of its line and its place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealer:
+    """Turns a store's landing files into segments."""
+
+    root: Path
+    database: Database
+    segments: SegmentStore
+    clock: Clock
+
+    def landing_directory(self, dataset: str) -> Path:
+        return self.root / "spool" / dataset / "landing"
+
+    def seal(self, dataset: str) -> SealReport:
+        """Seal everything that is acknowledged at this moment."""
+        report = SealReport()
+        for path in landing_files(self.landing_directory(dataset)):
+            self._seal_file(dataset, path, report)
+        return report
+
+    def _seal_file(self, dataset: str, path: Path, report: SealReport) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return  # another sealer removed it
+        try:
+            writer_gone = try_lock(descriptor)
+            offset = self.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
+            if offset is None:
+                # Its row says removed: a crash came between the unlink and its way to the disk.
+                durable_remove(path)
+                return
+            size = os.fstat(descriptor).st_size
+            while offset < size:
+                end = self._seal_lines(
+                    dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
+                )
+                if end == offset:
+                    break
+                offset = end
+            if writer_gone and offset == size:
+                self._remove(path, report)
+        finally:
+            os.close(descriptor)
+
+    def _remove(self, path: Path, report: SealReport) -> None:
+        """L5. The name goes first and durably; only then may the row say so."""
+        faults.reach("seal.landing_finished")
+        durable_remove(path)
+        faults.reach("seal.landing_removed")
+        self.database.transact(lambda c: records.close_landing(c, path.stem))
+        report.files_removed += 1
+
+    def _seal_lines(
+        self, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
+    ) -> int:
+        """Seal the next lines of a file; returns the new offset (the same if only a live writer's torn line is left)."""
+        content = _whole_lines(descriptor, start=start, size=size)
+        if not content:
+            if not torn:
+                return start
+            content = os.pread(descriptor, size - start, start)  # L4
+        lines = LandingRange(path.stem, start, start + len(content))
+        declared, table, held = self._parse(dataset, lines, content)
+        if table is not None and table.num_rows:
+            if self.segments.add(declared, table, lines=lines, held=held):
+                report.segments += 1
+                report.rows += table.num_rows
+                report.quarantined += len(held)
+        elif self.database.transact(lambda c: self._pass_over(c, dataset, lines, held)):
+            report.quarantined += len(held)
+        return lines.end
+
+    def _pass_over(self, connection: Connection, dataset: str, lines: LandingRange, held: list[Held]) -> bool:
+        """Nothing in these lines is a row: quarantine and offset move together."""
+        if not records.advance_landing(connection, lines):
+            return False
+        quarantine.hold(connection, dataset, held, now=self.clock.now())
+        return True
+
+    def _parse(self, dataset: str, lines: LandingRange, content: bytes) -> tuple[Dataset, pa.Table | None, list[Held]]:
+        """Fit the lines to the dataset's schema, which grows by the columns they bring."""
+        held: list[Held] = []
+        runs = list(self._runs(dataset, lines, content, held))
+        for _ in range(SCHEMA_RACES_MAX):
+            declared = self.database.read(lambda c: datasets.get(c, dataset))
+            fits, misfits, schema = self._fit_runs(dataset, declared.schema, lines, runs)
+            try:
+                declared = self._grow(declared, schema)
+            except SchemaConflict:
+                continue  # another writer gave a new column another type a moment ago: fit again, to that
+            tables = [item.table for item in fits]
+            return declared, _joined(tables, declared.schema), held + misfits
+        raise Retryable(f"The schema of {dataset!r} kept changing while its landing log was sealed.")
+
+    def _grow(self, declared: Dataset, schema: Schema) -> Dataset:
+        if schema == declared.schema:
+            return declared
+        return self.database.transact(lambda c: datasets.evolve(c, declared.name, schema.columns))
+
+    def _fit_runs(
+        self, dataset: str, schema: Schema, lines: LandingRange, runs: list[_Run]
+    ) -> tuple[list[Fit], list[Held], Schema]:
+        fits: list[Fit] = []
+        held: list[Held] = []
+        for run in runs:
+            try:
+                fitted = fit(schema, run.columns, run.values, rows=len(run.origins))
+            except (InvalidName, SchemaConflict) as error:  # a name that no column can have: none of the rows fits
+                reasons = dict.fromkeys(range(len(run.origins)), error.message)
+            else:
+                schema = fitted.schema
+                fits.append(fitted)
+                reasons = reasons_by_row(fitted.misfits)
+            for index, reason in reasons.items():
+                offset, row = run.origins[index]
+                payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
+                held.append(self._held(dataset, lines.file, offset, row, reason=reason, payload=payload))
+        return fits, held, schema
+
+    def _runs(self, dataset: str, lines: LandingRange, content: bytes, held: list[Held]) -> Iterator[_Run]:
+        """The envelopes, neighbours with equal columns taken together: one fit instead of thousands."""
+        run: _Run | None = None
+        offset = lines.start
+        for line in _lines(content):
+            try:
+                if not line.endswith(b"\n"):
+                    raise MalformedEnvelope("its writer stopped in the middle of it; it was never acknowledged")
+                envelope = decode_envelope(line)
+            except MalformedEnvelope as error:
+                held.append(self._held(dataset, lines.file, offset, 0, reason=error.message, payload=line))
+            else:
+                if run is not None and run.columns != envelope.columns:
+                    yield run
+                    run = None
+                if run is None:
+                    run = _Run(envelope.columns, [[] for _ in envelope.columns])
+                for gathered, values in zip(run.values, envelope.values, strict=True):
+                    gathered.extend(values)
+                run.origins.extend((offset, row) for row in range(envelope.rows))
+            offset += len(line)
+        if run is not None:
+            yield run
+
+    def _held(self, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
+        text, path = payload.decode("utf-8", "backslashreplace"), None
+        if len(payload) > INLINE_PAYLOAD_MAX:
+            path = f"quarantine/{dataset}/{file}-{offset}-{row}.jsonl"
+            make_directory((self.root / path).parent)
+            durable_write(self.root / path, payload)
+        return Held(
+            reason=reason,
+            payload=None if path else text,
+            payload_path=path,
+            landing_file=file,
+            landing_offset=offset,
+            landing_row=row,
+        )
+
+
+def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
+    """Whole lines from an offset: up to the bound, or one line that is longer than it."""
+    length = min(SEAL_BYTES_MAX, size - start)
+    while True:
+        content = os.pread(descriptor, length, start)
+        end = content.rfind(b"\n") + 1
+        if end or length >= size - start:
+            return content[:end]
+        length = min(length * 2, size - start)
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Split at line feeds only (`splitlines` would also split at a stray carriage return)."""
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:end]
+        start = end
+
+
+def _joined(tables: list[pa.Table], schema: Schema) -> pa.Table | None:
+    """One table of all fitting rows, in the types of the grown schema."""
+    import pyarrow as pa
+
+    wanted = schema.arrow()
+    aligned = []
+    for table in tables:
+        types = pa.schema([wanted.field(name) for name in table.column_names])
+        aligned.append(table.cast(types))
+    return pa.concat_tables(aligned, promote_options="default").combine_chunks() if aligned else None

@@ -1,0 +1,213 @@
+"""Segment files: typed rows on disk, registered in the control database.
+
+    announce (`writing`) → write + fsync → register (`sealed`)
+
+A segment exists exactly when it is registered (I7). A file whose row never got there is debris, and a row without
+its file is too: both are cleaned up by `drop_dead_writers` and `remove_leftovers`, rows first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, select
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.content import content_ids, partition_figures
+from floodmark.control import quarantine
+from floodmark.control import segments as records
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.control.schema import segments as segments_table
+from floodmark.control.segments import LandingRange, PartitionRows, SegmentContent, SourceStep
+from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
+from floodmark.process import is_certainly_dead, process_identity
+from floodmark.schema import CONTENT_ID, SEGMENT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_ROWS = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStore:
+    """Where a store keeps its segments."""
+
+    root: Path
+    database: Database
+    clock: Clock
+
+    def directory(self, dataset: str) -> Path:
+        return self.root / "spool" / dataset / "segments"
+
+    def path(self, relative: str) -> Path:
+        return self.root / relative
+
+    def add(
+        self,
+        dataset: Dataset,
+        table: pa.Table,
+        *,
+        lines: LandingRange | None = None,
+        step: SourceStep | None = None,
+        held: Sequence[Held] = (),
+        also: Callable[[Connection], bool] | None = None,
+    ) -> bool:
+        """Store rows as a registered segment; false if somebody else registered the same lines or step first.
+
+        `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
+        gives the segment up.
+        """
+        id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()  # noqa: A001
+        relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
+        self.database.transact(
+            lambda connection: records.announce(
+                connection,
+                id=id,
+                dataset=dataset.name,
+                path=relative,
+                owner=process_identity(),
+                now=self.clock.now(),
+            )
+        )
+        faults.reach("segment.announced")
+        content = self._write(dataset, table, id=id, relative=relative)
+        faults.reach("segment.written")
+        registered = self.database.transact(
+            lambda connection: self._register(
+                connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
+            ),
+            landed=lambda connection: _is_at(connection, id=id, path=relative),
+        )
+        if not registered:
+            durable_remove(self.path(relative))
+            return False
+        faults.reach("segment.registered")
+        return True
+
+    def _register(
+        self,
+        connection: Connection,
+        dataset: Dataset,
+        *,
+        id: int,
+        content: SegmentContent,
+        lines: LandingRange | None,
+        step: SourceStep | None,
+        held: Sequence[Held],
+        also: Callable[[Connection], bool] | None,
+    ) -> bool:
+        if also is not None and not also(connection):
+            return False
+        if not records.register(connection, id=id, content=content, lines=lines, step=step):
+            return False
+        quarantine.hold(connection, dataset.name, held, now=self.clock.now())
+        return True
+
+    def _write(self, dataset: Dataset, table: pa.Table, *, id: int, relative: str) -> SegmentContent:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path(relative)
+        make_directory(path.parent)
+        identifiers, prefixes = content_ids(table)
+        stamped = table.append_column(CONTENT_ID, identifiers).append_column(
+            SEGMENT, pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
+        )
+        try:
+            pq.write_table(
+                stamped,
+                path,
+                compression="zstd",
+                compression_level=1,
+                row_group_size=ROW_GROUP_ROWS,
+                use_dictionary=[name for name in stamped.column_names if name != CONTENT_ID],
+            )
+            sync_file(path)
+            sync_directory(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise retryable_os_error(error, doing=f"Writing a segment of {dataset.name!r}") from error
+        event_min, event_max = _event_span(table, dataset.event_time)
+        return SegmentContent(
+            path=relative,
+            rows=table.num_rows,
+            bytes=path.stat().st_size,
+            event_min=event_min,
+            event_max=event_max,
+            partitions=tuple(
+                PartitionRows(item.partition_key, item.tally, item.first_row, item.last_row)
+                for item in partition_figures(table, prefixes, dataset.partition_by)
+            ),
+        )
+
+    def drop_dead_writers(self, dataset: str) -> int:
+        """Give up the segments whose writers died before they registered them. Rows first, then files."""
+        dropped = 0
+        for id, relative, owner in self.database.read(lambda c: records.unfinished(c, dataset)):  # noqa: A001
+            if is_certainly_dead(owner) and self.database.transact(lambda c, id=id: records.drop(c, id)):  # type: ignore[misc]
+                durable_remove(self.path(relative))
+                dropped += 1
+        return dropped
+
+    def remove_leftovers(self, dataset: str) -> int:
+        """Delete the files of segments that are committed or dropped: their process died before it could."""
+        directory = self.directory(dataset)
+        try:
+            names = [name for name in os.listdir(directory) if name.endswith(".parquet")]
+        except FileNotFoundError:
+            return 0
+        ids = {name: int(name.partition("-")[0]) for name in names if name.partition("-")[0].isdigit()}
+        kept = self.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
+        removed = 0
+        for name, id in ids.items():  # noqa: A001
+            if id in kept and kept[id] != f"spool/{dataset}/segments/{name}":
+                (directory / name).unlink(missing_ok=True)
+                removed += 1
+        if removed:
+            sync_directory(directory)
+        return removed
+
+
+def _paths_to_keep(connection: Connection, ids: list[int]) -> dict[int, str | None]:
+    """For each segment the database knows: the file that must stay, or None if none has to."""
+    kept: dict[int, str | None] = {}
+    for start in range(0, len(ids), 500):
+        found = connection.execute(
+            select(segments_table.c.id, segments_table.c.state, segments_table.c.path).where(
+                segments_table.c.id.in_(ids[start : start + 500])
+            )
+        )
+        # A `writing` row's own file may be anybody's who is at work on it: its names are left alone altogether.
+        kept.update({row.id: row.path if row.state == "sealed" else None for row in found if row.state != "writing"})
+    return kept
+
+
+def _is_at(connection: Connection, *, id: int, path: str) -> bool:
+    found = connection.execute(
+        select(segments_table.c.path).where(segments_table.c.id == id, segments_table.c.state != "writing")
+    ).one_or_none()
+    return found is not None and found.path == path
+
+
+def _event_span(table: Any, event_time: str | None) -> tuple[int | None, int | None]:
+    """The least and greatest event time, in microseconds; of a batch without any, nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if event_time is None or event_time not in table.column_names:
+        return None, None
+    column = table[event_time]
+    column = column.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_date(column.type) else column
+    span = pc.min_max(column.cast(pa.int64()))
+    return span["min"].as_py(), span["max"].as_py()

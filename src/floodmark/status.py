@@ -1,0 +1,90 @@
+"""What a store can say about itself without starting a JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from floodmark.control import blocks, datasets, quarantine
+from floodmark.control import segments as segment_records
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.sequence import SequenceRange
+from floodmark.spool.landing import landing_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    partition: str
+    rows: int
+    checksum: str
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolStatus:
+    """What waits to be committed."""
+
+    landing_bytes: int
+    segments: int
+    segment_rows: int
+    segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatus:
+    name: str
+    columns: dict[str, str]
+    identity: tuple[tuple[str, ...], ...]
+    event_time: str | None
+    partition_by: tuple[str, ...]
+    rows: int
+    horizon: int
+    undecided_block: SequenceRange | None
+    spool: SpoolStatus
+    quarantined: int
+    partitions: tuple[PartitionStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The same as `floodmark status --json`."""
+
+    store: str
+    store_id: str
+    datasets: tuple[DatasetStatus, ...]
+
+
+def read_status(*, root: Path, store_id: str, database: Database) -> Status:
+    """One consistent view of the control database, and the sizes of the landing files."""
+
+    def work(connection: Connection) -> tuple[DatasetStatus, ...]:
+        return tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+
+    return Status(store=str(root), store_id=store_id, datasets=database.read(work))
+
+
+def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:
+    name = dataset.name
+    block = blocks.undecided(connection, name)
+    count, rows, size = segment_records.backlog(connection, name)
+    sealed = sum(segment_records.landing_offsets(connection, name).values())
+    waiting = max(0, landing_bytes(root / "spool" / name / "landing") - sealed)
+    totals = datasets.partition_totals(connection, name)
+    return DatasetStatus(
+        name=name,
+        columns={column.name: column.text for column in dataset.schema},
+        identity=dataset.identity,
+        event_time=dataset.event_time,
+        partition_by=dataset.partition_by,
+        rows=sum(item.tally.rows for item in totals),
+        horizon=dataset.horizon,
+        undecided_block=None if block is None else block.range,
+        spool=SpoolStatus(waiting, count, rows, size),
+        quarantined=quarantine.held_count(connection, name),
+        partitions=tuple(
+            PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals
+        ),
+    )

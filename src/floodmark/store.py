@@ -1,0 +1,337 @@
+"""Store: one place that ties the parts together. It owns no logic of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sqlalchemy import Connection
+
+from floodmark import config
+from floodmark.clock import Clock, SystemClock
+from floodmark.coltypes import DATE, STRING, TIMESTAMP
+from floodmark.control import datasets as dataset_records
+from floodmark.control.blocks import BatchLimits
+from floodmark.control.database import Database, migrate
+from floodmark.control.datasets import Dataset
+from floodmark.errors import DatasetExists, Permanent, SchemaConflict, StoreExists
+from floodmark.files import durable_write, make_directory
+from floodmark.flush import Flusher, FlushReport
+from floodmark.lake.catalog import Catalog
+from floodmark.lake.table import Lake
+from floodmark.read import Batch, Reader
+from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
+from floodmark.sequence import Cursor, SequenceRange
+from floodmark.spool.capture import Capture, Receipt
+from floodmark.spool.replay import Quarantine
+from floodmark.spool.sealing import Sealer, SealReport
+from floodmark.spool.segments import SegmentStore
+from floodmark.status import Status, read_status
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+CONTROL_FILE = "control.db"
+
+
+class Store:
+    """A store: control database, spool and lake in one directory.
+
+    Open one with `floodmark.open`, make one with `floodmark.init`. It is a context manager; `close` gives its landing
+    files up. Capture, status and quarantine never start Spark; flush and reads start it on first need.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: config.Settings,
+        *,
+        lake: Lake | None = None,
+        clock: Clock | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self.path = root
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._database = Database(f"sqlite:///{root / CONTROL_FILE}")
+        migrate(self._database)
+        self._given_spark = spark
+        self._lake = lake or self._embedded_lake()
+        self._segments = SegmentStore(root, self._database, self._clock)
+        self._sealer = Sealer(root, self._database, self._segments, self._clock)
+        self._capture = Capture(
+            root, self._database, self._segments, self._clock, backlog_bytes_max=settings.spool.backlog_bytes_max
+        )
+        self._flusher = Flusher(
+            root,
+            self._database,
+            self._lake,
+            self._segments,
+            self._sealer,
+            self._clock,
+            limits=BatchLimits(settings.flush.rows_max, settings.flush.bytes_max, settings.flush.segments_max),
+            patience_seconds=settings.flush.patience_seconds,
+        )
+        self._reader = Reader(settings.store_id, self._database, self._lake)
+        self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the landing files up and close the control database. The Spark session stays warm."""
+        self._capture.close()
+        self._database.close()
+
+    @property
+    def store_id(self) -> str:
+        """The store's permanent identity."""
+        return self.settings.store_id
+
+    # ── datasets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_dataset(
+        self,
+        name: str,
+        identity: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        *,
+        event_time: str | None = None,
+        partition_by: Sequence[str] = (),
+        schema: Mapping[str, str] | pa.Schema | None = None,
+        settle: str | None = None,
+    ) -> None:
+        """Declare a dataset. Declaring it again in the same way is a no-op; in another way, `DatasetExists`.
+
+        `identity` names the columns by which two rows are the same row (or a list of such lists: the first
+        whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
+        the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
+        """
+        new = _declaration(
+            name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
+        )
+
+        def work(connection: Connection) -> None:
+            old = dataset_records.find(connection, name)
+            if old is None:
+                dataset_records.insert(connection, new, now=self._clock.now())
+            elif not _declares_the_same(old, new):
+                raise DatasetExists(
+                    f"Dataset {name!r} exists and is declared differently.",
+                    hint="Identity, event time and partitions are fixed for a dataset's life; use another name.",
+                )
+
+        self._database.transact(work)
+
+    def datasets(self) -> list[Dataset]:
+        """The declared datasets, by name."""
+        return self._database.read(dataset_records.everyone)
+
+    # ── rows in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def capture(self, dataset: str, rows: Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch) -> Receipt:
+        """Store rows; they are durable on return. A list of dicts, or an Arrow table.
+
+        If no row fits the dataset, `SchemaConflict` and nothing is stored. If only some do not, they go to
+        quarantine, and the receipt counts them.
+        """
+        return self._capture.capture(dataset, rows)
+
+    def seal(self, dataset: str) -> SealReport:
+        """Turn the landing log into registered segments. Flush does this by itself."""
+        self._flusher.recover()
+        return self._sealer.seal(dataset)
+
+    def flush(self, dataset: str | None = None) -> FlushReport:
+        """Stamp and commit everything acknowledged at this moment, of one dataset or of all."""
+        if dataset is not None:
+            return self._flusher.flush(dataset)
+        reports = [self._flusher.flush(item.name) for item in self.datasets()]
+        return _sum_up(reports)
+
+    # ── rows out ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(
+        self,
+        dataset: str,
+        columns: Sequence[str] | None = None,
+        *,
+        since: Cursor | str | None = None,
+        until: Cursor | str | None = None,
+    ) -> DataFrame:
+        """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
+        from floodmark.lake.frames import dataset_frame
+
+        view = self._reader.view(dataset)
+        within = None
+        if since is not None or until is not None:
+            after = self._reader.position(view, since)
+            through = view.horizon if until is None else self._reader.position(view, until)
+            within = SequenceRange(min(after, through), through)
+        return dataset_frame(
+            self._spark_lake(),
+            table=view.dataset.table_name,
+            schema=view.dataset.schema,
+            snapshot=view.snapshot,
+            columns=_known_columns(view.dataset, columns),
+            within=within,
+        )
+
+    def read_since(
+        self,
+        dataset: str,
+        since: Cursor | str | None = None,
+        *,
+        partition: str | Mapping[str, Any] | None = None,
+    ) -> Iterator[Batch]:
+        """What is new since a cursor, in sequence order: batches with the cursor to store after each."""
+        return self._reader.read_since(dataset, since=since, partition=partition)
+
+    def cursor(self, dataset: str) -> Cursor:
+        """The cursor of this moment: reading since it gives what comes from now on."""
+        return Cursor(self.store_id, dataset, None, self.horizon(dataset))
+
+    def horizon(self, dataset: str) -> int:
+        """The number up to which every row that will ever exist is visible."""
+        return self._database.read(lambda c: dataset_records.get(c, dataset)).horizon
+
+    def sql(self, query: str) -> DataFrame:
+        """Run a SQL query in which every dataset is a view of its name, without system columns."""
+        for item in self.datasets():
+            self.read(item.name).createOrReplaceTempView(item.name)
+        return self.spark.sql(query)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> Status:
+        """What the store holds and what waits. Starts no JVM."""
+        return read_status(root=self.path, store_id=self.store_id, database=self._database)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session, started on first need and not before."""
+        return self._spark_lake().spark
+
+    def _embedded_lake(self) -> Lake:
+        from floodmark.lake.spark import SparkLake
+
+        name = f"floodmark_{self.store_id.replace('-', '')[:12]}"
+        return SparkLake(Catalog.embedded(name=name, lake=self.path / "lake"), self._start_spark)
+
+    def _start_spark(self) -> SparkSession:
+        from floodmark.lake.session import start_session
+
+        if self._given_spark is not None:
+            return self._given_spark
+        spark = self.settings.spark
+        return start_session(
+            master=spark.master, settings={"spark.driver.memory": spark.driver_memory, **spark.settings}
+        )
+
+    def _spark_lake(self) -> Any:
+        from floodmark.lake.spark import SparkLake
+
+        if not isinstance(self._lake, SparkLake):
+            raise Permanent("This store's lake is not on Spark: use read_since.")
+        return self._lake
+
+
+def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
+    """Make a new embedded store in a directory. An existing one is refused, and left as it is."""
+    root = Path(path).expanduser().absolute()
+    if (root / config.FILE_NAME).exists() or (root / CONTROL_FILE).exists():
+        raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
+    for part in ("spool", "lake", "quarantine"):
+        make_directory(root / part)
+    # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
+    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode())
+    return open_store(root, lake=lake, clock=clock)
+
+
+def open_store(
+    path: str | Path,
+    *,
+    lake: Lake | None = None,
+    clock: Clock | None = None,
+    spark: SparkSession | None = None,
+) -> Store:
+    """Open a store: its directory, or the `floodmark.toml` in it."""
+    given = Path(path).expanduser().absolute()
+    file = given if given.suffix == ".toml" else given / config.FILE_NAME
+    return Store(file.parent, config.load(file), lake=lake, clock=clock, spark=spark)
+
+
+def _declaration(
+    name: str,
+    *,
+    identity: Any,
+    event_time: str | None,
+    partition_by: Sequence[str],
+    schema: Any,
+    settle: str | None,
+) -> Dataset:
+    declared = Schema.declare(schema)
+    slices = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    implied = []
+    if event_time is not None and event_time not in declared:
+        implied.append(Column(event_time, TIMESTAMP))
+    implied += [Column(column, STRING) for column in slices if column not in declared]
+    whole = declared.merge(implied)
+    if event_time is not None and whole.column(event_time).type not in (TIMESTAMP, DATE):
+        raise SchemaConflict(
+            f"The event time {event_time!r} is a {whole.column(event_time).type}.",
+            hint="It must be a timestamp or a date.",
+        )
+    check_partition_columns(slices, whole)
+    return Dataset(
+        name=check_dataset_name(name),
+        identity=parse_identity(identity),
+        event_time=event_time,
+        partition_by=slices,
+        schema=whole,
+        settle=settle,
+    )
+
+
+def _declares_the_same(old: Dataset, new: Dataset) -> bool:
+    fixed = ("identity", "event_time", "partition_by", "settle")
+    if any(getattr(old, item) != getattr(new, item) for item in fixed):
+        return False
+    with contextlib.suppress(SchemaConflict):
+        return old.schema.merge(new.schema.columns) == old.schema
+    return False
+
+
+def _known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:
+    if columns is None:
+        return dataset.schema.names
+    for name in columns:
+        if name not in dataset.schema:
+            raise SchemaConflict(
+                f"Dataset {dataset.name!r} has no column {name!r}.", hint=f"It has {', '.join(dataset.schema.names)}."
+            )
+    return tuple(columns)
+
+
+def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
+    if len(reports) == 1:
+        return reports[0]
+    ranges = [report.block for report in reports if report.block is not None]
+    return FlushReport(
+        dataset="*",
+        rows=sum(report.rows for report in reports),
+        duplicates=sum(report.duplicates for report in reports),
+        block=SequenceRange(min(r.after for r in ranges), max(r.through for r in ranges)) if ranges else None,
+        snapshot_id=None,
+        blocks=sum(report.blocks for report in reports),
+        quarantined=sum(report.quarantined for report in reports),
+    )
