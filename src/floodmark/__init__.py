@@ -91,7 +91,7 @@ def init(path: str | _Path) -> Store:
     return make(path)
 
 
-def open(path: str | _Path, *, spark: SparkSession | None = None) -> Store:  # noqa: A001 - floodmark.open, as in gzip.open
+def open(path: str | _Path, *, spark: SparkSession | None = None) -> Store:
     """Open a store by its directory or its `floodmark.toml`.
 
     `spark` is a session of yours to work in; without it one is started when it is first needed.

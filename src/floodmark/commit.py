@@ -61,7 +61,7 @@ class TableState:
 
     def since(self, base: int | None) -> tuple[Snapshot, ...] | None:
         """The commits after a base, newest first; None if the history no longer reaches back to it."""
-        found = []
+        found: list[Snapshot] = []
         for snapshot in self.lineage:
             if snapshot.id == base:
                 return tuple(found)

@@ -96,10 +96,10 @@ def table_state(name: str, loaded: IcebergTable) -> TableState:
     metadata = loaded.metadata
     known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     lineage = []
-    id = metadata.current_snapshot_id  # noqa: A001
+    id = metadata.current_snapshot_id
     while id is not None and id in known:
         lineage.append(_snapshot(known[id]))
-        id = known[id].parent_snapshot_id  # noqa: A001
+        id = known[id].parent_snapshot_id
     return TableState(
         name=name,
         uuid=str(metadata.table_uuid),

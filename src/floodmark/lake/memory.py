@@ -123,7 +123,7 @@ class MemoryLake:
         parts = self._parts(table, snapshot, SequenceRange(after, 2**63 - 2))
         return {value for part in parts for value in part[SEGMENT].to_pylist()}
 
-    def sync(self, state: TableState, *, since: int | None) -> None:
+    def sync(self, state: TableState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is cheap here
         with self._lock:
             if state.head is None:
                 return
@@ -208,10 +208,10 @@ class MemoryLake:
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _lineage(self, table: _Table) -> Iterator[Snapshot]:
-        id = table.head  # noqa: A001
+        id = table.head
         while id is not None and id in table.snapshots:
             yield table.snapshots[id]
-            id = table.snapshots[id].parent  # noqa: A001
+            id = table.snapshots[id].parent
 
     def _parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
         with self._lock:
@@ -244,7 +244,7 @@ class MemoryLake:
         return self._without_duplicates(request, rows) if request.identity else rows
 
     def _without_duplicates(self, request: Append, rows: pa.Table) -> pa.Table:
-        seen = set()
+        seen: set[tuple[Any, ...] | None] = set()
         if request.base.snapshot is not None:
             committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
             seen = {key for part in committed for key in _keys(request, part) if key is not None}
@@ -291,7 +291,7 @@ class MemoryLake:
         block: str | None = None,
         through: int | None = None,
     ) -> None:
-        id = next(self._numbers)  # noqa: A001
+        id = next(self._numbers)
         table.snapshots[id] = Snapshot(
             id=id,
             parent=table.head,

@@ -150,10 +150,10 @@ class SparkLake:
 
     def _creation(self, name: str, schema: Schema) -> list[str]:
         properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
+        shape = f"({table_ddl(schema)}) USING iceberg PARTITIONED BY (truncate({BUCKET_WIDTH}, {SEQ}))"
         return [
             f"CREATE NAMESPACE IF NOT EXISTS `{self.catalog.name}`.`{NAMESPACE}`",
-            f"CREATE TABLE IF NOT EXISTS {name} ({table_ddl(schema)}) USING iceberg "
-            f"PARTITIONED BY (truncate({BUCKET_WIDTH}, {SEQ})) TBLPROPERTIES ({properties})",
+            f"CREATE TABLE IF NOT EXISTS {name} {shape} TBLPROPERTIES ({properties})",
             f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {SEQ}",
         ]
 
@@ -237,7 +237,7 @@ class SparkLake:
         if request.base.snapshot is None:
             return None
         frame = self.frame(request.table, snapshot=request.base.snapshot)
-        known = {name for name in frame.columns}
+        known = set(frame.columns)
         identity = {name for names in request.identity for name in names}
         for name in identity | ({request.event_time} if request.event_time else set()):
             if name not in known:  # a column newer than the base: null in every row there

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -81,17 +83,13 @@ def with_keys(identity: tuple[tuple[str, ...], ...], event_time: str | None) -> 
 
     def transform(frame: DataFrame) -> DataFrame:
         when = [F.col(quoted(event_time))] if event_time else []
-        exact: Column | None = None
+        keys = []
         for rank, names in enumerate(identity):
             columns = [F.col(quoted(name)) for name in names]
-            complete = F.lit(True)
-            for column in columns:
-                complete = complete & column.isNotNull()
-            # A JSON array of the values, with the rank in front: no two different keys share a text.
-            value = F.to_json(F.struct(F.lit(rank).alias("r"), *_named(columns), *_named(when, "t")))
-            exact = F.when(complete, value) if exact is None else exact.when(complete, value)
-        assert exact is not None
-        keyed = frame.select(F.col(SEQ), exact.alias(KEY)).where(F.col(KEY).isNotNull())
+            complete = reduce(and_, [column.isNotNull() for column in columns])
+            # The values as JSON, with the rank among them: no two different keys share a text.
+            keys.append(F.when(complete, F.to_json(F.struct(F.lit(rank), *_named(columns), *_named(when, "t")))))
+        keyed = frame.select(F.col(SEQ), F.coalesce(*keys).alias(KEY)).where(F.col(KEY).isNotNull())
         return keyed.select(SEQ, KEY, F.xxhash64(F.col(KEY)).alias(SUSPECT))
 
     return transform

@@ -123,7 +123,7 @@ class Sealer:
     def _seal_lines(
         self, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
     ) -> int:
-        """Seal the next lines of a file; returns the new offset (the same if only a live writer's torn line is left)."""
+        """Seal the next lines of a file; returns the new offset, which is the old one if only a torn line is left."""
         content = _whole_lines(descriptor, start=start, size=size)
         if not content:
             if not torn:

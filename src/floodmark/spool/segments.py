@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ class SegmentStore:
         `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
         gives the segment up.
         """
-        id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()  # noqa: A001
+        id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
         relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
         self.database.transact(
             lambda connection: records.announce(
@@ -154,8 +155,8 @@ class SegmentStore:
     def drop_dead_writers(self, dataset: str) -> int:
         """Give up the segments whose writers died before they registered them. Rows first, then files."""
         dropped = 0
-        for id, relative, owner in self.database.read(lambda c: records.unfinished(c, dataset)):  # noqa: A001
-            if is_certainly_dead(owner) and self.database.transact(lambda c, id=id: records.drop(c, id)):  # type: ignore[misc]
+        for id, relative, owner in self.database.read(lambda c: records.unfinished(c, dataset)):
+            if is_certainly_dead(owner) and self.database.transact(partial(records.drop, id=id)):
                 durable_remove(self.path(relative))
                 dropped += 1
         return dropped
@@ -164,13 +165,13 @@ class SegmentStore:
         """Delete the files of segments that are committed or dropped: their process died before it could."""
         directory = self.directory(dataset)
         try:
-            names = [name for name in os.listdir(directory) if name.endswith(".parquet")]
+            names = [name for name in (entry.name for entry in os.scandir(directory)) if name.endswith(".parquet")]
         except FileNotFoundError:
             return 0
         ids = {name: int(name.partition("-")[0]) for name in names if name.partition("-")[0].isdigit()}
         kept = self.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
         removed = 0
-        for name, id in ids.items():  # noqa: A001
+        for name, id in ids.items():
             if id in kept and kept[id] != f"spool/{dataset}/segments/{name}":
                 (directory / name).unlink(missing_ok=True)
                 removed += 1

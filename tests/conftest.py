@@ -1,0 +1,66 @@
+"""Fixtures for every tier. One JVM serves the whole run; each test has a fresh store directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from floodmark import faults
+from floodmark.store import Store, init, open_store
+from floodmark.testing import ManualClock, MemoryLake
+
+ROOT = Path(__file__).parent.parent
+os.environ.setdefault("FLOODMARK_JARS", str(ROOT / ".cache" / "jars"))
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_outlives_its_test() -> Iterator[None]:
+    yield
+    faults.disarm_all()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake() -> MemoryLake:
+    return MemoryLake()
+
+
+@pytest.fixture
+def store(tmp_path: Path, lake: MemoryLake, clock: ManualClock) -> Iterator[Store]:
+    """An embedded store on the memory lake."""
+    with init(tmp_path / "store", lake=lake, clock=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, lake: MemoryLake, clock: ManualClock) -> Iterator[Callable[[], Store]]:
+    """Opens the `store` fixture's directory again, as another process would."""
+    opened: list[Store] = []
+
+    def again() -> Store:
+        opened.append(open_store(tmp_path / "store", lake=lake, clock=clock))
+        return opened[-1]
+
+    yield again
+    for item in opened:
+        item.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    """The one Spark session of the run."""
+    from floodmark.lake.session import start_session
+
+    session = start_session(
+        master="local[2]",
+        settings={"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+    )
+    yield session
+    session.stop()
