@@ -21,6 +21,7 @@ from floodmark.scalars import RULES, Rule, Unfit, decimal_rule, shown
 Faults = dict[int, str]
 """Why a value does not fit, by its position."""
 
+_FEW = 16
 _NONE = type(None)
 _LISTS = frozenset({list, tuple, _NONE})
 _DICTS = frozenset({dict, _NONE})
@@ -39,13 +40,24 @@ def fit_values(kind: ColumnType, values: Sequence[Any]) -> tuple[pa.Array, Fault
 def _fit_scalar(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
     kinds = set(map(type, values))
     kinds.discard(_NONE)
-    for expected, build in rule.builders:
-        if expected is None or kinds <= expected:
-            try:
-                return build(values), {}
-            except Exception:  # noqa: BLE001,S110 - whatever it was, the values are now taken one by one
-                pass
+    builders = [build for expected, build in rule.builders if expected is None or kinds <= expected]
+    for build in builders:
+        try:
+            return build(values), {}
+        except Exception:  # noqa: BLE001, S110 - whatever it was, a value is the cause and will be found
+            pass
+    if builders and len(values) > _FEW:
+        return _fit_halves(rule, values)
     return _fit_one_by_one(rule, values)
+
+
+def _fit_halves(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
+    """Each half for itself, so that one bad value among many does not make all of them slow."""
+    middle = len(values) // 2
+    left, faults = _fit_scalar(rule, values[:middle])
+    right, right_faults = _fit_scalar(rule, values[middle:])
+    faults.update((middle + position, reason) for position, reason in right_faults.items())
+    return pa.concat_arrays([left, right]), faults
 
 
 def _fit_one_by_one(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:

@@ -562,6 +562,24 @@ def test_timestamp_texts_mean_the_same_together_and_alone(values):
             assert (expected - dt.datetime(1970, 1, 1, tzinfo=UTC)) // dt.timedelta(microseconds=1) == alone[0].value
 
 
+@pytest.mark.parametrize(
+    ("text", "good", "bad"),
+    [
+        ("timestamp", "2026-01-31", "soon"),
+        ("long", 7, "7"),
+        ("long", 7, 2**63),
+        ("json", {"a": 1}, {1}),
+        ("string", "a", "\ud800"),
+    ],
+)
+@given(bad_rows=st.sets(st.integers(0, 99), max_size=6))
+def test_bad_values_are_found_among_many(text, good, bad, bad_rows):
+    values = [bad if row in bad_rows else good for row in range(100)]
+    result = fit_column(text, values)
+    assert [misfit.row for misfit in result.misfits] == sorted(bad_rows)
+    assert values_of(result) == values_of(fit_column(text, [good] * (100 - len(bad_rows))))
+
+
 # ---- the envelope ----
 
 
