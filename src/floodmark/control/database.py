@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import Pool
 
 from floodmark.control.schema import meta
 from floodmark.errors import Corrupt, OutcomeUnknown, Permanent, Retryable, StoreTooNew
@@ -31,6 +32,9 @@ ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
+
+_inherited: list[Pool] = []
+"""The parent's connections in a forked child: never used again, never closed."""
 
 
 class Database:
@@ -69,7 +73,7 @@ class Database:
                     if error.connection_invalidated:
                         if landed is None:
                             raise OutcomeUnknown("The control database's answer to COMMIT was lost.") from error
-                        if self.read(landed):
+                        if self._has_landed(landed, error):
                             return result
                     elif not _is_serialization_failure(error):
                         raise
@@ -78,12 +82,28 @@ class Database:
                 return result
         raise Retryable(f"The control database refused to order this transaction {ATTEMPTS_MAX} times.")
 
+    def _has_landed(self, landed: Callable[[Connection], bool], lost: DBAPIError) -> bool:
+        try:
+            return self.read(landed)
+        except Retryable as error:  # not `Retryable` to the caller: that would say that nothing happened
+            raise OutcomeUnknown(
+                f"The control database's answer to COMMIT was lost, and it cannot be asked: {error.message}",
+                hint="Run the same command again when the control database is back: it looks first.",
+            ) from lost
+
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on one consistent view; it must not write."""
-        with self._connection() as connection:
-            connection.execution_options(floodmark_read=True)
-            with connection.begin():
-                return work(connection)
+        for attempt in range(ATTEMPTS_MAX):
+            with self._connection() as connection:
+                connection.execution_options(floodmark_read=True)
+                try:
+                    with connection.begin():
+                        return work(connection)
+                except DBAPIError as error:
+                    if not _is_serialization_failure(error):
+                        raise
+            _spread(attempt)
+        raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
 
     def close(self) -> None:
         self._engine.dispose()
@@ -91,7 +111,9 @@ class Database:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
         if self._process != os.getpid():
-            # A forked child shares its parent's connections: using one would mix two conversations.
+            # A forked child shares its parent's connections: using one would mix two conversations, and so
+            # would closing one, which is what the garbage collector would do.
+            _inherited.append(self._engine.pool)
             self._engine.dispose(close=False)
             self._process = os.getpid()
         try:
@@ -160,10 +182,11 @@ def migrate(database: Database) -> None:
     scripts = _migrations(database.dialect)
 
     def work(connection: Connection) -> None:
-        if not inspect(connection).has_table("meta"):
+        version = _version(connection)
+        if version is None:
             connection.execute(text("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"))
             connection.execute(meta.insert().values(name="schema_version", value="0"))
-        version = int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
+            version = 0
         if version > len(scripts):
             raise StoreTooNew(
                 f"The control database is of version {version}; this Floodmark knows version {len(scripts)}.",
@@ -174,7 +197,18 @@ def migrate(database: Database) -> None:
                 connection.exec_driver_sql(statement)
         connection.execute(meta.update().where(meta.c.name == "schema_version").values(value=str(len(scripts))))
 
-    database.transact(work)
+    try:
+        database.transact(work)
+    except (Corrupt, Retryable):
+        # PostgreSQL does not put two CREATE TABLE of one name in an order: the second fails. Then it is done.
+        if database.read(_version) != len(scripts):
+            raise
+
+
+def _version(connection: Connection) -> int | None:
+    if not inspect(connection).has_table("meta"):
+        return None
+    return int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
 
 
 def _migrations(dialect: str) -> list[list[str]]:

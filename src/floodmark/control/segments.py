@@ -115,12 +115,14 @@ def register(
     """Turn `writing` into `sealed`; false if somebody else did, or dropped it. The caller discards its file.
 
     I6: for lines of a landing file the offset moves in the same transaction, and only from where these lines begin.
+    False means that nothing was changed: an offset that moved without its segment would lose the lines.
     """
-    if lines is not None and not advance_landing(connection, lines):
+    state = connection.execute(select(segments.c.state).where(segments.c.id == id)).scalar_one_or_none()
+    if state != "writing" or (lines is not None and not advance_landing(connection, lines)):
         return False
-    changed = connection.execute(
+    connection.execute(
         update(segments)
-        .where(segments.c.id == id, segments.c.state == "writing")
+        .where(segments.c.id == id)
         .values(
             state="sealed",
             registered=_next(connection, "registration"),
@@ -136,8 +138,6 @@ def register(
             ordinal=step.ordinal if step else None,
         )
     )
-    if changed.rowcount == 0:
-        return False
     if content.partitions:
         connection.execute(
             segment_partitions.insert(),
@@ -156,10 +156,12 @@ def register(
     return True
 
 
-def drop(connection: Connection, id: int) -> bool:
-    """Give up a segment that is still `writing`; false if it was registered meanwhile."""
+def drop(connection: Connection, id: int, *, path: str) -> bool:
+    """Give up a segment that is still `writing` to this path; false if it was registered, or announced anew."""
     changed = connection.execute(
-        update(segments).where(segments.c.id == id, segments.c.state == "writing").values(state="dropped")
+        update(segments)
+        .where(segments.c.id == id, segments.c.path == path, segments.c.state == "writing")
+        .values(state="dropped")
     )
     return changed.rowcount == 1
 

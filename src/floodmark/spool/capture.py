@@ -11,7 +11,9 @@ uses, so what is acknowledged here is what will be committed:
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.errors import SchemaConflict, SpoolFull
 from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
+from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.segments import SegmentStore
 
@@ -72,10 +75,12 @@ class Capture:
         columns, values = rows_to_columns(rows)
         if not rows:
             return Receipt(rows=0)
-        fitted = self._fitted(declared, columns, values, rows=len(rows))
+        grown, fitted = self._fitted(
+            declared, lambda schema: fit(schema, columns, values, rows=len(rows)), rows=len(rows)
+        )
         line = encode_envelope(columns, values, rows=len(rows))
         if len(line) > LINE_BYTES_MAX and not fitted.misfits:
-            self.segments.add(self._dataset(dataset), fitted.table)
+            self.segments.add(grown, fitted.table)
         else:
             self._writer(dataset).append(line)
         self._count(dataset, len(line))
@@ -89,11 +94,9 @@ class Capture:
             self._writers.clear()
 
     def _capture_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> Receipt:
-        fitted = fit_table(declared.schema, table)
-        _refuse_if_nothing_fits(fitted, rows=table.num_rows)
+        grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table), rows=table.num_rows)
         if table.num_rows == 0:
             return Receipt(rows=0)
-        grown = self._grow(declared, fitted)
         held = [
             Held(reason=reason, payload=_row_text(table, row)) for row, reason in reasons_by_row(fitted.misfits).items()
         ]
@@ -101,15 +104,20 @@ class Capture:
         self._count(declared.name, table.nbytes)
         return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
 
-    def _fitted(self, declared: Dataset, columns: list[str], values: list[Any], *, rows: int) -> Fit:
-        fitted = fit(declared.schema, columns, values, rows=rows)
-        if fitted.misfits:
-            # The schema this process remembers may be narrower than the dataset's by now.
-            declared = self._dataset(declared.name, fresh=True)
-            fitted = fit(declared.schema, columns, values, rows=rows)
+    def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit], *, rows: int) -> tuple[Dataset, Fit]:
+        """Fit, and grow the dataset by what the rows bring.
+
+        The schema this process remembers may be narrower than the dataset's by now, so it is looked at afresh
+        before a row is called a misfit or the call is refused.
+        """
+        with contextlib.suppress(SchemaConflict):
+            fitted = fitting(declared.schema)
+            if not fitted.misfits:
+                return self._grow(declared, fitted), fitted
+        declared = self._dataset(declared.name, fresh=True)
+        fitted = fitting(declared.schema)
         _refuse_if_nothing_fits(fitted, rows=rows)
-        self._grow(declared, fitted)
-        return fitted
+        return self._grow(declared, fitted), fitted
 
     def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
         if not fitted.evolves:
@@ -149,8 +157,7 @@ class Capture:
         """Bytes that wait: landing lines that are not sealed and segments that are not committed."""
         _, _, sealed = self.database.read(lambda c: segment_records.backlog(c, dataset))
         offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        landed = landing_bytes(self.root / "spool" / dataset / "landing")
-        return sealed + max(0, landed - sum(offsets.values()))
+        return sealed + landing_bytes(self.root / "spool" / dataset / "landing", sealed=offsets)
 
     def _count(self, dataset: str, size: int) -> None:
         look = self._looks.get(dataset)

@@ -18,6 +18,7 @@ import contextlib
 import os
 import threading
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +79,8 @@ class LandingWriter:
     def close(self) -> None:
         """Give the file up: it may now be sealed to its end and removed."""
         with self._turn:
+            # A leader is writing to this very descriptor: closed under it, the number could name another file.
+            self._turn.wait_for(lambda: not self._leader_at_work)
             self._abandon()
 
     def _lead(self, group: _Group) -> None:
@@ -86,7 +89,8 @@ class LandingWriter:
         except OSError as error:
             self._abandon()
             group.error = error
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, say: part of a line may stand there, and L3 holds as well
+            self._abandon()
             group.error = error
             raise
         finally:
@@ -119,7 +123,8 @@ class LandingWriter:
         """A child shares its parent's open file: two writers on one file would tear each other's lines."""
         if self._process != os.getpid():
             self._turn, self._group, self._leader_at_work = threading.Condition(), _Group(), False
-            self._descriptor, self._process = None, os.getpid()
+            self._abandon()  # the parent's own descriptor, and with it the lock, stays
+            self._process = os.getpid()
 
 
 def _create(directory: Path) -> int:
@@ -130,26 +135,31 @@ def _create(directory: Path) -> int:
     name = uuid.uuid4().hex
     unready = directory / f"{name}.new"
     descriptor = os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-    try_lock(descriptor)
-    unready.rename(directory / f"{name}.jsonl")
-    sync_directory(directory)
+    try:
+        try_lock(descriptor)
+        unready.rename(directory / f"{name}.jsonl")
+        sync_directory(directory)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
 def landing_files(directory: Path) -> list[Path]:
     """The landing files of a dataset, oldest first."""
-    try:
-        found = [(entry.stat().st_mtime_ns, Path(entry.path)) for entry in os.scandir(directory)]
-    except FileNotFoundError:
-        return []
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another sealer has just removed this one, not the others
+                found.append((entry.stat().st_mtime_ns, Path(entry.path)))
     return [path for _, path in sorted(found) if path.suffix == ".jsonl"]
 
 
-def landing_bytes(directory: Path) -> int:
-    """How many bytes stand in the landing files."""
+def landing_bytes(directory: Path, *, sealed: Mapping[str, int] | None = None) -> int:
+    """How many bytes stand in the landing files, without those that are `sealed` of each."""
+    offsets = sealed or {}
     total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                total += entry.stat().st_size
+    for path in landing_files(directory):
+        with contextlib.suppress(FileNotFoundError):
+            total += max(0, path.stat().st_size - offsets.get(path.stem, 0))
     return total

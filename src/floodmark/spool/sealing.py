@@ -32,7 +32,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
 from floodmark.errors import InvalidName, Retryable, SchemaConflict
-from floodmark.files import durable_remove, durable_write, make_directory, try_lock
+from floodmark.files import durable_remove, durable_write, make_directory, retryable_os_error, try_lock
 from floodmark.rows import Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
 from floodmark.spool.landing import landing_files
@@ -46,6 +46,8 @@ SEAL_BYTES_MAX = 64 << 20
 INLINE_PAYLOAD_MAX = 64 << 10
 """A longer quarantined payload stands in a file of its own, not in the control database."""
 SCHEMA_RACES_MAX = 10
+SEAL_TRIES_MAX = 3
+"""How often the same lines are tried when neither this sealer nor another gets them registered."""
 
 
 @dataclass(slots=True)
@@ -94,23 +96,28 @@ class Sealer:
             return  # another sealer removed it
         try:
             writer_gone = try_lock(descriptor)
-            offset = self.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
+            size = os.fstat(descriptor).st_size
+            offset = self._offset(dataset, path)
+            tries = 0
+            while offset is not None and offset < size and tries < SEAL_TRIES_MAX:
+                if not self._seal_lines(
+                    dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
+                ):
+                    break
+                # Where the records say, not where these lines ended: another sealer may have been first, and with fewer
+                # of them. Taking our own end for sealed would remove the file with the rest of them in it.
+                before, offset = offset, self._offset(dataset, path)
+                tries = tries + 1 if offset == before else 0
             if offset is None:
                 # Its row says removed: a crash came between the unlink and its way to the disk.
                 durable_remove(path)
-                return
-            size = os.fstat(descriptor).st_size
-            while offset < size:
-                end = self._seal_lines(
-                    dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
-                )
-                if end == offset:
-                    break
-                offset = end
-            if writer_gone and offset == size:
+            elif writer_gone and offset >= size:  # above it: the power went before unsynced, sealed lines were written
                 self._remove(path, report)
         finally:
             os.close(descriptor)
+
+    def _offset(self, dataset: str, path: Path) -> int | None:
+        return self.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
 
     def _remove(self, path: Path, report: SealReport) -> None:
         """L5. The name goes first and durably; only then may the row say so."""
@@ -122,12 +129,12 @@ class Sealer:
 
     def _seal_lines(
         self, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
-    ) -> int:
-        """Seal the next lines of a file; returns the new offset, which is the old one if only a torn line is left."""
+    ) -> bool:
+        """Seal the next lines of a file; false if there are none but one that its writer may still complete."""
         content = _whole_lines(descriptor, start=start, size=size)
         if not content:
             if not torn:
-                return start
+                return False
             content = os.pread(descriptor, size - start, start)  # L4
         lines = LandingRange(path.stem, start, start + len(content))
         declared, table, held = self._parse(dataset, lines, content)
@@ -138,7 +145,7 @@ class Sealer:
                 report.quarantined += len(held)
         elif self.database.transact(lambda c: self._pass_over(c, dataset, lines, held)):
             report.quarantined += len(held)
-        return lines.end
+        return True
 
     def _pass_over(self, connection: Connection, dataset: str, lines: LandingRange, held: list[Held]) -> bool:
         """Nothing in these lines is a row: quarantine and offset move together."""
@@ -212,14 +219,18 @@ class Sealer:
             yield run
 
     def _held(self, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
-        text, path = payload.decode("utf-8", "backslashreplace"), None
-        if len(payload) > INLINE_PAYLOAD_MAX:
+        text = _database_text(payload)
+        path = None
+        if text is None:
             path = f"quarantine/{dataset}/{file}-{offset}-{row}.jsonl"
-            make_directory((self.root / path).parent)
-            durable_write(self.root / path, payload)
+            try:
+                make_directory((self.root / path).parent)
+                durable_write(self.root / path, payload)
+            except OSError as error:
+                raise retryable_os_error(error, doing=f"Keeping a quarantined line of {dataset!r}") from error
         return Held(
             reason=reason,
-            payload=None if path else text,
+            payload=text,
             payload_path=path,
             landing_file=file,
             landing_offset=offset,
@@ -238,6 +249,16 @@ def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
         length = min(length * 2, size - start)
 
 
+def _database_text(payload: bytes) -> str | None:
+    """A payload as the control database can hold it; None if it is too long, or not text that PostgreSQL takes."""
+    if len(payload) > INLINE_PAYLOAD_MAX or b"\0" in payload:
+        return None
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def _lines(content: bytes) -> Iterator[bytes]:
     """Split at line feeds only (`splitlines` would also split at a stray carriage return)."""
     start = 0
@@ -251,9 +272,23 @@ def _joined(tables: list[pa.Table], schema: Schema) -> pa.Table | None:
     """One table of all fitting rows, in the types of the grown schema."""
     import pyarrow as pa
 
-    wanted = schema.arrow()
-    aligned = []
-    for table in tables:
-        types = pa.schema([wanted.field(name) for name in table.column_names])
-        aligned.append(table.cast(types))
-    return pa.concat_tables(aligned, promote_options="default").combine_chunks() if aligned else None
+    if not tables:
+        return None
+    wanted = schema.arrow([name for name in schema.names if any(name in table.column_names for table in tables)])
+    rows = sum(table.num_rows for table in tables)
+    if not wanted.names:
+        return pa.table({"rows": pa.nulls(rows)}).select([])
+    # Every table gets every column: a table of no columns would forget how many rows it has.
+    aligned = [
+        pa.Table.from_arrays(
+            [
+                table[field.name].cast(field.type)
+                if field.name in table.column_names
+                else pa.nulls(table.num_rows, field.type)
+                for field in wanted
+            ],
+            schema=wanted,
+        )
+        for table in tables
+    ]
+    return pa.concat_tables(aligned).combine_chunks()

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 128 * 1024
 
 
+class _GivenUp(Exception):
+    """What `also` had to do was done already: the whole registering transaction is rolled back."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentStore:
     """Where a store keeps its segments."""
@@ -83,14 +87,17 @@ class SegmentStore:
         faults.reach("segment.announced")
         content = self._write(dataset, table, id=id, relative=relative)
         faults.reach("segment.written")
-        registered = self.database.transact(
-            lambda connection: self._register(
-                connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
-            ),
-            landed=lambda connection: _is_at(connection, id=id, path=relative),
-        )
+        try:
+            registered = self.database.transact(
+                lambda connection: self._register(
+                    connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
+                ),
+                landed=lambda connection: _is_at(connection, id=id, path=relative),
+            )
+        except _GivenUp:
+            registered = False
         if not registered:
-            durable_remove(self.path(relative))
+            self._drop(id, relative)
             return False
         faults.reach("segment.registered")
         return True
@@ -107,24 +114,30 @@ class SegmentStore:
         held: Sequence[Held],
         also: Callable[[Connection], bool] | None,
     ) -> bool:
-        if also is not None and not also(connection):
-            return False
         if not records.register(connection, id=id, content=content, lines=lines, step=step):
             return False
+        if also is not None and not also(connection):
+            raise _GivenUp
         quarantine.hold(connection, dataset.name, held, now=self.clock.now())
         return True
+
+    def _drop(self, id: int, relative: str) -> bool:
+        """Row first, then file."""
+        dropped = self.database.transact(partial(records.drop, id=id, path=relative))
+        durable_remove(self.path(relative))
+        return dropped
 
     def _write(self, dataset: Dataset, table: pa.Table, *, id: int, relative: str) -> SegmentContent:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         path = self.path(relative)
-        make_directory(path.parent)
         identifiers, prefixes = content_ids(table)
         stamped = table.append_column(CONTENT_ID, identifiers).append_column(
             SEGMENT, pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
         )
         try:
+            make_directory(path.parent)
             pq.write_table(
                 stamped,
                 path,
@@ -135,6 +148,7 @@ class SegmentStore:
             )
             sync_file(path)
             sync_directory(path.parent)
+            size = path.stat().st_size
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -143,7 +157,7 @@ class SegmentStore:
         return SegmentContent(
             path=relative,
             rows=table.num_rows,
-            bytes=path.stat().st_size,
+            bytes=size,
             event_min=event_min,
             event_max=event_max,
             partitions=tuple(
@@ -156,9 +170,8 @@ class SegmentStore:
         """Give up the segments whose writers died before they registered them. Rows first, then files."""
         dropped = 0
         for id, relative, owner in self.database.read(lambda c: records.unfinished(c, dataset)):
-            if is_certainly_dead(owner) and self.database.transact(partial(records.drop, id=id)):
-                durable_remove(self.path(relative))
-                dropped += 1
+            if is_certainly_dead(owner):
+                dropped += self._drop(id, relative)
         return dropped
 
     def remove_leftovers(self, dataset: str) -> int:
@@ -196,7 +209,9 @@ def _paths_to_keep(connection: Connection, ids: list[int]) -> dict[int, str | No
 
 def _is_at(connection: Connection, *, id: int, path: str) -> bool:
     found = connection.execute(
-        select(segments_table.c.path).where(segments_table.c.id == id, segments_table.c.state != "writing")
+        select(segments_table.c.path).where(
+            segments_table.c.id == id, segments_table.c.state.in_(["sealed", "consumed"])
+        )
     ).one_or_none()
     return found is not None and found.path == path
 
