@@ -1,0 +1,84 @@
+"""The command and how it shows what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import json_option
+from floodmark.cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from floodmark.cli.demo.story import Story
+
+
+@click.command()
+@click.option(
+    "--rows", type=click.IntRange(min=1000), default=100_000, show_default=True, help="How many rows are sent."
+)
+@click.option("--store", "directory", type=click.Path(path_type=Path), help="Make the store here, and keep it.")
+@click.option("--keep", is_flag=True, help="Keep the scratch store.")
+@json_option
+def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
+    """Run the main job on a scratch store, and check it.
+
+    Two writer processes capture messages at the same time: out of order, some sent by both, one of each that does not
+    fit. A flush commits them; a reader reads everything and stores its cursor; late rows arrive; the reader
+    gets exactly those. Every count is compared with what was sent, and the exit code is 1 if one differs.
+
+    \b
+    Examples:
+      floodmark demo
+      floodmark demo --store /tmp/demo && floodmark -s /tmp/demo status
+    """
+    from floodmark.cli.demo.rows import Plan
+    from floodmark.cli.demo.story import Story
+
+    started = time.perf_counter()
+    with _place(directory, keep=keep) as place:
+        note(f"Store: {place}")
+        story = Story(Plan(rows), str(place), note)
+        story.run()
+        if as_json:
+            print_json({"holds": story.holds, "steps": story.steps, "claims": story.claims})
+        else:
+            _show(story, seconds=time.perf_counter() - started)
+    if keep or directory is not None:
+        note(f"The store is kept. Look around:  floodmark -s {place} status")
+    if not story.holds:
+        click.get_current_context().exit(1)
+
+
+@contextlib.contextmanager
+def _place(directory: Path | None, *, keep: bool) -> Iterator[Path]:
+    if directory is not None:
+        yield directory.expanduser().absolute()
+    elif keep:
+        yield Path(tempfile.mkdtemp(prefix="floodmark-demo-")) / "store"
+    else:
+        with tempfile.TemporaryDirectory(prefix="floodmark-demo-", ignore_cleanup_errors=True) as scratch:
+            yield Path(scratch) / "store"
+
+
+def _show(story: Story, *, seconds: float) -> None:
+    click.echo()
+    print_table(
+        ["step", "seconds", "result"],
+        [[step.name, f"{step.seconds:7.2f}", step.result] for step in story.steps],
+        title="What happened",
+    )
+    click.echo()
+    print_table(
+        ["claim", "sent or expected", "found", "holds"],
+        [[claim.text, claim.wanted, claim.found, "yes" if claim.holds else "NO"] for claim in story.claims],
+        title="What must be true",
+    )
+    click.echo()
+    verdict = "All claims hold" if story.holds else "A claim does not hold"
+    click.echo(f"{verdict}. {seconds:.0f} seconds in all.")

@@ -1,0 +1,34 @@
+"""`floodmark init`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from floodmark.cli.options import json_option, store_path
+from floodmark.cli.output import print_json
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@json_option
+def init(directory: Path | None, as_json: bool) -> None:
+    """Make a new store.
+
+    The store is made in DIRECTORY, or where -s points. It is a directory with a control database, a spool and a
+    lake, and a floodmark.toml in which every setting stands with its default. A store that is there already is
+    refused and left as it is.
+
+    \b
+    Examples:
+      floodmark init shop
+      floodmark -s shop init
+    """
+    from floodmark.store import init as make
+
+    with make(directory or store_path()) as store:
+        if as_json:
+            print_json({"store": str(store.path), "store_id": store.store_id})
+        else:
+            click.echo(f"Made a store in {store.path} ({store.store_id}).")

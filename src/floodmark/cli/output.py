@@ -1,0 +1,102 @@
+"""How commands speak: reports as text or JSON on standard output, progress on standard error.
+
+On a terminal tables come with colour and lines; everywhere else they are plain columns that `grep` and `cut` can
+work with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(report: Any) -> None:
+    """A report (a dataclass, or lists and dicts of them) as one JSON document."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    click.echo(text.decode())
+
+
+def print_table(
+    headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, grouped: bool = True
+) -> None:
+    """Rows under headers; numbers stand to the right, their digits `grouped` where they are amounts."""
+    cells = [[cell_text(value, grouped=grouped) for value in row] for row in rows]
+    right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(headers))]
+    if sys.stdout.isatty():
+        _print_rich(headers, cells, right, title)
+        return
+    if title:
+        click.echo(title)
+    for line in plain_lines([list(headers), *cells], right):
+        click.echo(line)
+
+
+def plain_lines(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
+    widths = [max(len(row[index]) for row in cells) for index in range(len(right))]
+    for row in cells:
+        aligned = [
+            cell.rjust(width) if at_right else cell.ljust(width)
+            for cell, width, at_right in zip(row, widths, right, strict=True)
+        ]
+        yield "  ".join(aligned).rstrip()
+
+
+def _print_rich(headers: Sequence[str], cells: list[list[str]], right: list[bool], title: str | None) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for header, at_right in zip(headers, right, strict=True):
+        table.add_column(header, justify="right" if at_right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*[Text(cell) for cell in row])
+    Console().print(table)
+
+
+def cell_text(value: Any, *, grouped: bool = True) -> str:
+    """A value in a table: nothing for None, and nothing that would move the terminal's cursor."""
+    if value is None:
+        return ""
+    if grouped and isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def size_text(count: int) -> str:
+    """Bytes, as people read them."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def note(text: str) -> None:
+    """One line of progress or advice, beside the data."""
+    click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show that something takes its time; only where somebody looks."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

@@ -1,0 +1,156 @@
+"""`floodmark read`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import column_list, declared_dataset, open_store
+from floodmark.cli.output import note, working
+from floodmark.cli.rowtext import FORMATS, RowWriter, row_writer
+from floodmark.errors import InvalidCursor, SchemaConflict
+from floodmark.sequence import Cursor
+
+if TYPE_CHECKING:
+    from floodmark.control.datasets import Dataset
+    from floodmark.read import Batch
+    from floodmark.store import Store
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--since", metavar="CURSOR", help="Only what came after this cursor.")
+@click.option("--until", metavar="CURSOR", help="Nothing that came after this cursor.")
+@click.option("--columns", metavar="A,B", callback=column_list, help="Only these columns, in this order.")
+@click.option("--partition", metavar="KEY", help="Only this partition, as `floodmark status --json` names it.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="How to print.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most this many rows; the cursor stands behind the last.")
+@click.option(
+    "--cursor-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Start from the cursor in this file, if it is there, and store the new one in it once the rows are written.",
+)
+def read(
+    dataset: str,
+    since: str | None,
+    until: str | None,
+    columns: list[str] | None,
+    partition: str | None,
+    kind: str,
+    limit: int | None,
+    cursor_file: Path | None,
+) -> None:
+    """Print the rows of DATASET in the order of their sequence numbers.
+
+    Rows go to standard output. The cursor to store for the next time goes to standard error, as `cursor: …`: reading
+    --since it gives exactly what came later. With --cursor-file that is kept for you, and moved on only after
+    all rows were written out.
+
+    \b
+    Examples:
+      floodmark read orders --limit 10 --format table
+      floodmark read orders --since fm1.WyI5…
+      floodmark read orders --cursor-file orders.cursor --columns order_id,total >> orders.jsonl
+    """
+    if since is not None and cursor_file is not None:
+        raise click.UsageError("Give --since or --cursor-file, not both.")
+    if cursor_file is not None and cursor_file.exists():
+        since = cursor_file.read_text(encoding="utf-8").strip()
+    with open_store() as store:
+        declared = _declared(store, dataset, columns)
+        shown = list(columns or declared.schema.names)
+        writer = row_writer(kind, shown, json_columns=[c.name for c in declared.schema if c.text == "json"])
+        position = Position(store, dataset, partition=partition, since=since, until=until, limit=limit)
+        with working(f"Reading {dataset} …"):
+            batches = store.read_since(dataset, since, partition=partition)
+            first = next(batches, None)
+        if first is not None:
+            position.write(first, shown, writer)
+            for batch in batches:
+                if position.at_end:
+                    break
+                position.write(batch, shown, writer)
+        writer.finish()
+    if cursor_file is not None:
+        from floodmark.files import durable_write
+
+        # Only now: a cursor that is stored before its rows have left would lose them in a crash.
+        durable_write(cursor_file.absolute(), f"{position.cursor}\n".encode())
+    note(f"cursor: {position.cursor}")
+
+
+class Position:
+    """How far the reading got, and where it ends."""
+
+    def __init__(
+        self,
+        store: Store,
+        dataset: str,
+        *,
+        partition: str | None,
+        since: str | None,
+        until: str | None,
+        limit: int | None,
+    ) -> None:
+        self.cursor = Cursor(store.store_id, dataset, partition, 0) if since is None else Cursor.parse(since)
+        self.at_end = False
+        self._until = None if until is None else _checked(store, dataset, partition, until)
+        self._left = limit
+        if self._until is not None and self._until.seq <= self.cursor.seq:
+            self.at_end = True
+
+    def write(self, batch: Batch, columns: list[str], writer: RowWriter) -> None:
+        """Write a batch, or as much of it as is wanted."""
+        if self.at_end:
+            return
+        taken, self.cursor = self._part(batch)
+        if self._left is not None:
+            self._left -= taken
+        writer.write(batch.table.select(columns).slice(0, taken).to_pylist())
+
+    def _part(self, batch: Batch) -> tuple[int, Cursor]:
+        """How many rows of a batch are wanted, and the cursor behind them."""
+        rows = batch.table.num_rows
+        if self._until is None and (self._left is None or rows < self._left):
+            return rows, batch.cursor
+        taken = 0
+        for _, cursor in batch.pairs():
+            if self._until is not None and cursor.seq > self._until.seq:
+                self.at_end = True
+                return taken, self._until
+            taken += 1
+            if taken == self._left:
+                self.at_end = True
+                return taken, cursor
+        if self._until is not None and batch.cursor.seq >= self._until.seq:
+            self.at_end = True
+            return taken, self._until
+        return taken, batch.cursor
+
+
+def _declared(store: Store, dataset: str, columns: list[str] | None) -> Dataset:
+    declared = declared_dataset(store, dataset)
+    for name in columns or ():
+        if name not in declared.schema:
+            raise SchemaConflict(
+                f"Dataset {dataset!r} has no column {name!r}.", hint=f"It has {', '.join(declared.schema.names)}."
+            )
+    return declared
+
+
+def _checked(store: Store, dataset: str, partition: str | None, text: str) -> Cursor:
+    """The end of a reading: by the rules that hold for its beginning."""
+    cursor = Cursor.parse(text)
+    if (cursor.store_id, cursor.dataset, cursor.partition) != (store.store_id, dataset, partition):
+        raise InvalidCursor(
+            "The cursor of --until belongs to another store, dataset or partition.",
+            hint="Use one that a reading of the same rows handed out.",
+        )
+    if cursor.seq > store.horizon(dataset):
+        raise InvalidCursor(
+            f"The cursor of --until is at {cursor.seq}, and {dataset!r} ends at {store.horizon(dataset)}.",
+            hint="Was the store restored from a backup? Read without --until.",
+        )
+    return cursor
