@@ -51,8 +51,8 @@ class MemoryLake:
     data: dict[int, pa.Table] = field(default_factory=dict)
     durable: set[int] = field(default_factory=set)
     """The files that a `sync` has covered: what is left after a power loss."""
-    held: list[Append] = field(default_factory=list)
-    """Requests that are under way and have not arrived."""
+    held: list[tuple[Append, pa.Table]] = field(default_factory=list)
+    """Requests that are under way and have not arrived. Their files are written: they need no segment any more."""
     on_append: Callable[[Append], str] | None = None
     """Decides what becomes of a request: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
     rows_read: int = 0
@@ -86,7 +86,7 @@ class MemoryLake:
             return False
         fate = self.on_append(request) if self.on_append else "land"
         if fate == "hold":
-            self.held.append(request)
+            self.held.append((request, rows))
         if fate in ("hold", "drop"):
             raise AnswerLost(f"no answer to the append of {request.range}")
         self._swap(request, rows)
@@ -144,7 +144,7 @@ class MemoryLake:
         parts = [part for part in self._parts(table, snapshot, within) if part.num_rows]
         if not parts:
             return
-        rows = pa.concat_tables(parts, promote_options="default").sort_by(SEQ)
+        rows = _in_order(parts)
         for name, value in (where or {}).items():
             held = rows[name]
             rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
@@ -156,11 +156,11 @@ class MemoryLake:
         """Let the requests under way arrive; for each, whether it landed."""
         requests, self.held = self.held, []
         landed = []
-        for request in requests:
+        for request, rows in requests:
             try:
-                self._swap(request, self._stamped(request, segments_may_be_gone=True))
+                self._swap(request, rows)
                 landed.append(True)
-            except (AppendRefused, FileNotFoundError):
+            except AppendRefused:
                 landed.append(False)
         return landed
 
@@ -171,7 +171,7 @@ class MemoryLake:
             if found.head is None or not found.files[found.head]:
                 return
             parts = [self.data[file] for file in found.files[found.head]]
-            merged = pa.concat_tables(parts, promote_options="default").sort_by(SEQ)
+            merged = _in_order(parts)
             self._commit(found, operation="replace", files=(self._store(merged),), added_rows=merged.num_rows)
 
     def delete(self, table: str, within: SequenceRange) -> None:
@@ -226,15 +226,13 @@ class MemoryLake:
             self.rows_read += part.num_rows
             yield part.filter(pc.and_(pc.greater(part[SEQ], within.after), pc.less_equal(part[SEQ], within.through)))
 
-    def _stamped(self, request: Append, *, segments_may_be_gone: bool = False) -> pa.Table:
+    def _stamped(self, request: Append) -> pa.Table:
         """The rows of a block with their numbers, without those that are duplicates at the base."""
         parts = []
         for segment in request.segments:
             try:
                 part = pq.read_table(Path(segment.path))
             except FileNotFoundError as error:
-                if segments_may_be_gone:
-                    raise
                 raise Retryable(f"Segment {segment.id} cannot be read: {error}.") from error
             if part.num_rows != segment.rows:
                 raise Retryable(f"Segment {segment.id} has {part.num_rows} rows, not {segment.rows}.")
@@ -247,7 +245,10 @@ class MemoryLake:
         seen: set[tuple[Any, ...] | None] = set()
         if request.base.snapshot is not None:
             committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
-            seen = {key for part in committed for key in _keys(request, part) if key is not None}
+            try:
+                seen = {key for part in committed for key in _keys(request, part) if key is not None}
+            except Corrupt as error:
+                raise Retryable(f"Duplicates cannot be looked for: {error}") from error
         kept = []
         for index, key in enumerate(_keys(request, rows)):
             if key is None or key not in seen:
@@ -303,6 +304,11 @@ class MemoryLake:
         )
         table.files[id] = files
         table.head = id
+
+
+def _in_order(parts: list[pa.Table]) -> pa.Table:
+    """Files of different ages as one table: columns that came later are null before, narrower types are widened."""
+    return pa.concat_tables(parts, promote_options="permissive").sort_by(SEQ)
 
 
 def _keys(request: Append, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
