@@ -4,7 +4,7 @@ Lists of dicts go to the landing log; Arrow tables become segments at once. Both
 uses, so what is acknowledged here is what will be committed:
 
 - nothing fits → the call is refused and nothing is written; the producer still has the rows;
-- some rows do not fit → the call is taken, and sealing puts those rows into quarantine; the receipt counts them;
+- some rows do not fit → they go to quarantine with their reasons, the others are taken, the receipt counts both;
 - new columns and wider types → the dataset grows, *before* the first such row is written, so that of two
   producers with different ideas of a new column the second is told.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.clock import Clock
-from floodmark.control import datasets
+from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -75,16 +75,26 @@ class Capture:
         columns, values = rows_to_columns(rows)
         if not rows:
             return Receipt(rows=0)
-        grown, fitted = self._fitted(
-            declared, lambda schema: fit(schema, columns, values, rows=len(rows)), rows=len(rows)
-        )
-        line = encode_envelope(columns, values, rows=len(rows))
-        if len(line) > LINE_BYTES_MAX and not fitted.misfits:
-            self.segments.add(grown, fitted.table)
+        fitted = self._fitted(declared, columns, values, rows=len(rows))
+        held = [
+            Held(reason=reason, payload=encode_envelope(columns, [[column[row]] for column in values], rows=1).decode())
+            for row, reason in reasons_by_row(fitted.misfits).items()
+        ]
+        if fitted.kept is not None:
+            values = [[column[row] for row in fitted.kept] for column in values]
+        line = encode_envelope(columns, values, rows=fitted.table.num_rows)
+        if len(line) > LINE_BYTES_MAX:
+            self.segments.add(self._dataset(dataset), fitted.table, held=held)
         else:
+            # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
+            self._hold(dataset, held)
             self._writer(dataset).append(line)
         self._count(dataset, len(line))
-        return Receipt(rows=fitted.table.num_rows, quarantined=len(rows) - fitted.table.num_rows)
+        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+
+    def _hold(self, dataset: str, held: list[Held]) -> None:
+        if held:
+            self.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.clock.now()))
 
     def close(self) -> None:
         """Give the landing files up, so that they can be sealed to their ends."""
