@@ -1,0 +1,54 @@
+"""`make bench`: every figure as a ratio in one run, as JSON in .cache/bench and as a table in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+PARTS = ("store", "eventlog")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", default=[], metavar="PART", help=f"which of: {', '.join(PARTS)} (default: all)"
+    )
+    chosen = parser.parse_args().parts or PARTS
+    console = Console()
+    directory = Path(".cache/bench")
+    directory.mkdir(parents=True, exist_ok=True)
+    for part in chosen:
+        console.rule(f"bench: {part}")
+        figures = importlib.import_module(f"bench.{part}").run()
+        file = directory / f"{part}.json"
+        file.write_text(json.dumps({"at": datetime.now(UTC).isoformat(), "figures": figures}, indent=2) + "\n")
+        console.print(_table(part, figures))
+        console.print(f"written to {file}")
+
+
+def _table(title: str, figures: dict[str, Any]) -> Table:
+    table = Table(title=title)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in _flat(figures):
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    return table
+
+
+def _flat(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in figures.items():
+        path = f"{prefix}{name}"
+        found += _flat(value, f"{path} · ") if isinstance(value, dict) else [(path, value)]
+    return found
+
+
+if __name__ == "__main__":
+    main()
