@@ -75,7 +75,9 @@ class Capture:
         columns, values = rows_to_columns(rows)
         if not rows:
             return Receipt(rows=0)
-        fitted = self._fitted(declared, columns, values, rows=len(rows))
+        grown, fitted = self._fitted(
+            declared, lambda schema: fit(schema, columns, values, rows=len(rows)), rows=len(rows)
+        )
         held = [
             Held(reason=reason, payload=encode_envelope(columns, [[column[row]] for column in values], rows=1).decode())
             for row, reason in reasons_by_row(fitted.misfits).items()
@@ -84,7 +86,7 @@ class Capture:
             values = [[column[row] for row in fitted.kept] for column in values]
         line = encode_envelope(columns, values, rows=fitted.table.num_rows)
         if len(line) > LINE_BYTES_MAX:
-            self.segments.add(self._dataset(dataset), fitted.table, held=held)
+            self.segments.add(grown, fitted.table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(dataset, held)
