@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -56,7 +57,9 @@ class CaptureReport:
 
 @click.command()
 @click.argument("dataset")
-@click.argument("source", metavar="[FILE|-]", default="-", type=click.Path(allow_dash=True))
+@click.argument(
+    "source", metavar="[FILE|-]", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
+)
 @click.option(
     "--format",
     "kind",
@@ -102,31 +105,27 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
 
 
 def _so_far(report: CaptureReport) -> str:
-    parts = [f"{report.rows:,} rows of {report.dataset} are stored"]
-    if report.quarantined:
-        parts.append(f"{report.quarantined:,} do not fit and are held for quarantine")
-    if report.refused:
-        parts.append(f"{report.refused:,} were refused")
-    if report.malformed:
-        parts.append(f"{report.malformed:,} lines are not JSON objects")
-    where = f" (read to line {report.lines:,})" if report.lines else ""
-    return "; ".join(parts) + where + "."
+    parts = [f"Stored {report.rows:,} rows of {report.dataset}."]
+    for name, count in (
+        ("Do not fit, held for quarantine", report.quarantined),
+        ("Refused", report.refused),
+        ("Not JSON objects", report.malformed),
+        ("Read to line", report.lines),
+    ):
+        if count:
+            parts.append(f"{name}: {count:,}.")
+    return " ".join(parts)
 
 
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _capture_lines(store: Store, lines: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
-    """Batches go out when they are full, and, for a pipe that pauses, not before: a batch is one fsync."""
-    numbers: list[int] = []
-    rows: list[dict[str, Any]] = []
-    for number, row in _objects(lines, report):
-        numbers.append(number)
-        rows.append(row)
-        if len(rows) >= batch_rows:
-            _store(store, rows, numbers, report)
-            numbers, rows = [], []
-    _store(store, rows, numbers, report)
+    objects = _objects(lines, report)
+    while batch := list(itertools.islice(objects, batch_rows)):
+        numbers = [number for number, _ in batch]
+        _store(store, [row for _, row in batch], numbers, report)
+        report.lines = numbers[-1]
 
 
 def _objects(lines: IO[bytes], report: CaptureReport) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -150,28 +149,22 @@ def _objects(lines: IO[bytes], report: CaptureReport) -> Iterator[tuple[int, dic
 
 def _store(store: Store, rows: list[dict[str, Any]], numbers: list[int], report: CaptureReport) -> None:
     """Capture a batch. Where one row's name or value makes the whole call impossible, that row is found by halving."""
-    if not rows:
-        return
     try:
         receipt = store.capture(report.dataset, rows)
     except UnknownDataset:
         raise
-    except SchemaConflict as error:  # none of them fits
-        report.refused += len(rows)
-        report.problem(f"{_place(numbers)}: refused. {error}")
     except Permanent as error:
-        if len(rows) == 1:
-            report.refused += 1
-            report.problem(f"Line {numbers[0]}: refused. {error}")
+        # A conflict with the schema means that none of the rows fits; halves would be refused like the whole.
+        if len(rows) == 1 or isinstance(error, SchemaConflict):
+            report.refused += len(rows)
+            report.problem(f"{_place(numbers)}: refused. {error}")
             return
         middle = len(rows) // 2
         _store(store, rows[:middle], numbers[:middle], report)
         _store(store, rows[middle:], numbers[middle:], report)
-        return
     else:
         report.rows += receipt.rows
         report.quarantined += receipt.quarantined
-    report.lines = numbers[-1]
 
 
 def _place(numbers: list[int]) -> str:
@@ -194,7 +187,7 @@ def _capture_tables(store: Store, schema: Schema, source: str, kind: str, report
             report.quarantined += receipt.quarantined
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise Permanent(
-            f"{source} cannot be read as {kind}: {str(error).splitlines()[0]}.",
+            f"{source} cannot be read as {kind}: {str(error).splitlines()[0].rstrip('.')}.",
             hint="Name the format with --format, or correct the file. What was counted before is stored.",
         ) from error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from floodmark.commit import Append, PartitionFigures, TableState
-from floodmark.errors import Corrupt, Permanent, Retryable
+from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
 from floodmark.lake.types import evolution, quoted, segment_ddl, table_ddl
@@ -141,6 +141,8 @@ class SparkLake:
             try:
                 for statement in statements:
                     self.spark.sql(statement)
+            except FloodmarkError:
+                raise  # no Java, no jars: it says so itself, and trying again changes nothing
             except Exception as error:
                 # Another process may have made the same change a moment ago: look again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:

@@ -83,7 +83,7 @@ def part_id(number: int) -> str:
 def message(number: int, *, at: int | None = None) -> dict[str, Any]:
     """One message of about 330 bytes as JSON."""
     start = number * 31 % len(_WORDS)
-    words = (_WORDS[start:] + _WORDS[:start])[: 14 + number % 13]
+    words = (_WORDS[start:] + _WORDS[:start])[: 20 + number % 13]
     return {
         "part_id": part_id(number),
         "session_id": part_id(number // 40)[:16],
