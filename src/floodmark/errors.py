@@ -124,6 +124,10 @@ class LogLocked(Retryable):
     """Another process is writing the event log."""
 
 
+class LogClosed(Permanent):
+    """The event log's handle was closed."""
+
+
 class LogMissing(Permanent):
     """There is no event log at that place."""
 

@@ -3,18 +3,22 @@
 from floodmark.eventlog.forks import Branch, Fork, IdentityConflict, StreamFork
 from floodmark.eventlog.fsck import FsckReport, Problem
 from floodmark.eventlog.log import Appended, EventLog
+from floodmark.eventlog.projection import CatchUp, Projection, QuarantinedEvent, Runner, RunReport, projection
 from floodmark.eventlog.reading import Filter
 from floodmark.eventlog.reconcile import ReconcileReport, Unresolvable
 from floodmark.eventlog.status import Dangling, OpenFork, Status
+from floodmark.eventlog.targets import FileTarget, SqliteTarget, SqlTarget
 from floodmark.eventlog.transactions import Event, RecordedEvent
 from floodmark.eventlog.view import IntegrityFailure
 
 __all__ = [
     "Appended",
     "Branch",
+    "CatchUp",
     "Dangling",
     "Event",
     "EventLog",
+    "FileTarget",
     "Filter",
     "Fork",
     "FsckReport",
@@ -22,9 +26,16 @@ __all__ = [
     "IntegrityFailure",
     "OpenFork",
     "Problem",
+    "Projection",
+    "QuarantinedEvent",
     "ReconcileReport",
     "RecordedEvent",
+    "RunReport",
+    "Runner",
+    "SqlTarget",
+    "SqliteTarget",
     "Status",
     "StreamFork",
     "Unresolvable",
+    "projection",
 ]

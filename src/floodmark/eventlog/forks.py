@@ -3,7 +3,8 @@
 Terms
     fork        two or more concurrent transactions that extend one stream from the same base, and no
                 decision that covers them all.
-    unit        forks that share a transaction. A transaction is atomic, so they are decided together.
+    unit        forks that are decided together: those that share a transaction, since it is atomic, and on
+                one stream those whose branches merely go on from another's.
     decision    a merge transaction that says which fork it settles. Having *seen* both sides is not a
                 decision: the next ordinary append sees them too.
     side        what became of one branch: a fork's transaction, or several that were decided already.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise, permutations, product
 
 from floodmark.eventlog.dag import Graph, descending
 from floodmark.eventlog.history import History
@@ -106,7 +107,25 @@ def find_forks(history: History) -> list[tuple[StreamFork, ...]]:
         }
         if concurrent:
             forks.append(StreamFork(stream, base, tuple(sorted(concurrent))))
-    return _units(forks)
+    forks.sort(key=_place)
+    return _units(forks, _continued(history, forks))
+
+
+def _continued(history: History, forks: list[StreamFork]) -> set[StreamFork]:
+    """Forks that go on from the one before on their stream, each side from another side of it.
+
+    Two branches of equal length agree on the number of their bases at every step, though they share
+    only the first.
+    """
+    neighbours = [(one, other) for one, other in pairwise(forks) if one.stream == other.stream]
+    pairs = {pair for one, other in neighbours for pair in product(one.transactions, other.transactions)}
+    related = descending(history.graph, history.order, pairs)
+    continued = set()
+    for one, other in neighbours:
+        from_side = [tuple(a for a in one.transactions if (a, t) in related) for t in other.transactions]
+        if all(len(sides) == 1 for sides in from_side) and len(set(from_side)) == len(from_side):
+            continued.add(other)
+    return continued
 
 
 def _undecided_groups(history: History) -> dict[tuple[str, int], list[str]]:
@@ -139,20 +158,25 @@ def _decisions_by_member(decided: dict[str, list[frozenset[str]]]) -> dict[tuple
     return found
 
 
-def _units(forks: list[StreamFork]) -> list[tuple[StreamFork, ...]]:
-    """Join the forks that share a transaction."""
+def _units(forks: list[StreamFork], continued: set[StreamFork]) -> list[tuple[StreamFork, ...]]:
+    """Join the forks that share a transaction, and those that go on from the one before."""
     unit_of: dict[str, list[StreamFork]] = {}
-    units: list[list[StreamFork]] = []
-    for fork in sorted(forks, key=lambda fork: (fork.stream, fork.base_version)):
-        joined = [fork]
-        for other in {id(unit): unit for t in fork.transactions if (unit := unit_of.get(t))}.values():
-            units.remove(other)
-            joined = other + joined
-        units.append(joined)
+    before: list[StreamFork] = []
+    for fork in forks:
+        touched = [unit for t in fork.transactions if (unit := unit_of.get(t)) is not None]
+        if fork in continued:
+            touched.append(before)
+        joined = [part for unit in {id(unit): unit for unit in touched}.values() for part in unit]
+        joined.append(fork)
         for part in joined:
             unit_of.update(dict.fromkeys(part.transactions, joined))
-    ordered = [sorted(unit, key=lambda fork: (fork.stream, fork.base_version)) for unit in units]
-    return sorted((tuple(unit) for unit in ordered), key=lambda unit: (unit[0].stream, unit[0].base_version))
+        before = unit_of[fork.transactions[0]]
+    units = {id(unit): tuple(sorted(unit, key=_place)) for unit in unit_of.values()}
+    return sorted(units.values(), key=lambda unit: _place(unit[0]))
+
+
+def _place(fork: StreamFork) -> tuple[str, int]:
+    return fork.stream, fork.base_version
 
 
 def find_branches(history: History, parts: tuple[StreamFork, ...]) -> tuple[tuple[Branch, ...], tuple[str, ...]]:

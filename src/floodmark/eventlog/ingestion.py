@@ -25,9 +25,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -54,6 +55,7 @@ class _Identity(msgspec.Struct, frozen=True):
     adopted: bool = False
 
 
+_number = itemgetter(0)
 _decode_lines = msgspec.json.Decoder(list[_Line]).decode
 
 
@@ -142,21 +144,31 @@ class IngestionLog:
     def seq(self, event_id: str) -> int | None:
         return self._lasts.get(event_id)
 
-    def event_at(self, seq: int) -> str | None:
-        """The event that has this number now."""
-        place = bisect_right(self.entries, seq, key=lambda entry: entry[0]) - 1
-        if place < 0 or self.entries[place][0] != seq:
-            return None
-        event_id = self.entries[place][1]
-        return event_id if self._lasts[event_id] == seq else None
+    def entry_at(self, seq: int) -> str | None:
+        """The event that was given this number."""
+        place = bisect_left(self.entries, seq, key=_number)
+        found = place < len(self.entries) and self.entries[place][0] == seq
+        return self.entries[place][1] if found else None
+
+    def entries_after(self, seq: int) -> Iterator[tuple[int, str]]:
+        """Every number above `seq` with its event, also numbers that a later one has replaced."""
+        for place in range(bisect_right(self.entries, seq, key=_number), len(self.entries)):
+            yield self.entries[place]
 
     def after(self, seq: int) -> Iterator[tuple[int, str]]:
         """Numbers and events above `seq`; of an event numbered twice, only the later."""
-        entries, lasts = self.entries, self._lasts
-        for place in range(bisect_right(entries, seq, key=lambda entry: entry[0]), len(entries)):
-            number, event_id = entries[place]
-            if lasts[event_id] == number:
+        for number, event_id in self.entries_after(seq):
+            if self._lasts[event_id] == number:
                 yield number, event_id
+
+    def numbers_of(self, event_id: str) -> Iterator[int]:
+        """Every number that the event was ever given."""
+        last = self._lasts.get(event_id)
+        if last is None:
+            return iter(())
+        if event_id not in self.renumbered:
+            return iter((last,))
+        return (seq for seq, numbered in self.entries if numbered == event_id)
 
     def __len__(self) -> int:
         return len(self._lasts)

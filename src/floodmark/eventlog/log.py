@@ -18,19 +18,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from floodmark.clock import Clock, SystemClock
-from floodmark.errors import LogMissing, LogReadOnly, Permanent, ReplicaIdentityConflict, VersionConflict
+from floodmark.errors import LogClosed, LogMissing, LogReadOnly, Permanent, ReplicaIdentityConflict, VersionConflict
 from floodmark.eventlog import fsck, git, replica
 from floodmark.eventlog.directory import EventsDirectory
 from floodmark.eventlog.forks import Fork, StreamFork, find_branches, find_forks, identity_conflicts
 from floodmark.eventlog.history import History
 from floodmark.eventlog.identifiers import new_identifier, timestamp
 from floodmark.eventlog.ingestion import IngestionLog
-from floodmark.eventlog.reading import EventReader, Filter, numbered_places, seq_after
+from floodmark.eventlog.reading import EventReader, Filter, numbered_places, seq_after, unnumbered_places
 from floodmark.eventlog.reconcile import ReconcileReport, Refusals, Resolver, Unresolvable, answer_of, merge_parents
+from floodmark.eventlog.snapshots import Snapshot, Snapshots
 from floodmark.eventlog.status import Status, fork_key, make_status, with_reason
 from floodmark.eventlog.transactions import Decision, Event, EventKey, RecordedEvent, Transaction, encode
 from floodmark.eventlog.view import View
@@ -59,6 +60,7 @@ class EventLog:
         self._view = View(self._directory, root / "index" / "transactions.index")
         self._reader = EventReader(self._directory)
         self._refusals = Refusals(root)
+        self._snapshots = Snapshots(root)
         self._own_conflict: ReplicaIdentityConflict | None = None
         self._unnumbered = False
         self._lock: WriterLock | None = None
@@ -152,6 +154,7 @@ class EventLog:
 
     def reconcile(self, resolver: Resolver) -> ReconcileReport:
         """Offer every open fork to the resolver, and write what it decides."""
+        self._writable()
         resolved: list[str] = []
         declined: dict[str, Fork] = {}
         again = True
@@ -185,13 +188,18 @@ class EventLog:
             self._own_conflict = None
         return self.replica_id
 
-    @contextlib.contextmanager
-    def _writing(self, *, catch_up: bool = False) -> Iterator[None]:
-        if self._lock is None:
+    def _writable(self) -> WriterLock:
+        if self.read_only:
             raise LogReadOnly(
                 f"The event log {self.root} was opened for reading only.", hint="Open it without read_only to write."
             )
-        with self._lock.held() as died:
+        if self._lock is None:
+            raise LogClosed(f"The event log {self.root} was closed.", hint="Open it again.")
+        return self._lock
+
+    @contextlib.contextmanager
+    def _writing(self, *, catch_up: bool = False) -> Iterator[None]:
+        with self._writable().held() as died:
             moved = self._ingestion.changed_on_disk() or self._view.stamp != self._directory.stamp()
             if catch_up or died or moved or self._unnumbered:
                 self._catch_up()
@@ -270,7 +278,6 @@ class EventLog:
         read: tuple[str, ...],
         decides: tuple[Decision, ...] = (),
     ) -> Appended:
-        assert self._lock is not None  # noqa: S101 - only called while the lock is held
         history = self._view.history
         bases = {stream: history.version(stream) for stream in {*read, *(event.stream for event in events)}}
         now = self._clock.now()
@@ -289,7 +296,7 @@ class EventLog:
             decides=decides,
         )
         content = encode(transaction, records)
-        self._lock.mark()
+        self._writable().mark()
         signature = self._directory.write(transaction.id, content, sync=self._sync)
         self._view.add(transaction, signature)
         event_ids = tuple(event.event_id for event in transaction.events)
@@ -382,12 +389,25 @@ class EventLog:
         places = numbered_places(self._view.history, self._ingestion, after=start, wanted=wanted or Filter())
         for seq, transaction_id, ordinal in places:
             yield self._event(transaction_id, ordinal, seq)
+        if self.read_only:
+            # What no writer has numbered yet is shown, but has no position that a reader could keep.
+            for transaction_id, ordinal in unnumbered_places(self._view.history, self._ingestion, wanted or Filter()):
+                yield self._event(transaction_id, ordinal)
 
     def canonical_events(self) -> Iterator[RecordedEvent]:
         """Every event in canonical order."""
         for transaction_id in list(self._view.history.order):
             for ordinal in range(len(self._view.history[transaction_id].events)):
                 yield self._event(transaction_id, ordinal)
+
+    def event(self, event_id: str) -> RecordedEvent | None:
+        """The event of this id, or None if it is not here."""
+        place = self._view.history.place(event_id)
+        return None if place is None else self.event_at(*place)
+
+    def event_at(self, transaction_id: str, ordinal: int) -> RecordedEvent:
+        """The event at this place of a transaction."""
+        return self._event(transaction_id, ordinal)
 
     def _event(self, transaction_id: str, ordinal: int, seq: int | None = None) -> RecordedEvent:
         if seq is None:
@@ -406,6 +426,15 @@ class EventLog:
     def _events_of(self, transactions: Iterable[str]) -> tuple[RecordedEvent, ...]:
         history = self._view.history
         return tuple(self._event(t, ordinal) for t in transactions for ordinal in range(len(history[t].events)))
+
+    def save_snapshot(self, stream: str, name: str, state: Any) -> None:
+        """Keep a state (any JSON value) computed from all of the stream's events, under a name."""
+        self._writable()
+        self._snapshots.save(self._view.history, stream=stream, name=name, state=state)
+
+    def load_snapshot(self, stream: str, name: str) -> Snapshot | None:
+        """The snapshot, or None if there is none or a merge has changed what it covers."""
+        return self._snapshots.load(self._view.history, stream=stream, name=name)
 
     def status(self) -> Status:
         """What is known to be wrong or open. It never raises because of what it reports."""

@@ -107,6 +107,14 @@ def numbered_places(
             yield seq, *place
 
 
+def unnumbered_places(history: History, ingestion: IngestionLog, wanted: Filter) -> Iterator[tuple[str, int]]:
+    """(transaction, ordinal) of events without a number, in canonical order."""
+    matches = wanted.matcher()
+    for transaction, ordinal, key in history.event_keys():
+        if ingestion.seq(key.event_id) is None and matches(key):
+            yield transaction.id, ordinal
+
+
 def seq_after(after: UUID | str | int | None, *, identity: str) -> int:
     """The number that a reader names: a position, a bare number, or a cursor bound to one numbering."""
     if after is None:

@@ -1,0 +1,392 @@
+"""Projections: functions or classes that turn events into state, and the runner that feeds them.
+
+Terms
+    live         follows local-ingestion order. It never misses an event and never goes back; an event that a
+                 merge brought comes when it arrives, whatever its place in the canonical order.
+    rebuild      follows canonical order. When the part it has already read is no longer the beginning of that
+                 order, as after most merges, it starts again from nothing.
+    poison       an event that the projection refuses, by raising.
+    target       where effects and checkpoints go. A SQL target commits both in one transaction.
+
+Invariants
+    E12  On a SQL target an event's effect and the checkpoint that covers it are committed together: each
+         event takes effect exactly once, whatever crashes and wherever.
+    E13  Two runners of one name never both advance: on a replica by the leadership lock, on a shared database by
+         comparing the stored checkpoint with the one that was read.
+
+Transitions, per batch
+    lead → refresh → load the checkpoint → begin → apply each → save the checkpoint → commit
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from floodmark import faults
+from floodmark.errors import InvalidSetting, LogReadOnly, ProjectionStopped, Retryable
+from floodmark.eventlog.checkpoints import Applied, decode_checkpoint, encode_checkpoint, leadership
+from floodmark.eventlog.log import EventLog
+from floodmark.eventlog.reading import Filter
+from floodmark.eventlog.transactions import EventKey, RecordedEvent
+
+Mode = Literal["live", "rebuild"]
+OnPoison = Literal["stop", "quarantine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A named projection. Made by `@projection`."""
+
+    name: str
+    apply: Callable[[RecordedEvent, Any], None]
+    mode: Mode = "live"
+    on_poison: OnPoison = "stop"
+    wanted: Filter = field(default_factory=Filter)
+    setup: Callable[[Any], None] | None = None
+    reset: Callable[[Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in {"live", "rebuild"} or self.on_poison not in {"stop", "quarantine"}:
+            raise InvalidSetting(
+                f"Projection {self.name!r} has mode {self.mode!r} and on_poison {self.on_poison!r}.",
+                hint="mode is live or rebuild; on_poison is stop or quarantine.",
+            )
+        if self.mode == "rebuild" and self.reset is None:
+            raise InvalidSetting(
+                f"Projection {self.name!r} rebuilds, but does not say how to start from nothing.",
+                hint="Give it reset=..., or a method `reset(connection)` that empties its tables.",
+            )
+
+
+def projection(
+    name: str,
+    *,
+    mode: Mode = "live",
+    on_poison: OnPoison = "stop",
+    prefix: str | None = None,
+    pattern: str | None = None,
+    type: str | None = None,
+    setup: Callable[[Any], None] | None = None,
+    reset: Callable[[Any], None] | None = None,
+) -> Callable[[Any], Projection]:
+    """Make a projection of a function `(event, connection)`, or of a class with that method as `apply`.
+
+    A class may also have `setup(connection)`, run once per runner, and `reset(connection)`, which empties
+    what the projection has made and which `rebuild` needs.
+    """
+
+    def make(wrapped: Any) -> Projection:
+        instance: Any = wrapped() if inspect.isclass(wrapped) else None
+        return Projection(
+            name=name,
+            apply=instance.apply if instance is not None else wrapped,
+            mode=mode,
+            on_poison=on_poison,
+            wanted=Filter(prefix, pattern, type),
+            setup=setup or getattr(instance, "setup", None),
+            reset=reset or getattr(instance, "reset", None),
+        )
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedEvent:
+    """An event that a projection refused, and why."""
+
+    event_id: str
+    seq: int | None
+    stream: str
+    type: str
+    data: Any
+    reason: str
+
+
+class Session(Protocol):
+    """One transaction on a target: effects, checkpoint and quarantine commit together, or not at all."""
+
+    connection: Any
+
+    def load(self, name: str) -> str | None: ...
+
+    def save(self, name: str, text: str, *, expected: str | None) -> None:
+        """Store a checkpoint; `Retryable` if the stored one is not the `expected`."""
+        ...
+
+    def attempt(self, effect: Callable[[], None]) -> None:
+        """Run an effect so that, if it raises, nothing of it remains."""
+        ...
+
+    def quarantine(self, name: str, event: QuarantinedEvent) -> None: ...
+
+    def quarantined(self, name: str) -> list[QuarantinedEvent]: ...
+
+    def release(self, name: str, event_id: str) -> None:
+        """Take an event out of quarantine."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+
+class Target(Protocol):
+    """Where a projection's effects and checkpoints go."""
+
+    # What means that the target itself fails, rather than that an event is poison.
+    failures: tuple[type[BaseException], ...]
+
+    def begin(self) -> Session: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """How far a run has come."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did. `rebuilt` says that it started again from nothing."""
+
+    applied: int
+    quarantined: int
+    rebuilt: bool = False
+
+
+class _Prefix(msgspec.Struct, frozen=True):
+    """The checkpoint of a rebuilding projection: how much of the canonical order it has read, and which."""
+
+    count: int
+    sha256: str
+    topology_generation: int
+
+
+class Runner:
+    """Feeds one projection from one log into one target."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        projection: Projection,
+        target: Target,
+        *,
+        batch_events: int = 500,
+        on_progress: Callable[[CatchUp], None] = lambda _: None,
+    ) -> None:
+        if log.read_only:
+            raise LogReadOnly(
+                f"Projection {projection.name!r} needs the log {log.root} open for writing.",
+                hint="It has to number what arrives; it takes the lock only for moments, beside other writers.",
+            )
+        self._log = log
+        self._projection = projection
+        self._target = target
+        self._batch_events = batch_events
+        self._on_progress = on_progress
+        self._left = 0
+        # What the last batch left, to be gone on with if the target still says the same.
+        self._state: tuple[str, Applied] | None = None
+
+    def run(self) -> RunReport:
+        """Apply everything that has arrived, then return."""
+        with leadership(self._log.root, self._projection.name):
+            # A new look at the files may bring a new history, or a new numbering.
+            self._log.refresh()
+            self._state = None
+            self._set_up()
+            return self._run_live() if self._projection.mode == "live" else self._run_rebuild()
+
+    def retry_quarantined(self) -> RunReport:
+        """Offer the quarantined events again; those accepted leave the quarantine."""
+        applied = refused = 0
+        name = self._projection.name
+        with leadership(self._log.root, name):
+            session = self._target.begin()
+            try:
+                for entry in session.quarantined(name):
+                    event = self._log.event(entry.event_id)
+                    if event is None or self._attempt(session, event) is not None:
+                        refused += 1
+                        continue
+                    session.release(name, entry.event_id)
+                    applied += 1
+                session.commit()
+            except BaseException:
+                session.rollback()
+                raise
+        return RunReport(applied, refused)
+
+    def _set_up(self) -> None:
+        if self._projection.setup is not None:
+            session = self._target.begin()
+            try:
+                self._projection.setup(session.connection)
+                session.commit()
+            except BaseException:
+                session.rollback()
+                raise
+
+    # Live
+
+    def _run_live(self) -> RunReport:
+        total = RunReport(0, 0)
+        done = 0
+        while True:
+            count, report = self._live_batch()
+            total = RunReport(total.applied + report.applied, total.quarantined + report.quarantined)
+            if count == 0:
+                return total
+            done += count
+            self._on_progress(CatchUp(done, done + self._left))
+
+    def _live_batch(self) -> tuple[int, RunReport]:
+        name, log = self._projection.name, self._log
+        session = self._target.begin()
+        stopped: ProjectionStopped | None = None
+        applied = refused = count = 0
+        try:
+            text = session.load(name)
+            state = self._resume_live(text)
+            matches = self._projection.wanted.matcher()
+            for seq, event_id, place in islice(state.pending(), self._batch_events):
+                if place is not None and matches(_key(log, place)):
+                    stopped, accepted = self._offer(session, log.event_at(*place))
+                    if stopped is not None:
+                        break
+                    applied, refused = applied + accepted, refused + (not accepted)
+                state.take(seq, event_id, place)
+                count += 1
+            if count:
+                after = encode_checkpoint(state.checkpoint())
+                session.save(name, after, expected=text)
+                self._state = (after, state)
+                faults.reach("eventlog.applied")
+            session.commit()
+        except BaseException:
+            self._state = None
+            session.rollback()
+            raise
+        if count:
+            faults.reach("eventlog.checkpointed")
+        if stopped is not None:
+            # What came before it is committed; the event itself is offered again on the next run.
+            raise stopped
+        self._left = log.ingestion.last - state.seq
+        return count, RunReport(applied, refused)
+
+    def _resume_live(self, text: str | None) -> Applied:
+        if self._state is not None and self._state[0] == text:
+            return self._state[1]
+        name, log = self._projection.name, self._log
+        saved = None if text is None else decode_checkpoint(text, name=name, ingestion=log.ingestion)
+        return Applied(saved, name=name, history=log.history, ingestion=log.ingestion)
+
+    # Rebuild
+
+    def _run_rebuild(self) -> RunReport:
+        rebuilt = False
+        applied = refused = done = 0
+        places = [(t.id, ordinal) for t, ordinal, _ in self._log.history.event_keys()]
+        while True:
+            count, fresh, report = self._rebuild_batch(places)
+            rebuilt = rebuilt or fresh
+            applied, refused = applied + report.applied, refused + report.quarantined
+            if count == 0:
+                return RunReport(applied, refused, rebuilt)
+            done += count
+            self._on_progress(CatchUp(done, done + self._left))
+
+    def _rebuild_batch(self, places: list[tuple[str, int]]) -> tuple[int, bool, RunReport]:
+        name, log = self._projection.name, self._log
+        session = self._target.begin()
+        stopped: ProjectionStopped | None = None
+        applied = refused = 0
+        try:
+            text = session.load(name)
+            start, digest, fresh = self._resume(session, text, places)
+            matches = self._projection.wanted.matcher()
+            end = start
+            for place in places[start : start + self._batch_events]:
+                key = _key(log, place)
+                if matches(key):
+                    stopped, accepted = self._offer(session, log.event_at(*place))
+                    if stopped is not None:
+                        break
+                    applied, refused = applied + accepted, refused + (not accepted)
+                digest.update(key.event_id.encode())
+                end += 1
+            if fresh or end > start:
+                record = _Prefix(end, digest.hexdigest(), log.topology_generation)
+                session.save(name, msgspec.json.encode(record).decode(), expected=text)
+                faults.reach("eventlog.applied")
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        if end > start:
+            faults.reach("eventlog.checkpointed")
+        if stopped is not None:
+            raise stopped
+        self._left = len(places) - end
+        return end - start, fresh, RunReport(applied, refused)
+
+    def _resume(self, session: Session, text: str | None, places: list[tuple[str, int]]) -> tuple[int, Any, bool]:
+        """Where to go on, the digest up to there, and whether everything begins anew."""
+        digest = hashlib.sha256()
+        if text is not None:
+            try:
+                saved = msgspec.json.decode(text, type=_Prefix)
+            except msgspec.DecodeError:
+                saved = _Prefix(-1, "", -1)  # a live projection's, or damaged: nothing of it can be used
+            for place in places[: max(saved.count, 0)]:
+                digest.update(_key(self._log, place).event_id.encode())
+            if saved.count == len(places[: max(saved.count, 0)]) and digest.hexdigest() == saved.sha256:
+                return saved.count, digest, False
+            assert self._projection.reset is not None  # noqa: S101 - checked when the projection was made
+            self._projection.reset(session.connection)
+            for entry in session.quarantined(self._projection.name):
+                session.release(self._projection.name, entry.event_id)
+        return 0, hashlib.sha256(), text is not None
+
+    # One event
+
+    def _offer(self, session: Session, event: RecordedEvent) -> tuple[ProjectionStopped | None, bool]:
+        error = self._attempt(session, event)
+        if error is None:
+            return None, True
+        reason = f"{type(error).__name__}: {error}"
+        if self._projection.on_poison == "stop":
+            stop = ProjectionStopped(
+                f"Projection {self._projection.name!r} refused event {event.event_id} of stream {event.stream!r} "
+                f"(seq {event.seq}): {reason}.",
+                hint="Mend the projection and run it again, or let it set such events aside: on_poison=quarantine.",
+            )
+            stop.__cause__ = error
+            return stop, False
+        entry = QuarantinedEvent(event.event_id, event.seq, event.stream, event.type, event.data, reason)
+        session.quarantine(self._projection.name, entry)
+        return None, False
+
+    def _attempt(self, session: Session, event: RecordedEvent) -> Exception | None:
+        try:
+            session.attempt(lambda: self._projection.apply(event, session.connection))
+        except Exception as error:
+            if isinstance(error, (*self._target.failures, Retryable)):
+                # The target fails, not the event: nothing is set aside, and the batch is taken back.
+                raise
+            return error
+        return None
+
+
+def _key(log: EventLog, place: tuple[str, int]) -> EventKey:
+    return log.history[place[0]].events[place[1]]
