@@ -1,6 +1,5 @@
 """What a writer is promised, and what a reader sees."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -38,11 +37,11 @@ def test_an_appended_event_is_read_back_with_all_its_coordinates(replica):
 def test_a_version_conflict_names_the_stream_and_writes_nothing(replica):
     a = replica()
     a.append("one", "two")
-    files = os.listdir(a.path / "events")
+    files = sorted((a.path / "events").iterdir())
     with pytest.raises(VersionConflict, match=r"'s' is at version 2, expected 1"):
         a.append("three", expected={"s": 1})
-    assert os.listdir(a.path / "events") == files
-    assert os.listdir(a.path / "tmp") == []
+    assert sorted((a.path / "events").iterdir()) == files
+    assert list((a.path / "tmp").iterdir()) == []
     a.append("three", expected={"s": 2})
     assert a.texts() == ["one", "two", "three"]
 

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from replicas import Replica, SteppedClock
@@ -60,7 +61,7 @@ def test_a_killed_process_leaves_all_that_it_acknowledged_and_nothing_twice(tmp_
     assert [e.seq for e in log.read_events()] == list(range(1, len(texts) + 1))
     assert log.status().is_clean
     assert log.fsck().ok
-    assert os.listdir(tmp_path / "log" / "tmp") == []
+    assert list((tmp_path / "log" / "tmp").iterdir()) == []
     log.close()
     assert do_work(tmp_path).returncode == 0
     log = EventLog.open(tmp_path / "log")
@@ -134,7 +135,7 @@ def test_an_append_is_acknowledged_only_after_content_and_name_are_synced(tmp_pa
 
     def spy_fsync(descriptor):
         steps.append(
-            "sync " + os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path / "log").split("/")[0]
+            "sync " + os.path.relpath(Path(f"/proc/self/fd/{descriptor}").readlink(), tmp_path / "log").split("/")[0]
         )
         fsync(descriptor)
 
@@ -159,7 +160,7 @@ def test_a_power_cut_that_takes_unsynced_ingestion_lines_takes_no_position_that_
     a.append("two")
     a.append("three")
     path.write_bytes(durable)  # the lines of two and three were never synced
-    os.remove(a.path / "index" / "ingestion.identity")
+    (a.path / "index" / "ingestion.identity").unlink()
     a.log = None
     a.reopen()
     assert [e.data["text"] for e in a.log.read_events(after=held)] == ["two", "three"]

@@ -81,7 +81,7 @@ def _read_all(directory: EventsDirectory, problems: list[Problem]) -> list[Trans
             continue
         if transaction.converted:
             reason = "its line ends were converted to CRLF; it is read as written"
-            hint = "Run `floodmark log init`, then `git rm --cached -r events && git reset --hard`."
+            hint = "Run `floodmark log init`: it restores them."
             problems.append(Problem(_name(transaction_id), reason, hint, error=False))
         transactions.append(transaction)
     return transactions

@@ -59,7 +59,8 @@ def install_hook(root: Path) -> Path:
     hook = _hooks_directory(root) / "pre-commit"
     existing = hook.read_text() if hook.exists() else "#!/bin/sh\n"
     if _HOOK_MARK not in existing:
-        command = f"{shlex.quote(sys.executable)} -m floodmark.cli log fsck {shlex.quote(str(root.resolve()))}"
+        run = "from floodmark.cli import main; main()"
+        command = shlex.join([sys.executable, "-c", run, "log", "fsck", str(root.resolve())])
         check = f"{_HOOK_MARK}\n{command} >&2 || exit 1\n"
         hook.parent.mkdir(parents=True, exist_ok=True)
         durable_write(hook, f"{existing.rstrip()}\n{check}".encode())

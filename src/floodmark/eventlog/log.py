@@ -36,7 +36,7 @@ from floodmark.eventlog.status import Status, fork_key, make_status, with_reason
 from floodmark.eventlog.transactions import Decision, Event, EventKey, RecordedEvent, Transaction, encode
 from floodmark.eventlog.view import View
 from floodmark.eventlog.writing import WriterLock
-from floodmark.files import make_directory
+from floodmark.files import durable_write, make_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,18 @@ class EventLog:
         if self._lock is None:
             raise LogClosed(f"The event log {self.root} was closed.", hint="Open it again.")
         return self._lock
+
+    def restore_line_ends(self) -> int:
+        """Undo the conversion to CRLF that a checkout did; returns how many files it was.
+
+        Not a change (E1): the bytes become what the hashes say they were.
+        """
+        with self._writing(catch_up=True):
+            files = [self.root / name for name in self._view.converted()]
+            for file in files:
+                durable_write(file, file.read_bytes().replace(b"\r\n", b"\n"))
+            self._catch_up()
+        return len(files)
 
     @contextlib.contextmanager
     def _writing(self, *, catch_up: bool = False) -> Iterator[None]:

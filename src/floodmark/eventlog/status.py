@@ -88,8 +88,8 @@ def _notices(root: Path, view: View, ingestion: IngestionLog) -> list[str]:
     converted = view.converted()
     if converted:
         notices.append(
-            f"{len(converted)} transaction files have CRLF line ends; they are read as written, but restore "
-            "them: run `floodmark log init`, then `git rm --cached -r events && git reset --hard`."
+            f"{len(converted)} transaction files have CRLF line ends. They are read as they were written; "
+            "`floodmark log init` restores them."
         )
     if (root / ".git").exists() and not git.keeps_bytes(root):
         notices.append(
