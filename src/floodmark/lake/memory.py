@@ -20,12 +20,9 @@ import pyarrow.parquet as pq
 
 from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
 from floodmark.errors import Corrupt, Retryable
+from floodmark.lake.table import AppendRefused
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
-
-
-class AppendRefused(Exception):
-    """What a lake says when its compare-and-swap fails. To a client it is just another error."""
 
 
 class AnswerLost(Exception):

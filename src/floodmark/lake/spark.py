@@ -7,6 +7,7 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,6 +19,7 @@ from floodmark.commit import Append, PartitionFigures, TableState
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
+from floodmark.lake.table import AppendRefused
 from floodmark.lake.types import evolution, quoted, segment_ddl, table_ddl
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import CHECKSUM_MODULUS, SEQUENCE_MAX, SequenceRange, Tally
@@ -165,20 +167,35 @@ class SparkLake:
         from pyspark.sql import functions as F
 
         _check_segments(request)
-        rows = self._settled(request, self._stamped(request))
-        kept = self._without_duplicates(request, rows) if request.identity else rows
-        if kept is None or (request.settle and kept.isEmpty()):
-            return False
-        writer = (
-            kept.writeTo(self.catalog.spark_name(request.table))
-            .option("isolation-level", "serializable")
-            .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
-            .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
-        )
-        if request.base.snapshot is not None:
-            writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
-        writer.overwrite(F.lit(False))
+        self._check_base(request)
+        with contextlib.ExitStack() as held:
+            rows = self._settled(request, self._stamped(request))
+            kept = self._without_duplicates(request, rows, held) if request.identity else rows
+            if kept is None:
+                return False
+            writer = (
+                kept.writeTo(self.catalog.spark_name(request.table))
+                .option("isolation-level", "serializable")
+                .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
+                .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
+            )
+            if request.base.snapshot is not None:
+                writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
+            writer.overwrite(F.lit(False))
         return True
+
+    def _check_base(self, request: Append) -> None:
+        """Refuse a block that can no longer land, before Spark does the work.
+
+        Iceberg's own check comes with the commit. This one is for what Iceberg would let pass: it takes the base of
+        a dropped table for one of its empty successor, and no base for a table whose appends it has forgotten.
+        """
+        state = self.load(request.table)
+        if state is None or state.uuid != request.base.table_uuid:
+            raise AppendRefused(f"Table {request.table!r} is not the one that block {request.range} was meant for.")
+        since = state.since(request.base.snapshot)
+        if since is None or any(snapshot.brought_rows for snapshot in since):
+            raise AppendRefused(f"Another append to {request.table!r} came before block {request.range}.")
 
     def _stamped(self, request: Append) -> DataFrame:
         from floodmark.lake.transforms import stamp
@@ -192,38 +209,44 @@ class SparkLake:
 
     def _settled(self, request: Append, rows: DataFrame) -> DataFrame:
         """Let the dataset's own function look at the rows before they are compared and committed."""
-        from floodmark.lake.transforms import as_table
+        from floodmark.lake.transforms import as_table, fingerprint
 
         if request.settle is None:
             return rows
         try:
-            return settle_function(request.settle)(rows).transform(as_table(request.schema))
+            settled = settle_function(request.settle)(rows).transform(as_table(request.schema))
+            fixed = fingerprint(request.event_time)
+            same = settled.transform(fixed).first() == rows.transform(fixed).first()
+        except Permanent:
+            raise
         except Exception as error:
             raise Retryable(
                 f"The settle function {request.settle!r} failed: {_first_line(error)}.",
                 hint="Nothing was committed or dropped; correct it and flush again.",
             ) from error
+        if not same:
+            raise Permanent(
+                f"The settle function {request.settle!r} changed the number, event time, content id or count of rows.",
+                hint="Nothing was committed or dropped; it may only change other values. Correct it and flush again.",
+            )
+        return settled
 
-    def _without_duplicates(self, request: Append, rows: DataFrame) -> DataFrame | None:
+    def _without_duplicates(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> DataFrame | None:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
         what it finds is compared exactly.
         """
-        from floodmark.lake.transforms import losers, suspects, with_keys
+        from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
-        keys = with_keys(request.identity, request.event_time)
-        batch, committed = rows.transform(keys), self._committed(request)
-        stored = None if committed is None else committed.transform(keys)
+        key = DuplicateKey(request.identity, request.event_time)
+        committed = self._committed(request)
         try:
-            suspected = suspects(batch, stored).persist()
-            try:
-                if suspected.isEmpty():
-                    return rows
-                out = losers(batch, stored, suspected).persist()
-                count = out.count()
-            finally:
-                suspected.unpersist()
+            suspected = _kept(suspects(rows, committed, key), held)
+            if suspected.count() == 0:
+                return rows
+            out = _kept(losers(rows, committed, key, suspected), held)
+            count = out.count()
         except Exception as error:
             raise Retryable(
                 f"The committed rows of {request.table!r} could not be read to find duplicates: {_first_line(error)}.",
@@ -233,6 +256,8 @@ class SparkLake:
 
     def _committed(self, request: Append) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
+        from pyspark.sql import functions as F
+
         from floodmark.coltypes import DATE
         from floodmark.lake.transforms import within_event_span
 
@@ -242,9 +267,11 @@ class SparkLake:
         known = set(frame.columns)
         identity = {name for names in request.identity for name in names}
         for name in identity | ({request.event_time} if request.event_time else set()):
-            if name not in known:  # a column newer than the base: null in every row there
-                column = request.schema.get(name)
-                frame = frame.selectExpr("*", f"cast(null as {_spark_type(column)}) as {quoted(name)}")
+            # In the types of the batch: a column was narrower in an old snapshot, or newer than it and null in every
+            # row there.
+            source = quoted(name) if name in known else "null"
+            kind = _spark_type(request.schema.get(name))
+            frame = frame.withColumn(name, F.expr(f"cast({source} as {kind})"))
         if request.event_time is None:
             return frame
         column = request.schema.get(request.event_time)
@@ -274,22 +301,18 @@ class SparkLake:
             .transform(transforms.within(within))
             .groupBy(*[quoted(name) for name in partition_by])
             .agg(
-                F.count(F.lit(1)).alias("_rows"),
-                F.sum(transforms.checksum_part()).alias("_checksum"),
-                F.min(SEQ).alias("_first"),
-                F.max(SEQ).alias("_last"),
+                F.count(F.lit(1)),
+                F.sum(transforms.checksum_part()),
+                F.min(SEQ),
+                F.max(SEQ),
             )
         )
-        found = [
-            PartitionFigures(
-                partition_key(partition_by, [row[name] for name in partition_by]),
-                Tally(row["_rows"], int(row["_checksum"]) % CHECKSUM_MODULUS),
-                row["_first"],
-                row["_last"],
-            )
-            for row in grouped.collect()
-            if row["_rows"]
-        ]
+        found = []
+        for row in grouped.collect():
+            *values, rows, checksum, first, last = row  # by place: a user's column may be called anything
+            if rows:
+                tally = Tally(rows, int(checksum) % CHECKSUM_MODULUS)
+                found.append(PartitionFigures(partition_key(partition_by, values), tally, first, last))
         return sorted(found, key=lambda item: item.partition)
 
     def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
@@ -320,6 +343,13 @@ class SparkLake:
         rows = frame.toArrow()
         if rows.num_rows:
             yield rows.sort_by(SEQ)
+
+
+def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:
+    """Keep a small frame that is used more than once, until the stack is left."""
+    frame = frame.persist()
+    held.callback(frame.unpersist)
+    return frame
 
 
 def settle_function(path: str) -> Callable[[DataFrame], DataFrame]:

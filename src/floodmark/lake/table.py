@@ -21,6 +21,10 @@ from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 
 
+class AppendRefused(Exception):
+    """What a lake says when its compare-and-swap fails. To a client it is just another error: the table decides."""
+
+
 class Lake(Protocol):
     """Tables of stamped rows."""
 

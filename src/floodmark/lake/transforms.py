@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from floodmark.lake.types import quoted
@@ -22,6 +24,9 @@ KEY = "_ingest_key"
 SUSPECT = "_ingest_suspect"
 
 Transform = Callable[["DataFrame"], "DataFrame"]
+
+# By default a time is written to the millisecond, and in a zone whose hours repeat in autumn.
+_EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 
 
 def stamp(block: SequenceRange, offsets: DataFrame, schema: Schema) -> Transform:
@@ -74,51 +79,70 @@ def _instant(micros: int, *, is_date: bool) -> Column:
     return F.timestamp_micros(F.lit(micros))
 
 
-def with_keys(identity: tuple[tuple[str, ...], ...], event_time: str | None) -> Transform:
-    """Only what deduplication needs: the number, the exact key, and 64 bits of it to suspect by.
+@dataclass(frozen=True, slots=True)
+class DuplicateKey:
+    """What makes two rows the same row: the first identity whose columns are all there, and the event time.
 
-    The key is the first identity whose columns are all there, with the event time. A row without any has no key
-    and is never a duplicate.
+    A row without any complete identity has no key and is never a duplicate.
     """
 
-    def transform(frame: DataFrame) -> DataFrame:
-        when = [F.col(quoted(event_time))] if event_time else []
-        keys = []
-        for rank, names in enumerate(identity):
+    identity: tuple[tuple[str, ...], ...]
+    event_time: str | None
+
+    def suspicion(self) -> Column:
+        """64 bits of the key: equal keys have equal bits, and few others do."""
+        return F.coalesce(*[F.when(ready, F.xxhash64(*parts)) for ready, parts in self._ranked()])
+
+    def exact(self) -> Column:
+        """The key as a text; no two different keys share one."""
+        texts = [F.when(ready, F.to_json(F.struct(*_named(parts)), _EXACT)) for ready, parts in self._ranked()]
+        return F.coalesce(*texts)
+
+    def _ranked(self) -> Iterator[tuple[Column, list[Column]]]:
+        when = [F.col(quoted(self.event_time))] if self.event_time else []
+        for rank, names in enumerate(self.identity):
             columns = [F.col(quoted(name)) for name in names]
-            complete = reduce(and_, [column.isNotNull() for column in columns])
-            # The values as JSON, with the rank among them: no two different keys share a text.
-            keys.append(F.when(complete, F.to_json(F.struct(F.lit(rank), *_named(columns), *_named(when, "t")))))
-        keyed = frame.select(F.col(SEQ), F.coalesce(*keys).alias(KEY)).where(F.col(KEY).isNotNull())
-        return keyed.select(SEQ, KEY, F.xxhash64(F.col(KEY)).alias(SUSPECT))
-
-    return transform
+            yield reduce(and_, [column.isNotNull() for column in columns]), [F.lit(rank), *columns, *when]
 
 
-def _named(columns: Sequence[Column], prefix: str = "c") -> list[Column]:
-    return [column.alias(f"{prefix}{index}") for index, column in enumerate(columns)]
+def _named(columns: Sequence[Column]) -> list[Column]:
+    return [column.alias(f"k{index}") for index, column in enumerate(columns)]
 
 
-def suspects(batch: DataFrame, committed: DataFrame | None) -> DataFrame:
-    """The 64-bit keys that occur twice in the batch, or in the batch and in the table. Few, as a rule: none."""
-    twice = batch.groupBy(SUSPECT).count().where(F.col("count") > 1).select(SUSPECT)
+def suspects(batch: DataFrame, committed: DataFrame | None, key: DuplicateKey) -> DataFrame:
+    """The suspicion bits that occur twice in the batch, or in the batch and in the table. As a rule: none.
+
+    Only the key's columns are read for it, and only 8 bytes a row are shuffled.
+    """
+    ours = batch.select(key.suspicion().alias(SUSPECT)).where(F.col(SUSPECT).isNotNull())
+    twice = ours.groupBy(SUSPECT).count().where(F.col("count") > 1).select(SUSPECT)
     if committed is None:
         return twice
-    stored = committed.select(SUSPECT).join(batch.select(SUSPECT), SUSPECT, "left_semi")
-    return twice.unionByName(stored).distinct()
+    theirs = committed.select(key.suspicion().alias(SUSPECT))
+    return twice.unionByName(theirs.join(ours, SUSPECT, "left_semi"))
 
 
-def losers(batch: DataFrame, committed: DataFrame | None, suspected: DataFrame) -> DataFrame:
+def losers(batch: DataFrame, committed: DataFrame | None, key: DuplicateKey, suspected: DataFrame) -> DataFrame:
     """The numbers of the batch's rows that are duplicates: of a committed row, else of an earlier row of the batch."""
-    from pyspark.sql import Window
 
-    ours = batch.join(suspected, SUSPECT, "left_semi").select(SEQ, KEY, F.lit(1).alias("ours"))
+    def suspicious(frame: DataFrame, *, ours: bool) -> DataFrame:
+        keyed = frame.select(SEQ, key.exact().alias(KEY), key.suspicion().alias(SUSPECT), F.lit(ours).alias("ours"))
+        return keyed.join(suspected, SUSPECT, "left_semi")
+
+    rows = suspicious(batch, ours=True)
     if committed is not None:
-        theirs = committed.join(suspected, SUSPECT, "left_semi").select(SEQ, KEY, F.lit(0).alias("ours"))
-        ours = ours.unionByName(theirs)
+        rows = rows.unionByName(suspicious(committed, ours=False))
     first = Window.partitionBy(KEY).orderBy("ours", SEQ)
-    ranked = ours.withColumn("place", F.row_number().over(first))
-    return ranked.where((F.col("ours") == 1) & (F.col("place") > 1)).select(SEQ)
+    ranked = rows.withColumn("place", F.row_number().over(first))
+    return ranked.where(F.col("ours") & (F.col("place") > 1)).select(SEQ)
+
+
+def fingerprint(event_time: str | None) -> Transform:
+    """One row that is the same for the same numbers, content ids, segments and event times, in any order."""
+    fixed = [F.col(name) for name in (SEQ, CONTENT_ID, SEGMENT, *([quoted(event_time)] if event_time else []))]
+    return lambda frame: frame.agg(
+        F.count(F.lit(1)), F.sum(F.xxhash64(*fixed).cast("decimal(38,0)")), F.countDistinct(SEQ)
+    )
 
 
 def checksum_part() -> Column:
