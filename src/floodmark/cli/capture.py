@@ -107,13 +107,14 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
 def _so_far(report: CaptureReport) -> str:
     parts = [f"Stored {report.rows:,} rows of {report.dataset}."]
     for name, count in (
-        ("Do not fit, held for quarantine", report.quarantined),
+        ("Quarantined", report.quarantined),
         ("Refused", report.refused),
         ("Not JSON objects", report.malformed),
-        ("Read to line", report.lines),
     ):
         if count:
             parts.append(f"{name}: {count:,}.")
+    if report.lines:
+        parts.append(f"Read to line {report.lines:,}.")
     return " ".join(parts)
 
 

@@ -32,9 +32,6 @@ def quarantine() -> None:
 def list_(dataset: str | None, as_json: bool) -> None:
     """List what is held, of DATASET or of all datasets, oldest first.
 
-    Captured rows are judged for good when they are sealed, which flush does: what was captured since then is not in
-    the list yet.
-
     \b
     Examples:
       floodmark quarantine list
@@ -42,9 +39,6 @@ def list_(dataset: str | None, as_json: bool) -> None:
     """
     with open_store() as store:
         entries = _held(store, dataset)
-        unsealed = [
-            item.name for item in store.status().datasets if dataset in (None, item.name) and item.spool.landing_bytes
-        ]
     if as_json:
         print_json(entries)
     elif entries:
@@ -54,8 +48,6 @@ def list_(dataset: str | None, as_json: bool) -> None:
         )
     else:
         click.echo("Nothing is held.")
-    if unsealed:
-        note(f"Not looked at yet: rows captured since the last flush of {', '.join(unsealed)}.")
 
 
 @quarantine.command()

@@ -1,0 +1,217 @@
+"""Rows in by `capture`, out by `read`: nothing lost on the way, nothing twice, bad lines told and left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cli_input import lines
+
+from floodmark.errors import SpoolFull
+from floodmark.sequence import Cursor
+from floodmark.store import Store
+
+
+def order(number: int, **more: object) -> dict[str, object]:
+    return {"id": f"o{number}", "total": number, **more}
+
+
+def test_what_is_captured_from_standard_input_is_read_back_line_by_line(shop):
+    sent = [order(n, note="déjà ✓", meta={"k": [1, None, {"x": 2.5}]}) for n in range(3)]
+    done = shop("capture", "orders", "-", stdin=lines(*sent))
+    assert (done.code, done.out) == (0, "Stored 3 rows of orders. Read to line 3.\n")
+    assert shop("flush").code == 0
+    assert shop("read", "orders", "--columns", "id,total,note,meta").rows == sent
+
+
+def test_a_malformed_line_is_told_with_its_number_and_the_others_are_stored(shop):
+    content = lines(order(1)) + b"not json\n\n[1, 2]\n" + lines(order(2)) + b'{"id": "torn'
+    done = shop("capture", "orders", stdin=content)
+    assert done.code == 1
+    assert "Line 2: not JSON" in done.err
+    assert "Line 4: not an object but a list." in done.err
+    assert "Line 6: not JSON" in done.err
+    assert "Stored 2 rows of orders. Not JSON objects: 3." in done.out
+    assert "Traceback" not in done.err
+
+
+def test_a_row_with_an_impossible_column_is_refused_alone(shop):
+    rows = [order(n) for n in range(1, 8)] + [order(8, _ingest_seq=1)] + [order(n) for n in range(9, 12)]
+    done = shop("capture", "orders", "--json", stdin=lines(*rows))
+    assert done.code == 1
+    assert (done.json["rows"], done.json["refused"], done.json["lines"]) == (10, 1, 11)
+    assert "Line 8: refused. The column name '_ingest_seq'" in done.err
+
+
+def test_rows_none_of_which_fits_are_refused_as_one_and_the_next_batch_goes_on(shop):
+    rows = [order(1, total="x"), order(2, total="y"), order(3), order(4)]
+    done = shop("capture", "orders", "--batch-rows", "2", "--json", stdin=lines(*rows))
+    assert done.code == 1
+    assert (done.json["rows"], done.json["refused"]) == (2, 2)
+    assert done.json["problems"][0].startswith("Lines 1 to 2: refused.")
+
+
+def test_a_thousand_bad_lines_are_counted_and_only_the_first_printed(shop):
+    done = shop("capture", "orders", stdin=b"x\n" * 1000)
+    assert done.code == 1
+    assert done.err.count("not JSON") == 20
+    assert "Not JSON objects: 1,000." in done.out
+
+
+def test_when_the_spool_is_full_the_command_says_how_far_it_got(shop, monkeypatch):
+    real, calls = Store.capture, []
+
+    def fills_up(self, dataset, rows):
+        calls.append(rows)
+        if len(calls) == 3:
+            raise SpoolFull("The spool is full.", hint="Flush.")
+        return real(self, dataset, rows)
+
+    monkeypatch.setattr(Store, "capture", fills_up)
+    done = shop("capture", "orders", "--batch-rows", "2", stdin=lines(*[order(n) for n in range(10)]))
+    assert done.code == 1
+    assert done.err == "Stopped: Stored 4 rows of orders. Read to line 4.\nError: The spool is full.\nTry:   Flush.\n"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_typed_files_are_taken_by_their_ending(shop, tmp_path: Path, kind: str):
+    table = pa.table({"id": ["007", "008"], "total": pa.array([7, None], pa.int64())})
+    path = tmp_path / f"rows.{kind}"
+    if kind == "csv":
+        path.write_text("id,total\n007,7\n008,\n")
+        shop("dataset", "add", "orders", "--identity", "id", "--column", "total:long")
+        shop("capture", "orders", stdin=lines({"id": "first"}))  # id is a text from now on: 007 keeps its zeros
+    elif kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    done = shop("capture", "orders", str(path))
+    assert (done.code, done.out) == (0, "Stored 2 rows of orders.\n")
+    shop("flush")
+    assert [row for row in shop("read", "orders", "--columns", "id,total").rows if row["id"] != "first"] == [
+        {"id": "007", "total": 7},
+        {"id": "008", "total": None},
+    ]
+
+
+def test_a_file_of_another_kind_is_an_error_and_not_a_traceback(shop, tmp_path: Path):
+    path = tmp_path / "rows.parquet"
+    path.write_text("not parquet")
+    done = shop("capture", "orders", str(path))
+    assert done.code == 1
+    assert "cannot be read as parquet" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_file_that_is_not_there_and_a_dataset_that_is_not_there_are_told(shop, tmp_path: Path):
+    assert shop("capture", "orders", str(tmp_path / "none.jsonl")).code == 2
+    unknown = shop("capture", "nope", stdin=lines(order(1)))
+    assert unknown.code == 1
+    assert "There is no dataset 'nope'" in unknown.err
+
+
+# ── read ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ids(outcome) -> list[str]:
+    return [row["id"] for row in outcome.rows]
+
+
+def test_reading_since_the_printed_cursor_gives_exactly_what_came_later(shop):
+    shop("capture", "orders", stdin=lines(order(1), order(2)))
+    shop("flush")
+    first = shop("read", "orders")
+    assert ids(first) == ["o1", "o2"]
+    shop("capture", "orders", stdin=lines(order(2), order(3)))
+    shop("flush")
+    later = shop("read", "orders", "--since", first.cursor)
+    assert ids(later) == ["o3"]
+    assert ids(shop("read", "orders", "--since", later.cursor)) == []
+    assert ids(shop("read", "orders", "--until", first.cursor)) == ["o1", "o2"]
+
+
+def test_a_cursor_file_moves_on_by_itself_and_only_after_the_rows_were_written(shop, tmp_path: Path, monkeypatch):
+    file = tmp_path / "orders.cursor"
+    shop("capture", "orders", stdin=lines(order(1)))
+    shop("flush")
+    assert ids(shop("read", "orders", "--cursor-file", str(file))) == ["o1"]
+    stored = file.read_text()
+    shop("capture", "orders", stdin=lines(order(2)))
+    shop("flush")
+    with monkeypatch.context() as patch:
+        patch.setattr("floodmark.cli.rowtext.JsonLines.finish", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+        failed = shop("read", "orders", "--cursor-file", str(file))
+    assert failed.code == 1
+    assert file.read_text() == stored
+    assert ids(shop("read", "orders", "--cursor-file", str(file))) == ["o2"]
+    assert ids(shop("read", "orders", "--cursor-file", str(file))) == []
+
+
+def test_a_limited_read_resumes_where_it_stopped(shop):
+    shop("capture", "orders", stdin=lines(*[order(n) for n in range(7)]))
+    shop("flush")
+    seen: list[str] = []
+    options: list[str] = []
+    for _ in range(4):
+        part = shop("read", "orders", "--limit", "2", *options)
+        seen += ids(part)
+        options = ["--since", part.cursor]
+    assert seen == [f"o{n}" for n in range(7)]
+
+
+def test_limit_and_until_together_end_at_the_nearer(shop):
+    shop("capture", "orders", stdin=lines(*[order(n) for n in range(4)]))
+    shop("flush")
+    middle = shop("read", "orders", "--limit", "2").cursor
+    assert ids(shop("read", "orders", "--until", middle, "--limit", "3")) == ["o0", "o1"]
+    assert ids(shop("read", "orders", "--until", middle, "--limit", "1")) == ["o0"]
+    assert ids(shop("read", "orders", "--since", middle, "--until", middle)) == []
+
+
+def test_an_empty_dataset_hands_out_a_cursor_from_which_everything_comes(shop):
+    empty = shop("read", "orders")
+    assert empty.rows == []
+    shop("capture", "orders", stdin=lines(order(1)))
+    shop("flush")
+    assert ids(shop("read", "orders", "--since", empty.cursor)) == ["o1"]
+
+
+def test_cursors_that_are_not_for_this_reading_are_refused(shop):
+    shop("capture", "orders", stdin=lines(order(1)))
+    shop("flush")
+    cursor = Cursor.parse(shop("read", "orders").cursor)
+    foreign = Cursor("another", cursor.dataset, cursor.partition, cursor.seq)
+    future = Cursor(cursor.store_id, cursor.dataset, cursor.partition, cursor.seq + 1)
+    for bad in ("nonsense", str(foreign), str(future)):
+        for option in ("--since", "--until"):
+            done = shop("read", "orders", option, bad)
+            assert (done.code, done.out) == (1, ""), (option, bad)
+            assert done.err.startswith("Error: ")
+
+
+def test_csv_and_table_show_the_same_rows(shop):
+    shop("capture", "orders", stdin=lines(order(1, tags=["a", "b"]), {"id": 'say "hi"', "total": None}))
+    shop("flush")
+    columns = ("--columns", "id,total,tags")
+    assert shop("read", "orders", *columns, "--format", "csv").out == (
+        'id,total,tags\no1,1,"[""a"",""b""]"\n"say ""hi""",,\n'
+    )
+    table = shop("read", "orders", *columns, "--format", "table").out.splitlines()
+    assert [line.split() for line in table] == [["id", "total", "tags"], ["o1", "1", '["a","b"]'], ["say", '"hi"']]
+
+
+def test_numbers_that_json_has_no_form_for_come_out_as_the_text_that_goes_in(shop):
+    shop("dataset", "add", "readings", "--column", "value:double")
+    sent = [{"value": "NaN"}, {"value": "-Infinity"}, {"value": 1.5}]
+    shop("capture", "readings", stdin=lines(*sent))
+    shop("flush")
+    assert shop("read", "readings").rows == sent
+
+
+def test_an_unknown_column_is_told(shop):
+    done = shop("read", "orders", "--columns", "id,nope")
+    assert done.code == 1
+    assert "no column" in done.err

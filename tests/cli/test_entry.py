@@ -1,0 +1,170 @@
+"""Start-up and the way out: light help, no JVM where none is needed, one sentence and one code for every failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from floodmark.cli.entry import run
+from floodmark.cli.group import COMMANDS, app
+from floodmark.errors import Corrupt, Retryable
+from floodmark.store import Store
+
+FLOODMARK = [sys.executable, "-m", "floodmark.cli"]
+HEAVY = ("pyarrow", "sqlalchemy", "pyspark", "pyiceberg", "rich", "orjson", "msgspec")
+
+
+def modules_after(*arguments: str) -> set[str]:
+    program = (
+        "import sys; from floodmark.cli.entry import run; run(sys.argv[1:]); "
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("capture", "--help"), ("read", "--help")])
+def test_help_imports_no_data_library(arguments):
+    assert modules_after(*arguments).isdisjoint(HEAVY)
+
+
+def test_help_answers_in_well_under_half_a_second():
+    def cpu_seconds() -> float:
+        before = os.times()
+        subprocess.run([*FLOODMARK, "--help"], capture_output=True, check=True)
+        after = os.times()
+        return after.children_user - before.children_user + after.children_system - before.children_system
+
+    # The processor's time, not the clock's: a busy machine must not fail it. The best of three: a cold disk neither.
+    assert min(cpu_seconds() for _ in range(3)) < 0.4
+
+
+def test_the_list_of_verbs_says_what_each_command_says_of_itself():
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        assert command is not None
+        assert (command.help or "").strip(), name
+        assert COMMANDS[name][1].endswith(".")
+
+
+def test_every_command_has_an_example_in_its_help():
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        leaves = command.commands.values() if isinstance(command, click.Group) else [command]
+        for leaf in leaves:
+            assert "Example" in (leaf.help or ""), f"{name} {leaf.name}"
+
+
+def test_init_dataset_capture_status_and_quarantine_start_no_jvm(tmp_path: Path):
+    environment = {
+        "PATH": "/nowhere",
+        "JAVA_HOME": "/nowhere",
+        "HOME": str(tmp_path),
+        "FLOODMARK_STORE": str(tmp_path / "store"),
+    }
+
+    def call(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*FLOODMARK, *arguments], env=environment, input=stdin, capture_output=True, check=False)
+
+    for arguments, stdin in (
+        (("init",), b""),
+        (("dataset", "add", "orders", "--identity", "id"), b""),
+        (("dataset", "list"), b""),
+        (("capture", "orders", "-"), b'{"id": 1}\n'),
+        (("status",), b""),
+        (("quarantine", "list"), b""),
+    ):
+        done = call(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr.decode()
+
+    flush = call("flush")
+    assert flush.returncode == 1
+    assert b"Error: JAVA_HOME is /nowhere" in flush.stderr
+    assert b"Try:   " in flush.stderr
+    assert b"Traceback" not in flush.stderr
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(_self):
+        raise error
+
+    monkeypatch.setattr(Store, "status", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (Retryable("It is busy.", hint="Wait."), 1, "Error: It is busy.\nTry:   Wait.\n"),
+        (Retryable("It is busy."), 1, "Error: It is busy.\n"),
+        (Corrupt("It contradicts itself.", hint="Look."), 3, "Error: It contradicts itself.\nTry:   Look.\n"),
+        (
+            ZeroDivisionError("by zero\nand more"),
+            1,
+            (
+                "Error: Something unexpected happened (ZeroDivisionError: by zero).\n"
+                "Try:   Run it again with FLOODMARK_TRACEBACK=1 to see where, and report that.\n"
+            ),
+        ),
+        (KeyboardInterrupt(), 130, "Interrupted. What was acknowledged is safe.\n"),
+    ],
+)
+def test_a_failure_ends_as_a_sentence_and_a_code(shop, monkeypatch, error, code, text):
+    failing_with(monkeypatch, error)
+    done = shop("status")
+    assert (done.code, done.out, done.err.lstrip("\n")) == (code, "", text)
+
+
+def test_the_traceback_is_there_for_those_who_ask(shop, monkeypatch):
+    failing_with(monkeypatch, ZeroDivisionError("by zero"))
+    monkeypatch.setenv("FLOODMARK_TRACEBACK", "1")
+    done = shop("status")
+    assert done.code == 1
+    assert "Traceback (most recent call last)" in done.err
+
+
+def test_an_unknown_verb_or_option_is_a_usage_error(cli):
+    for arguments in (["bogus"], ["status", "--bogus"], ["capture"], ["read", "x", "--limit", "0"]):
+        assert cli(*arguments).code == 2
+
+
+def test_since_and_cursor_file_exclude_each_other(shop, tmp_path: Path):
+    assert shop("read", "orders", "--since", "x", "--cursor-file", str(tmp_path / "c")).code == 2
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly_and_without_success(tmp_path: Path):
+    program = (
+        "import sys\n"
+        "from floodmark.cli import group\n"
+        "from floodmark.cli.entry import run\n"
+        "import click\n"
+        "@click.command()\n"
+        "def status():\n"
+        "    for _ in range(100_000):\n"
+        "        sys.stdout.buffer.write(b'x' * 100 + b'\\n')\n"
+        "group.LazyGroup.get_command = lambda *_: status\n"
+        "sys.exit(run(['status']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert (process.returncode, said) == (1, "")
+
+
+def test_the_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch, capfd):
+    monkeypatch.setenv("FLOODMARK_STORE", str(tmp_path / "elsewhere"))
+    assert run(["init"]) == 0
+    assert run(["status"]) == 0
+    assert str(tmp_path / "elsewhere") in capfd.readouterr().out
