@@ -26,16 +26,14 @@ def dataset_frame(
 ) -> DataFrame:
     """The rows of one snapshot, as users see them. A dataset without any commit is empty, with its columns."""
     if snapshot is None:
-        ddl = ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in schema)
-        return lake.spark.createDataFrame([], ddl or "_ int").select(*[quoted(name) for name in columns])
+        return lake.spark.range(0).selectExpr(*[_null(schema, name) for name in columns])
     frame = lake.frame(table, snapshot=snapshot)
     if within is not None:
         frame = frame.transform(rows_within(within))
     known = set(frame.columns)
     # A column that was declared after the last commit is not in the table yet: it is null everywhere.
-    return frame.selectExpr(
-        *[
-            quoted(name) if name in known else f"cast(null as {spark_type(schema.column(name).type)}) as {quoted(name)}"
-            for name in columns
-        ]
-    )
+    return frame.selectExpr(*[quoted(name) if name in known else _null(schema, name) for name in columns])
+
+
+def _null(schema: Schema, name: str) -> str:
+    return f"cast(null as {spark_type(schema.column(name).type)}) as {quoted(name)}"

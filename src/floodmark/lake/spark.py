@@ -198,12 +198,20 @@ class SparkLake:
             raise AppendRefused(f"Another append to {request.table!r} came before block {request.range}.")
 
     def _stamped(self, request: Append) -> DataFrame:
+        import pyarrow as pa
+
         from floodmark.lake.transforms import stamp
 
         paths = [segment.path for segment in request.segments]
         segments = self.spark.read.schema(segment_ddl(request.schema)).parquet(*paths)
+        # From Arrow: a list of tuples would be converted by Python workers, and starting those costs a second.
         offsets = self.spark.createDataFrame(
-            [(segment.id, segment.offset) for segment in request.segments], f"{SEGMENT} bigint, at bigint"
+            pa.table(
+                {
+                    SEGMENT: pa.array([segment.id for segment in request.segments], pa.int64()),
+                    "at": pa.array([segment.offset for segment in request.segments], pa.int64()),
+                }
+            )
         )
         return segments.transform(stamp(request.range, offsets, request.schema))
 
