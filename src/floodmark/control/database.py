@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -139,7 +140,7 @@ def _engine(url: URL) -> Engine:
     def configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver must not open transactions of its own
         cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _use_write_ahead_log(cursor)
         cursor.execute("PRAGMA synchronous=FULL")  # a commit that was answered survives a power loss
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
@@ -152,6 +153,19 @@ def _engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """Alone of all statements this one does not wait for others who do the same to a new file."""
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or attempt == ATTEMPTS_MAX - 1:
+                raise
+            _spread(attempt)
+        else:
+            return
 
 
 def _spread(attempt: int) -> None:
@@ -194,7 +208,8 @@ def migrate(database: Database) -> None:
             )
         for script in scripts[version:]:
             for statement in script:
-                connection.exec_driver_sql(statement)
+                # Without parameters, so that no driver looks for a placeholder in a statement that holds a `%`.
+                connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
         connection.execute(meta.update().where(meta.c.name == "schema_version").values(value=str(len(scripts))))
 
     try:

@@ -1,0 +1,33 @@
+"""What the contract suites run on: every implementation of a contract, each test on a fresh one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from floodmark.control.database import Database, migrate
+from postgres import postgres_server  # noqa: F401 - a fixture
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)], scope="session")
+def dialect(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, dialect: str, tmp_path: Path) -> str:
+    """The URL of an empty control database: a file, or a schema on a real server."""
+    if dialect == "sqlite":
+        return f"sqlite:///{tmp_path / 'control.db'}"
+    return request.getfixturevalue("postgres_server").create_schema()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A control database with its tables."""
+    made = Database(database_url)
+    migrate(made)
+    yield made
+    made.close()
