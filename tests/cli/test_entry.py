@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ import pytest
 from floodmark.cli.entry import run
 from floodmark.cli.group import COMMANDS, app
 from floodmark.errors import Corrupt, Retryable
-from floodmark.store import Store
+from floodmark.store import Store, init
 
 FLOODMARK = [sys.executable, "-m", "floodmark.cli"]
 HEAVY = ("pyarrow", "sqlalchemy", "pyspark", "pyiceberg", "rich", "orjson", "msgspec")
@@ -89,6 +90,25 @@ def test_init_dataset_capture_status_and_quarantine_start_no_jvm(tmp_path: Path)
     assert b"Error: JAVA_HOME is /nowhere" in flush.stderr
     assert b"Try:   " in flush.stderr
     assert b"Traceback" not in flush.stderr
+
+
+def test_a_pipe_that_pauses_has_its_rows_stored(tmp_path: Path):
+    """A quiet source must not keep its last rows waiting in memory for a batch to fill."""
+    store = init(tmp_path / "store")
+    store.add_dataset("orders")
+    command = [*FLOODMARK, "-s", str(tmp_path / "store"), "capture", "orders", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"id": 1}\n{"id": 2}\n{"id": ')
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while not store.status().datasets[0].spool.landing_bytes:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        out, _ = process.communicate(b"3}")
+    assert out == b"Stored 3 rows of orders. Read to line 3.\n"
+    store.close()
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import select
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROBLEMS_SHOWN_MAX = 20
 """More than this many problems are counted, not printed: the first ones tell what is wrong."""
+
+CHUNK_BYTES = 1 << 20
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -72,7 +74,8 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
     """Store rows of DATASET from a file, or from standard input.
 
     The input is JSON lines: one object per line. CSV, Parquet and Arrow files are taken too. Rows are durable when
-    they are counted; nothing waits for Spark. They become visible with the next flush.
+    they are counted, and a pipe that pauses has all it sent stored; nothing waits for Spark. They become visible with
+    the next flush.
 
     A line that is not a JSON object is reported with its number and left out; the exit code is 1 then. A row that
     does not fit the dataset goes to quarantine.
@@ -121,31 +124,61 @@ def _so_far(report: CaptureReport) -> str:
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _capture_lines(store: Store, lines: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
-    objects = _objects(lines, report)
-    while batch := list(itertools.islice(objects, batch_rows)):
-        numbers = [number for number, _ in batch]
-        _store(store, [row for _, row in batch], numbers, report)
-        report.lines = numbers[-1]
+def _capture_lines(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
+    """A batch goes when it is full, and when the input pauses: nobody waits for the next line of a quiet pipe."""
+    numbers: list[int] = []
+    rows: list[dict[str, Any]] = []
+    for number, line in _numbered_lines(file):
+        row = None if line is None else _object(number, line, report)
+        if row is not None:
+            numbers.append(number)
+            rows.append(row)
+        if rows and (line is None or len(rows) >= batch_rows):
+            _store(store, rows, numbers, report)
+            numbers, rows = [], []
+        report.lines = number if not rows else report.lines
 
 
-def _objects(lines: IO[bytes], report: CaptureReport) -> Iterator[tuple[int, dict[str, Any]]]:
+def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """The lines with their numbers; None where the input pauses, and once at its end."""
+    rest, number = b"", 0
+    while chunk := file.read1(CHUNK_BYTES):  # type: ignore[attr-defined]  # every binary file of ours has it
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            number += 1
+            yield number, line
+        if not _has_more(file):
+            yield number, None
+    if rest:
+        number += 1
+        yield number, rest
+    yield number, None
+
+
+def _has_more(file: IO[bytes]) -> bool:
+    """Whether reading on would not wait; what cannot be asked (a file in memory) never waits."""
+    try:
+        return bool(select.select([file], [], [], 0)[0])
+    except (OSError, ValueError, TypeError):
+        return True
+
+
+def _object(number: int, line: bytes, report: CaptureReport) -> dict[str, Any] | None:
     import orjson
 
-    for number, line in enumerate(lines, 1):
-        if line.isspace():
-            continue
-        try:
-            row = orjson.loads(line)
-        except ValueError as error:
-            report.malformed += 1
-            report.problem(f"Line {number}: not JSON ({error}).")
-            continue
-        if type(row) is not dict:
-            report.malformed += 1
-            report.problem(f"Line {number}: not an object but a {type(row).__name__}.")
-            continue
-        yield number, row
+    if not line or line.isspace():
+        return None
+    try:
+        row = orjson.loads(line)
+    except ValueError as error:
+        report.malformed += 1
+        report.problem(f"Line {number}: not JSON ({error}).")
+        return None
+    if type(row) is not dict:
+        report.malformed += 1
+        report.problem(f"Line {number}: not an object but a {type(row).__name__}.")
+        return None
+    return row
 
 
 def _store(store: Store, rows: list[dict[str, Any]], numbers: list[int], report: CaptureReport) -> None:
