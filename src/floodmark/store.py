@@ -19,6 +19,7 @@ from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.errors import DatasetExists, Permanent, SchemaConflict, StoreExists
+from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
@@ -35,6 +36,8 @@ from floodmark.status import Status, read_status
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from floodmark.eventlog import EventLog
 
 CONTROL_FILE = "control.db"
 
@@ -77,6 +80,7 @@ class Store:
             limits=BatchLimits(settings.flush.rows_max, settings.flush.bytes_max, settings.flush.segments_max),
             patience_seconds=settings.flush.patience_seconds,
         )
+        self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
         self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
 
@@ -120,17 +124,17 @@ class Store:
             name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
         )
 
-        def work(connection: Connection) -> None:
-            old = dataset_records.find(connection, name)
-            if old is None:
-                dataset_records.insert(connection, new, now=self._clock.now())
-            elif not _declares_the_same(old, new):
-                raise DatasetExists(
-                    f"Dataset {name!r} exists and is declared differently.",
-                    hint="Identity, event time and partitions are fixed for a dataset's life; use another name.",
-                )
+        self._database.transact(lambda c: self._declare(c, new))
 
-        self._database.transact(work)
+    def _declare(self, connection: Connection, new: Dataset, *, only_if_absent: bool = False) -> None:
+        old = dataset_records.find(connection, new.name)
+        if old is None:
+            dataset_records.insert(connection, new, now=self._clock.now())
+        elif not only_if_absent and not _declares_the_same(old, new):
+            raise DatasetExists(
+                f"Dataset {new.name!r} exists and is declared differently.",
+                hint="Identity, event time and partitions are fixed for a dataset's life; use another name.",
+            )
 
     def datasets(self) -> list[Dataset]:
         """The declared datasets, by name."""
@@ -145,6 +149,20 @@ class Store:
         quarantine, and the receipt counts them.
         """
         return self._capture.capture(dataset, rows)
+
+    def feed(self, dataset: str, log: EventLog | str | Path) -> FeedReport:
+        """Take in every event that has arrived in an event log since the last time, each exactly once.
+
+        The dataset is declared by the first feeding. From there its rows are like any others.
+        """
+        from floodmark.eventlog import EventLog
+
+        new = event_dataset(check_dataset_name(dataset))
+        self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
+        if isinstance(log, EventLog):
+            return self._feed.feed(dataset, log)
+        with EventLog.open(log) as opened:
+            return self._feed.feed(dataset, opened)
 
     def seal(self, dataset: str) -> SealReport:
         """Turn the landing log into registered segments. Flush does this by itself."""

@@ -2,7 +2,7 @@
 
 from floodmark.eventlog.forks import Branch, Fork, IdentityConflict, StreamFork
 from floodmark.eventlog.fsck import FsckReport, Problem
-from floodmark.eventlog.log import Appended, EventLog
+from floodmark.eventlog.log import EventLog
 from floodmark.eventlog.projection import CatchUp, Projection, QuarantinedEvent, Runner, RunReport, projection
 from floodmark.eventlog.reading import Filter
 from floodmark.eventlog.reconcile import ReconcileReport, Unresolvable
@@ -10,6 +10,7 @@ from floodmark.eventlog.status import Dangling, OpenFork, Status
 from floodmark.eventlog.targets import FileTarget, SqliteTarget, SqlTarget
 from floodmark.eventlog.transactions import Event, RecordedEvent
 from floodmark.eventlog.view import IntegrityFailure
+from floodmark.eventlog.writer import Appended
 
 __all__ = [
     "Appended",

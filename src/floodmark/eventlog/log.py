@@ -1,51 +1,40 @@
 """The event log: one handle on one directory.
 
-It ties together what knows nothing of each other: the files (`view`), the numbering (`ingestion`), the lock
-(`writing`), reading and reconciling.
+It ties together what knows nothing of each other, and owns no logic of its own: the files (`view`), the numbering
+(`ingestion`), writing (`writer`), reading and reconciling.
 
 Transitions
-    open        load the index, read what it does not cover, number what is new
-    append      lock → catch up → check versions → write the file (E9) → number its events
-    refresh     lock → catch up; read-only: look again without numbering
-    reconcile   per fork: ask the resolver → lock → write the merge
-    close       write the index
+    open        load the index, read what it does not cover; `writer` numbers what is new
+    append      `writer`: lock → catch up → check versions → write the file → number its events
+    refresh     `writer`: lock → catch up; read-only: look again without numbering
+    reconcile   per fork: ask the resolver → `writer`: lock → write the merge
+    close       `writer`: write the index
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
 from floodmark.clock import Clock, SystemClock
-from floodmark.errors import LogClosed, LogMissing, LogReadOnly, Permanent, ReplicaIdentityConflict, VersionConflict
-from floodmark.eventlog import fsck, git, replica
+from floodmark.errors import LogClosed, LogMissing, LogReadOnly
+from floodmark.eventlog import fsck, replica
 from floodmark.eventlog.directory import EventsDirectory
-from floodmark.eventlog.forks import Fork, StreamFork, find_branches, find_forks, identity_conflicts
+from floodmark.eventlog.forks import Fork, StreamFork, find_branches, find_forks
 from floodmark.eventlog.history import History
-from floodmark.eventlog.identifiers import new_identifier, timestamp
+from floodmark.eventlog.identifiers import new_identifier
 from floodmark.eventlog.ingestion import IngestionLog
 from floodmark.eventlog.reading import EventReader, Filter, numbered_places, seq_after, unnumbered_places
-from floodmark.eventlog.reconcile import ReconcileReport, Refusals, Resolver, Unresolvable, answer_of, merge_parents
+from floodmark.eventlog.reconcile import ReconcileReport, Refusals, Resolver, Unresolvable, answer_of
 from floodmark.eventlog.snapshots import Snapshot, Snapshots
 from floodmark.eventlog.status import Status, fork_key, make_status, with_reason
-from floodmark.eventlog.transactions import Decision, Event, EventKey, RecordedEvent, Transaction, encode
+from floodmark.eventlog.transactions import Event, RecordedEvent
 from floodmark.eventlog.view import View
-from floodmark.eventlog.writing import WriterLock
-from floodmark.files import durable_write, make_directory
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What an append made: its transaction, its events' ids, and the versions that it left its streams at."""
-
-    transaction_id: str
-    event_ids: tuple[str, ...]
-    versions: Mapping[str, int]
+from floodmark.eventlog.writer import Appended, Writer
 
 
 class EventLog:
@@ -54,25 +43,24 @@ class EventLog:
     def __init__(self, root: Path, *, read_only: bool, sync: bool, clock: Clock, lock_wait_seconds_max: float) -> None:
         self.root = root
         self.read_only = read_only
-        self._sync = sync
-        self._clock = clock
         self._directory = EventsDirectory(root)
         self._view = View(self._directory, root / "index" / "transactions.index")
         self._reader = EventReader(self._directory)
         self._refusals = Refusals(root)
         self._snapshots = Snapshots(root)
-        self._own_conflict: ReplicaIdentityConflict | None = None
-        self._unnumbered = False
-        self._lock: WriterLock | None = None
+        self._writer: Writer | None = None
         if read_only:
-            self.replica_id = replica.stored_identity(root)
             self._view.load()
-            self._ingestion = self._open_ingestion()
+            self._unwritten = IngestionLog(
+                root,
+                replica=replica.stored_identity(root) or "",
+                read_only=True,
+                make_identity=lambda: new_identifier(clock.now()),
+            )
         else:
-            self._prepare()
-            self._lock = WriterLock(root, wait_seconds_max=lock_wait_seconds_max)
-            with self._lock.held():
-                self._open_for_writing()
+            self._writer = Writer(
+                root, self._view, self._directory, sync=sync, clock=clock, lock_wait_seconds_max=lock_wait_seconds_max
+            )
 
     @classmethod
     def open(
@@ -102,30 +90,6 @@ class EventLog:
             lock_wait_seconds_max=lock_wait_seconds_max,
         )
 
-    def _prepare(self) -> None:
-        make_directory(self.root)
-        for name in ("index", ".eventcore"):
-            make_directory(self.root / name)
-        self._directory.create()
-        git.write_if_absent(self.root)
-
-    def _open_for_writing(self) -> None:
-        self._directory.clear_staging()
-        self.replica_id = replica.stored_identity(self.root) or replica.new_identity(self.root, make=self._identifier)
-        self._view.load()
-        self._ingestion = self._open_ingestion()
-        self._number()
-        self._find_own_conflict()
-        self._keep_index()
-
-    def _open_ingestion(self) -> IngestionLog:
-        return IngestionLog(
-            self.root, replica=self.replica_id or "", read_only=self.read_only, make_identity=self._identifier
-        )
-
-    def _identifier(self) -> str:
-        return new_identifier(self._clock.now())
-
     # Writing
 
     def append(self, events: Iterable[Event], expected: Mapping[str, int] | None = None) -> Appended:
@@ -134,27 +98,23 @@ class EventLog:
         `expected` names versions that streams must be at, also of streams that were only read; otherwise
         `VersionConflict`, and nothing is written.
         """
-        wanted = list(events)
-        _check_events(wanted)
-        with self._writing():
-            self._check_versions(expected or {})
-            return self._write(wanted, parents=self.heads, read=tuple(expected or ()))
+        return self._writable().append(list(events), expected or {})
 
     def refresh(self) -> int:
         """See what git or other processes brought since; returns how many transactions are new."""
         before = len(self._view.history)
         if self.read_only:
             self._view.refresh()
-            self._ingestion.load()
-            self._reader.forget()
+            self._unwritten.load()
         else:
-            with self._writing(catch_up=True):
+            with self._writable().operation(catch_up=True):
                 pass
+        self._reader.forget()
         return len(self._view.history) - before
 
     def reconcile(self, resolver: Resolver) -> ReconcileReport:
         """Offer every open fork to the resolver, and write what it decides."""
-        self._writable()
+        writer = self._writable()
         resolved: list[str] = []
         declined: dict[str, Fork] = {}
         again = True
@@ -169,159 +129,38 @@ class EventLog:
                     self._refusals.remember(fork_key(parts), answer.reason)
                     declined[fork_key(parts)] = with_reason(fork, self._refusals.reasons)
                     continue
-                known = len(self._view.history)
-                with self._writing():
-                    if len(self._view.history) != known:
-                        # Files came in while the resolver was thinking: what it saw is not what is there.
-                        again = True
-                        break
-                    resolved.append(self._write_merge(fork, answer))
                 again = True
+                merge = writer.merge(fork, answer)
+                if merge is None:
+                    break
+                resolved.append(merge)
         return ReconcileReport(tuple(resolved), tuple(declined.values()))
 
     def take_new_identity(self) -> str:
         """Give this replica an identity of its own, after a conflict over the one it has."""
-        with self._writing():
-            self.replica_id = replica.new_identity(self.root, make=self._identifier)
-            self._ingestion.close()
-            self._ingestion = self._open_ingestion()
-            self._own_conflict = None
-        return self.replica_id
+        return self._writable().take_new_identity()
 
-    def _writable(self) -> WriterLock:
+    def restore_line_ends(self) -> int:
+        """Undo the conversion to CRLF that a checkout did; returns how many files it was."""
+        restored = self._writable().restore_line_ends()
+        self._reader.forget()
+        return restored
+
+    def _writable(self) -> Writer:
         if self.read_only:
             raise LogReadOnly(
                 f"The event log {self.root} was opened for reading only.", hint="Open it without read_only to write."
             )
-        if self._lock is None:
+        if self._writer is None:
             raise LogClosed(f"The event log {self.root} was closed.", hint="Open it again.")
-        return self._lock
-
-    def restore_line_ends(self) -> int:
-        """Undo the conversion to CRLF that a checkout did; returns how many files it was.
-
-        Not a change (E1): the bytes become what the hashes say they were.
-        """
-        with self._writing(catch_up=True):
-            files = [self.root / name for name in self._view.converted()]
-            for file in files:
-                durable_write(file, file.read_bytes().replace(b"\r\n", b"\n"))
-            self._catch_up()
-        return len(files)
-
-    @contextlib.contextmanager
-    def _writing(self, *, catch_up: bool = False) -> Iterator[None]:
-        with self._writable().held() as died:
-            moved = self._ingestion.changed_on_disk() or self._view.stamp != self._directory.stamp()
-            if catch_up or died or moved or self._unnumbered:
-                self._catch_up()
-            yield
-
-    def _catch_up(self) -> None:
-        if self._ingestion.changed_on_disk():
-            self._ingestion.load()
-        self._directory.create()
-        self._view.refresh()
-        self._reader.forget()
-        self._number()
-        self._find_own_conflict()
-        self._keep_index()
-
-    def _number(self) -> None:
-        """Give every event that has no number one, in canonical order; likewise those whose file is back (E8)."""
-        history, ingestion = self._view.history, self._ingestion
-        present = history.event_ids()
-        if not ingestion.absent and ingestion.event_ids() == present:
-            self._unnumbered = False
-            return
-        absent = set(ingestion.event_ids() - present)
-        returned = ingestion.absent & present
-        new = [
-            key.event_id
-            for _, _, key in history.event_keys()
-            if ingestion.seq(key.event_id) is None or key.event_id in returned
-        ]
-        ingestion.assign(list(dict.fromkeys(new)))
-        ingestion.sync()
-        ingestion.set_absent(absent)
-        self._unnumbered = False
-        if new:
-            ingestion.save_identity()
-
-    def _find_own_conflict(self) -> None:
-        assert self.replica_id is not None  # noqa: S101 - a log open for writing has one
-        found = identity_conflicts(self._view.history, replica=self.replica_id)
-        self._own_conflict = None
-        if found:
-            one, other = found[0].transactions
-            self._own_conflict = ReplicaIdentityConflict(
-                f"Transactions {one} and {other} are concurrent and both of replica {self.replica_id}: "
-                "two writers use one identity.",
-                hint="Everything stays readable. Run `floodmark log init --new-identity` here, then append again.",
-            )
-
-    def _keep_index(self) -> None:
-        if self._view.lags():
-            self._view.save_index()
-
-    def _check_versions(self, expected: Mapping[str, int]) -> None:
-        if self._own_conflict is not None:
-            raise self._own_conflict
-        for stream, version in sorted(expected.items()):
-            actual = self._view.history.version(stream)
-            if actual != version:
-                raise VersionConflict(
-                    f"Stream {stream!r} is at version {actual}, expected {version}; nothing was written.",
-                    hint="Read the stream again, decide again, and append with the version you saw.",
-                )
-
-    def _write_merge(self, fork: Fork, events: Sequence[Event]) -> str:
-        _check_events(events, allow_none=True)
-        self._check_versions({})
-        assert self.replica_id is not None  # noqa: S101 - a log open for writing has one
-        parents = merge_parents(self._view.history, fork, replica=self.replica_id)
-        return self._write(events, parents=parents, read=fork.streams, decides=fork.decisions).transaction_id
-
-    def _write(
-        self,
-        events: Sequence[Event],
-        *,
-        parents: tuple[str, ...],
-        read: tuple[str, ...],
-        decides: tuple[Decision, ...] = (),
-    ) -> Appended:
-        history = self._view.history
-        bases = {stream: history.version(stream) for stream in {*read, *(event.stream for event in events)}}
-        now = self._clock.now()
-        versions = dict(bases)
-        records: list[tuple[int, Event]] = []
-        for event in events:
-            versions[event.stream] += 1
-            records.append((versions[event.stream], event))
-        transaction = Transaction(
-            id=new_identifier(now),
-            replica=self.replica_id or "",
-            parents=parents,
-            created_at=timestamp(now),
-            bases=bases,
-            events=tuple(EventKey(new_identifier(now), event.stream, event.type) for event in events),
-            decides=decides,
-        )
-        content = encode(transaction, records)
-        self._writable().mark()
-        signature = self._directory.write(transaction.id, content, sync=self._sync)
-        self._view.add(transaction, signature)
-        event_ids = tuple(event.event_id for event in transaction.events)
-        try:
-            self._ingestion.assign(list(event_ids))
-        except OSError:
-            # The transaction is committed: saying otherwise would have it written twice. Its numbers follow
-            # with the next operation, before anybody is given a position.
-            self._unnumbered = True
-        self._keep_index()
-        return Appended(transaction.id, event_ids, {stream: history.version(stream) for stream in bases})
+        return self._writer
 
     # Reading
+
+    @property
+    def replica_id(self) -> str | None:
+        """Who writes here; None for a read-only log that nobody has written to at this place."""
+        return self._writer.replica_id if self._writer is not None else replica.stored_identity(self.root)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -335,7 +174,7 @@ class EventLog:
     @property
     def identity(self) -> str:
         """The identity of the local numbering: positions of another one mean nothing here (E7)."""
-        return self._ingestion.identity
+        return self.ingestion.identity
 
     @property
     def history(self) -> History:
@@ -345,7 +184,7 @@ class EventLog:
     @property
     def ingestion(self) -> IngestionLog:
         """The local numbering, for consumers of positions. Only the log writes it."""
-        return self._ingestion
+        return self._unwritten if self._writer is None else self._writer.ingestion
 
     def version(self, stream: str) -> int:
         return self._view.history.version(stream)
@@ -392,18 +231,17 @@ class EventLog:
 
         With `identity` this is all that a consumer needs to take each event exactly once.
         """
-        if self._unnumbered:
-            with self._writing():
-                pass
+        if self._writer is not None:
+            self._writer.number_pending()
         # E6: what follows hands out positions.
-        self._ingestion.sync()
+        self.ingestion.sync()
         start = seq_after(after, identity=self.identity)
-        places = numbered_places(self._view.history, self._ingestion, after=start, wanted=wanted or Filter())
+        places = numbered_places(self._view.history, self.ingestion, after=start, wanted=wanted or Filter())
         for seq, transaction_id, ordinal in places:
             yield self._event(transaction_id, ordinal, seq)
         if self.read_only:
             # What no writer has numbered yet is shown, but has no position that a reader could keep.
-            for transaction_id, ordinal in unnumbered_places(self._view.history, self._ingestion, wanted or Filter()):
+            for transaction_id, ordinal in unnumbered_places(self._view.history, self.ingestion, wanted or Filter()):
                 yield self._event(transaction_id, ordinal)
 
     def canonical_events(self) -> Iterator[RecordedEvent]:
@@ -423,8 +261,8 @@ class EventLog:
 
     def _event(self, transaction_id: str, ordinal: int, seq: int | None = None) -> RecordedEvent:
         if seq is None:
-            self._ingestion.sync()
-        return self._reader.event(self._view.history, self._ingestion, transaction_id, ordinal, seq)
+            self.ingestion.sync()
+        return self._reader.event(self._view.history, self.ingestion, transaction_id, ordinal, seq)
 
     def forks(self) -> list[Fork]:
         """Every open fork, with all that happened on each of its branches."""
@@ -451,25 +289,18 @@ class EventLog:
     def status(self) -> Status:
         """What is known to be wrong or open. It never raises because of what it reports."""
         return make_status(
-            self.root, self._view, self._ingestion, replica=self.replica_id, refusals=self._refusals.reasons
+            self.root, self._view, self.ingestion, replica=self.replica_id, refusals=self._refusals.reasons
         )
 
     def fsck(self) -> fsck.FsckReport:
         """Read every file again and check all that can be checked."""
-        return fsck.check(self.root, self._directory, self._view, self._ingestion)
+        return fsck.check(self.root, self._directory, self._view, self.ingestion)
 
     def close(self) -> None:
         """Write the index and let go of everything. The log may be opened again at once."""
-        if self._lock is None:
-            return
-        with contextlib.suppress(OSError), self._lock.held() as died:
-            if not died and not self._ingestion.changed_on_disk():
-                self._ingestion.save_identity()
-                self._view.save_index()
-        self._ingestion.close()
-        self._directory.close()
-        self._lock.close()
-        self._lock = None
+        if self._writer is not None:
+            self._unwritten = self._writer.close()
+            self._writer = None
 
     def __enter__(self) -> Self:
         return self
@@ -478,15 +309,3 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_events(events: Sequence[Event], *, allow_none: bool = False) -> None:
-    if not events and not allow_none:
-        raise Permanent("There is nothing to append.", hint="Give at least one event.")
-    for event in events:
-        if not isinstance(event.stream, str) or not event.stream or not isinstance(event.type, str) or not event.type:
-            raise Permanent(
-                f"An event needs a stream and a type, both of them text; this one has {event.stream!r} and "
-                f"{event.type!r}.",
-                hint='Write Event("account-1", {"amount": 5}, type="Deposited").',
-            )

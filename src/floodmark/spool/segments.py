@@ -114,9 +114,9 @@ class SegmentStore:
         held: Sequence[Held],
         also: Callable[[Connection], bool] | None,
     ) -> bool:
-        if not records.register(connection, id=id, content=content, lines=lines, step=step):
-            return False
         if also is not None and not also(connection):
+            return False  # another was first, and has the source's step with it
+        if not records.register(connection, id=id, content=content, lines=lines, step=step):
             raise _GivenUp
         quarantine.hold(connection, dataset.name, held, now=self.clock.now())
         return True

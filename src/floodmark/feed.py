@@ -1,0 +1,192 @@
+"""The event log as a source: each event becomes one row of a dataset, exactly once, in local-ingestion order.
+
+A step takes the next events, stores them as a segment and moves the source's position, all in one transaction, so a
+crash leaves the step either done or not begun. Positions belong to the log's local numbering: when that
+was rebuilt or copied (its identity differs), or the position no longer names the event it named, the log is read
+again from its beginning, and flush drops the events that are stored already: they have the same identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from floodmark.clock import Clock
+from floodmark.control import datasets, quarantine, sources
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.control.segments import SourceStep
+from floodmark.control.sources import Source
+from floodmark.errors import Retryable, SchemaConflict, UnserialisableValue
+from floodmark.rows import encode_envelope, fit, reasons_by_row
+from floodmark.schema import Schema
+from floodmark.spool.segments import SegmentStore
+
+if TYPE_CHECKING:
+    from floodmark.eventlog import EventLog, RecordedEvent
+
+STEP_EVENTS_MAX = 50_000
+RACES_MAX = 100
+IDENTITY = (("event_id",),)
+EVENT_TIME = "recorded_at"
+COLUMNS = {
+    "event_id": "string not null",
+    "recorded_at": "timestamp not null",
+    "stream_id": "string not null",
+    "stream_version": "long",
+    "event_type": "string",
+    "event_data": "json",
+    "metadata": "json",
+    "transaction_id": "string not null",
+    "transaction_depth": "long",
+    "transaction_created_at": "string",
+    "transaction_ordinal": "long",
+    "replica_id": "string",
+    "log_identity": "string",
+    "log_position": "long",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReport:
+    """What one feeding brought into the spool."""
+
+    dataset: str
+    events: int = 0
+    steps: int = 0
+    position: int = 0
+
+
+def event_dataset(name: str) -> Dataset:
+    """The dataset that event rows go to. `stream_version` and depth are as they were when the event arrived."""
+    return Dataset(name=name, identity=IDENTITY, event_time=EVENT_TIME, partition_by=(), schema=Schema.declare(COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Feeds a store's dataset from event logs."""
+
+    database: Database
+    segments: SegmentStore
+    clock: Clock
+
+    def feed(self, dataset: str, log: EventLog) -> FeedReport:
+        """Store every event that has arrived in the log since the last feeding."""
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        if declared.identity != IDENTITY or declared.event_time != EVENT_TIME:
+            raise SchemaConflict(
+                f"Dataset {dataset!r} is not declared for events.",
+                hint="Feed a dataset of its own: it is declared by the first feeding.",
+            )
+        log.refresh()
+        report = FeedReport(dataset)
+        for _ in range(RACES_MAX):
+            source = self._source(dataset, log)
+            for events in _steps(log.arrivals(_position(source)[0])):
+                position = _text(events[-1].seq, events[-1].event_id)
+                if not self._step(declared, log, source, events, position=position):
+                    break  # another process took this step: go on from where it got
+                source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
+                report = replace(
+                    report, events=report.events + len(events), steps=report.steps + 1, position=events[-1].seq or 0
+                )
+            else:
+                return report
+        raise Retryable(f"Other processes feed {dataset!r} from this log faster than this one can follow.")
+
+    def _source(self, dataset: str, log: EventLog) -> Source:
+        """Where to go on. A position that names another event than it did is not trusted: from the beginning, then."""
+        found = self.database.transact(
+            lambda c: sources.begin(c, id=f"eventlog:{log.identity}", dataset=dataset, position=_text(0, None))
+        )
+        seq, event_id = _position(found)
+        if seq and log.ingestion.entry_at(seq) != event_id:
+            return replace(found, position=_text(0, None))
+        return found
+
+    def _step(
+        self, declared: Dataset, log: EventLog, source: Source, events: list[RecordedEvent], *, position: str
+    ) -> bool:
+        rows = [_row(event, log.identity) for event in events]
+        values = [[row[name] for row in rows] for name in COLUMNS]
+        fitted = fit(declared.schema, list(COLUMNS), values, rows=len(rows))
+        held = [
+            Held(reason=f"event {events[row].event_id}: {reason}", payload=_payload(rows[row]))
+            for row, reason in reasons_by_row(fitted.misfits).items()
+        ]
+
+        def move(connection: Connection) -> bool:
+            return sources.advance(connection, source, position=position)
+
+        def pass_over(connection: Connection) -> bool:
+            moved = move(connection)
+            if moved:
+                quarantine.hold(connection, declared.name, held, now=self.clock.now())
+            return moved
+
+        if fitted.table.num_rows == 0:
+            return self.database.transact(pass_over)
+        step = SourceStep(source.id, source.next_ordinal)
+        return self.segments.add(declared, fitted.table, step=step, held=held, also=move)
+
+
+def _payload(row: dict[str, Any]) -> str:
+    """The row as an envelope; as plain text where it holds something that JSON cannot."""
+    try:
+        return encode_envelope(list(row), [[value] for value in row.values()], rows=1).decode()
+    except UnserialisableValue:
+        return repr(row)
+
+
+def _steps(arrivals: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+    numbered = (event for event in arrivals if event.seq is not None)
+    while events := list(itertools.islice(numbered, STEP_EVENTS_MAX)):
+        yield events
+
+
+def _row(event: RecordedEvent, identity: str) -> dict[str, Any]:
+    return {
+        "event_id": event.event_id,
+        "recorded_at": _instant(event.created_at),
+        "stream_id": event.stream,
+        "stream_version": event.version,
+        "event_type": event.type,
+        "event_data": event.data,
+        "metadata": event.metadata,
+        "transaction_id": event.transaction_id,
+        "transaction_depth": event.depth,
+        "transaction_created_at": event.created_at,
+        "transaction_ordinal": event.ordinal,
+        "replica_id": event.replica_id,
+        "log_identity": identity,
+        "log_position": event.seq,
+    }
+
+
+def _instant(created_at: str) -> datetime:
+    """The transaction's time to the microsecond; its exact text stands in `transaction_created_at`.
+
+    A text that is no time (nothing checks it in a foreign file) gives the epoch: the same for every replica.
+    """
+    head, dot, rest = created_at.partition(".")
+    digits = "".join(itertools.takewhile(str.isdigit, rest))
+    try:
+        return datetime.fromisoformat(f"{head}{dot}{digits[:6]}{rest[len(digits) :]}").astimezone(UTC)
+    except ValueError:
+        return datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _text(seq: int | None, event_id: str | None) -> str:
+    return json.dumps({"seq": seq or 0, "event_id": event_id})
+
+
+def _position(source: Source) -> tuple[int, str | None]:
+    found = json.loads(source.position)
+    return found["seq"], found["event_id"]
