@@ -1,0 +1,120 @@
+"""The event log: append, open, refresh and status at 1k, 10k and 50k transactions.
+
+One event per transaction, beside the figures that the Rust crate of this format reached on the same kind of
+machine (two cores). Run it with `python -m bench.eventlog`, or `python -m bench.eventlog 1000` for a quick look.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from floodmark.eventlog import Event, EventLog
+
+SIZES = (1_000, 10_000, 50_000)
+ARRIVING = 100
+SYNCED_APPENDS = 1_000
+REPEATS = 3
+
+CRATE = {
+    "append_with_fsync_per_second": [766, 1_592],
+    "append_without_fsync_per_second": [4_700, 8_500],
+    "open_seconds": {"1000": 0.022, "10000": 0.174, "50000": 0.905},
+    "status_seconds": {"1000": 17.0},
+}
+TARGETS = {"open_with_index_50000_seconds": 0.9, "status_10000_seconds": 1.0, "append_with_fsync_per_second": 766}
+
+
+def timed(action):
+    gc.collect()
+    started = time.perf_counter()
+    result = action()
+    return time.perf_counter() - started, result
+
+
+def fastest(action, *, prepare=lambda: None, finish=lambda _: None):
+    """The best of a few: noise only ever adds."""
+    times = []
+    for _ in range(REPEATS):
+        prepare()
+        seconds, result = timed(action)
+        finish(result)
+        times.append(seconds)
+    return min(times)
+
+
+def append_many(log, count):
+    for n in range(count):
+        log.append([Event(f"account-{n % 100}", {"amount": n, "text": "a deposit"})])
+
+
+def append_with_fsync(root):
+    rates = []
+    for repeat in range(REPEATS):
+        with EventLog.open(root / f"synced-{repeat}") as log:
+            seconds, _ = timed(lambda log=log: append_many(log, SYNCED_APPENDS // REPEATS))
+            rates.append(SYNCED_APPENDS // REPEATS / seconds)
+    return {"best": round(max(rates)), "median": round(statistics.median(rates))}
+
+
+def measure(root, size):
+    path = root / str(size)
+    log = EventLog.open(path, sync=False)
+    seconds, _ = timed(lambda: append_many(log, size))
+    log.close()
+    # Files as young as this are read again on purpose; a log in use is older.
+    time.sleep(0.1)
+    EventLog.open(path).close()
+    index = path / "index" / "transactions.index"
+    found = {
+        "append_without_fsync_per_second": round(size / seconds),
+        "open_with_index_seconds": fastest(lambda: EventLog.open(path), finish=lambda log: log.close()),
+        "open_read_only_seconds": fastest(lambda: EventLog.open(path, read_only=True)),
+        "open_cold_seconds": timed(lambda: (index.unlink(), EventLog.open(path))[1].close())[0],
+    }
+    with EventLog.open(path, sync=False) as log:
+        found["status_seconds"] = fastest(log.status)
+        found["read_events_per_second"] = round(size / timed(log.read_events)[0])
+        found[f"refresh_after_{ARRIVING}_arrive_seconds"] = refresh_after_merge(root, log)
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def refresh_after_merge(root, log):
+    """Another replica, with all our history, has written some more; its files arrive."""
+    other_root = root / "other"
+    shutil.copytree(log.root / "events", other_root / "events")
+    with EventLog.open(other_root, sync=False) as other:
+        append_many(other, ARRIVING)
+        append_many(log, ARRIVING)
+        for file in (other_root / "events").iterdir():
+            if not (log.root / "events" / file.name).exists():
+                shutil.copy(file, log.root / "events" / file.name)
+    shutil.rmtree(other_root)
+    seconds, arrived = timed(log.refresh)
+    if arrived != ARRIVING:
+        raise RuntimeError(f"{arrived} transactions arrived, not {ARRIVING}")
+    return seconds
+
+
+def run(sizes=SIZES) -> dict:
+    """All figures, with the crate's beside them."""
+    root = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
+    try:
+        return {
+            "append_with_fsync_per_second": append_with_fsync(root),
+            "sizes": {str(size): measure(root, size) for size in sizes},
+            "crate": CRATE,
+            "targets": TARGETS,
+        }
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(tuple(int(size) for size in sys.argv[1:]) or SIZES), indent=2))
