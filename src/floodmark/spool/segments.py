@@ -40,7 +40,7 @@ ROW_GROUP_ROWS = 128 * 1024
 
 
 class _GivenUp(Exception):
-    """What `also` had to do was done already: the whole registering transaction is rolled back."""
+    """Somebody else registered the segment: what `also` did in this transaction is rolled back with it."""
 
 
 @dataclass(frozen=True, slots=True)
