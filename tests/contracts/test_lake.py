@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.commit import Append, Base, BlockSegment, TableState, Verdict, verdict
-from floodmark.content import content_ids, partition_figures
+from floodmark.rows.content import content_ids, partition_figures
 from floodmark.errors import Corrupt, Retryable
 from floodmark.lake.memory import MemoryLake
 from floodmark.lake.table import Lake
@@ -566,6 +566,15 @@ def test_an_identity_column_that_the_base_has_not_yet_is_null_there(blocks: Bloc
     assert [row["name"] for row in blocks.rows()] == ["old", "by key"]
 
 
+def test_an_identity_column_that_was_widened_since_the_base_is_compared_by_value(blocks: Blocks) -> None:
+    blocks.identity = (("id",),)
+    blocks.schema = Schema.declare({"id": "int", "name": "string"})
+    blocks.commit([{"id": 1, "name": "narrow"}])
+    blocks.schema = SIMPLE
+    blocks.commit([{"id": 1, "name": "again"}, {"id": 2**40, "name": "wide"}])
+    assert [row["name"] for row in blocks.rows()] == ["narrow", "wide"]
+
+
 def test_identities_that_only_look_alike_are_different(blocks: Blocks) -> None:
     blocks.schema = Schema.declare({"id": "long", "a": "string", "b": "string"})
     blocks.identity = (("a", "b"),)
@@ -910,6 +919,14 @@ AWKWARD = (
     "place",
     "ours",
     "_rows",
+    "_metadata",
+    "_file",
+    "_pos",
+    "_deleted",
+    "_partition",
+    "col1",
+    "k0",
+    "index",
 )
 
 
