@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -214,7 +214,7 @@ def memory_figures(store: Store, sizes: list[int]) -> dict[str, Any]:
 class _Peak:
     """Watches the JVM's resident memory while the block runs."""
 
-    def __enter__(self) -> _Peak:
+    def __enter__(self) -> Self:
         self.bytes = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from floodmark.coltypes import ColumnType
 from floodmark.schema import Schema
+from floodmark.schema.types import ColumnType
 from floodmark.sequence import SequenceRange, Tally
 
 
@@ -78,6 +78,16 @@ class BlockSegment:
     path: str
     rows: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """What a segment holds of one partition: its tally, and the first and last of its rows by their place."""
+
+    partition: str
+    tally: Tally
+    first_row: int
+    last_row: int
 
 
 @dataclass(frozen=True, slots=True)

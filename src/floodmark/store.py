@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from floodmark import config
 from floodmark.clock import Clock, SystemClock
-from floodmark.coltypes import DATE, STRING, TIMESTAMP
 from floodmark.control import datasets as dataset_records
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database, migrate
@@ -26,6 +25,7 @@ from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
 from floodmark.read import Batch, Reader
 from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
+from floodmark.schema.types import DATE, STRING, TIMESTAMP
 from floodmark.sequence import Cursor, SequenceRange
 from floodmark.spool.capture import Capture, Receipt
 from floodmark.spool.replay import Quarantine

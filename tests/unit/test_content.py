@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodmark import content
-from floodmark.content import PartitionFigures, content_ids, partition_figures, tally
 from floodmark.errors import SchemaConflict
-from floodmark.rows import fit
+from floodmark.rows import content, fit
+from floodmark.rows.content import PartitionRows, content_ids, partition_figures, tally
 from floodmark.schema import Schema, partition_key
 from floodmark.sequence import Tally
 
@@ -300,10 +299,10 @@ def test_a_tally_is_the_count_and_the_sum():
 
 def test_a_table_without_partitions_is_one():
     table = table_of([{"l": 1}, {"l": 2}])
-    assert partition_figures(table, [5, 2**64 - 1], []) == [PartitionFigures("all", Tally(2, 4), 0, 1)]
+    assert partition_figures(table, [5, 2**64 - 1], []) == [PartitionRows("all", Tally(2, 4), 0, 1)]
     assert partition_figures(table.slice(0, 0), [], []) == []
     assert partition_figures(table.slice(0, 0), [], ["l"]) == []
-    assert partition_figures(table, [1, 2], ["gone"]) == [PartitionFigures("gone!", Tally(2, 3), 0, 1)]
+    assert partition_figures(table, [1, 2], ["gone"]) == [PartitionRows("gone!", Tally(2, 3), 0, 1)]
     with pytest.raises(ValueError, match="prefixes"):
         partition_figures(table, [1], [])
 
@@ -332,13 +331,13 @@ def test_figures_are_what_counting_one_by_one_gives(some, names, count):
     expected = {}
     for index, (row, prefix) in enumerate(some):
         key = partition_key(by, [row[name] for name in by])
-        was = expected.get(key, PartitionFigures(key, Tally(), index, index))
-        expected[key] = PartitionFigures(key, was.tally + Tally(1, prefix), was.first_row, index)
+        was = expected.get(key, PartitionRows(key, Tally(), index, index))
+        expected[key] = PartitionRows(key, was.tally + Tally(1, prefix), was.first_row, index)
     assert partition_figures(table, [prefix for _, prefix in some], by) == list(expected.values())
 
 
 def test_partition_columns_may_be_called_like_anything():
     table = pa.table({"prefix": ["a"], "row": ["b"], "k0": ["c"]})
     assert partition_figures(table, [7], ["row", "prefix", "k0"]) == [
-        PartitionFigures("row=b/prefix=a/k0=c", Tally(1, 7), 0, 0)
+        PartitionRows("row=b/prefix=a/k0=c", Tally(1, 7), 0, 0)
     ]

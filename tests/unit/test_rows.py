@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, InvalidName, SchemaConflict, UnserialisableValue
-from floodmark.fitting import _fit_one_by_one, fit_values
 from floodmark.rows import (
     MalformedEnvelope,
     decode_envelope,
@@ -29,7 +28,8 @@ from floodmark.rows import (
     fit_table,
     rows_to_columns,
 )
-from floodmark.scalars import RULES, decimal_rule
+from floodmark.rows.fitting import _fit_one_by_one, fit_values
+from floodmark.rows.scalars import RULES, decimal_rule
 from floodmark.schema import DecimalType, ListType, Schema, StructType, parse_type
 
 UTC = dt.UTC

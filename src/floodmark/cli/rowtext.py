@@ -105,7 +105,7 @@ class TableText:
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row in which every value is one that JSON can hold."""
-    from floodmark.jsontext import plain_json
+    from floodmark.rows.jsontext import plain_json
 
     return {name: plain_json(value, big_integers=True) for name, value in row.items()}
 
@@ -113,7 +113,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
 def csv_text(value: Any) -> Any:
     import orjson
 
-    from floodmark.jsontext import plain_json
+    from floodmark.rows.jsontext import plain_json
 
     plain = plain_json(value, big_integers=True)
     if isinstance(plain, bool):

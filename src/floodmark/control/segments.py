@@ -20,6 +20,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, func, select, update
 
+from floodmark.commit import PartitionRows
 from floodmark.control.schema import counters, landing, segment_partitions, segments
 from floodmark.sequence import Tally
 
@@ -39,16 +40,6 @@ class SourceStep:
 
     source: str
     ordinal: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRows:
-    """What a segment holds of one partition."""
-
-    partition: str
-    tally: Tally
-    first_row: int
-    last_row: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,8 @@ class SparkLake:
         """The rows at the base that could equal one of the batch."""
         from pyspark.sql import functions as F
 
-        from floodmark.coltypes import DATE
         from floodmark.lake.transforms import within_event_span
+        from floodmark.schema.types import DATE
 
         if request.base.snapshot is None:
             return None

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floodmark.coltypes import JSON, STRING, TIMESTAMP, WIDER, ColumnType, DecimalType, ListType, StructType, parse_type
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
+from floodmark.schema.types import (
+    JSON,
+    STRING,
+    TIMESTAMP,
+    WIDER,
+    ColumnType,
+    DecimalType,
+    ListType,
+    StructType,
+    parse_type,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType

@@ -21,16 +21,16 @@ from sqlalchemy import Connection, select
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.content import content_ids, partition_figures
 from floodmark.control import quarantine
 from floodmark.control import segments as records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.schema import segments as segments_table
-from floodmark.control.segments import LandingRange, PartitionRows, SegmentContent, SourceStep
+from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
 from floodmark.process import is_certainly_dead, process_identity
+from floodmark.rows import content_ids, partition_figures
 from floodmark.schema import CONTENT_ID, SEGMENT
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ class SegmentStore:
         import pyarrow.parquet as pq
 
         path = self.path(relative)
-        identifiers, prefixes = content_ids(table)
-        stamped = table.append_column(CONTENT_ID, identifiers).append_column(
-            SEGMENT, pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
-        )
+        origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
+        # Hashed with a system column in it: rows that have no column of their own are still so many.
+        identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
+        stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
         try:
             make_directory(path.parent)
             pq.write_table(
@@ -160,10 +160,7 @@ class SegmentStore:
             bytes=size,
             event_min=event_min,
             event_max=event_max,
-            partitions=tuple(
-                PartitionRows(item.partition_key, item.tally, item.first_row, item.last_row)
-                for item in partition_figures(table, prefixes, dataset.partition_by)
-            ),
+            partitions=tuple(partition_figures(table, prefixes, dataset.partition_by)),
         )
 
     def drop_dead_writers(self, dataset: str) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from floodmark import faults
-from floodmark.lake.memory import AnswerLost, AppendRefused, MemoryLake
+from floodmark.lake.memory import AnswerLost, MemoryLake
+from floodmark.lake.table import AppendRefused
 from floodmark.store import Store
 
 __all__ = ["AnswerLost", "AppendRefused", "ManualClock", "MemoryLake", "SimulatedCrash", "crash_at", "kill_store"]

@@ -13,11 +13,11 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from floodmark.coltypes import BOOLEAN, DATE, INT, LONG, STRING, ColumnType
 from floodmark.errors import InvalidName, SchemaConflict
+from floodmark.schema.types import BOOLEAN, DATE, INT, LONG, STRING, ColumnType
 
 if TYPE_CHECKING:
-    from floodmark.schema import Schema
+    from floodmark.schema.columns import Schema
 
 WHOLE = "all"
 """The key of the one slice of a dataset without partition columns."""

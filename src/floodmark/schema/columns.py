@@ -10,75 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from floodmark.coltypes import (
-    BINARY,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INT,
-    JSON,
-    LONG,
-    STRING,
-    TIMESTAMP,
+from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
+from floodmark.schema.names import (
+    check_column_name,
+    name_key,
+)
+from floodmark.schema.types import (
     WIDER,
     ColumnType,
-    DecimalType,
     ListType,
-    Primitive,
     StructType,
     from_arrow,
     holds,
     parse_type,
     to_arrow,
 )
-from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
-from floodmark.names import (
-    CONTENT_ID,
-    SEGMENT,
-    SEQ,
-    check_column_name,
-    check_dataset_name,
-    is_system_column,
-    name_key,
-    parse_identity,
-)
-from floodmark.partitions import WHOLE, check_partition_columns, parse_partition_key, partition_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = [
-    "BINARY",
-    "BOOLEAN",
-    "CONTENT_ID",
-    "DATE",
-    "DOUBLE",
-    "FLOAT",
-    "INT",
-    "JSON",
-    "LONG",
-    "SEGMENT",
-    "SEQ",
-    "STRING",
-    "TIMESTAMP",
-    "WHOLE",
-    "Column",
-    "ColumnType",
-    "DecimalType",
-    "ListType",
-    "Primitive",
-    "Schema",
-    "StructType",
-    "check_column_name",
-    "check_dataset_name",
-    "check_partition_columns",
-    "is_system_column",
-    "parse_identity",
-    "parse_partition_key",
-    "parse_type",
-    "partition_key",
-]
 
 _VERSION = 1
 _NOT_NULL = re.compile(r"\s+not\s+null\s*\Z", re.IGNORECASE)

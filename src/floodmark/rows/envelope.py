@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from floodmark.errors import Permanent, UnserialisableValue
-from floodmark.jsontext import CAREFUL, STRICT, NotJson, plain_json, portable
+from floodmark.rows.jsontext import CAREFUL, STRICT, NotJson, plain_json, portable
 
 VERSION = 1
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from floodmark.coltypes import (
+from floodmark.schema.types import (
     BINARY,
     BOOLEAN,
     DATE,

@@ -11,13 +11,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.coltypes import DOUBLE, INT, JSON, LONG, STRING, ColumnType, from_arrow, to_arrow
 from floodmark.errors import SchemaConflict
-from floodmark.fitting import Faults
-from floodmark.jsontext import NotJson, canonical_json
-from floodmark.names import check_column_name
-from floodmark.scalars import check_years, shown
+from floodmark.rows.fitting import Faults
+from floodmark.rows.jsontext import NotJson, canonical_json
+from floodmark.rows.scalars import check_years, shown
 from floodmark.schema import Column, Schema
+from floodmark.schema.names import check_column_name
+from floodmark.schema.types import DOUBLE, INT, JSON, LONG, STRING, ColumnType, from_arrow, to_arrow
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,28 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.arrowfit import conform
-from floodmark.coltypes import INT, WIDER, ColumnType
-from floodmark.envelope import Envelope, MalformedEnvelope, decode_envelope, encode_envelope
 from floodmark.errors import SchemaConflict, UnserialisableValue
-from floodmark.fitting import Faults, fit_values
-from floodmark.inference import infer
-from floodmark.names import check_column_name
-from floodmark.scalars import as_float32, shown
+from floodmark.rows.arrowfit import conform
+from floodmark.rows.fitting import Faults, fit_values
+from floodmark.rows.inference import infer
+from floodmark.rows.scalars import as_float32, shown
 from floodmark.schema import Column, Schema
-
-__all__ = [
-    "Envelope",
-    "Fit",
-    "MalformedEnvelope",
-    "Misfit",
-    "decode_envelope",
-    "encode_envelope",
-    "fit",
-    "fit_table",
-    "reasons_by_row",
-    "rows_to_columns",
-]
+from floodmark.schema.names import check_column_name
+from floodmark.schema.types import INT, WIDER, ColumnType
 
 
 @dataclass(frozen=True, slots=True)

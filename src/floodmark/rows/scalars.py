@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.coltypes import (
+from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN, NOT_FINITE, NotJson, canonical_json
+from floodmark.schema.types import (
     BINARY,
     BOOLEAN,
     DATE,
@@ -36,7 +37,6 @@ from floodmark.coltypes import (
     StructType,
     to_arrow,
 )
-from floodmark.jsontext import INTEGER_MAX, INTEGER_MIN, NOT_FINITE, NotJson, canonical_json
 
 Build = Callable[[Sequence[Any]], pa.Array]
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import InvalidName, SchemaConflict
-from floodmark.names import check_field_name, name_key
+from floodmark.schema.names import check_field_name, name_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Context
 from hashlib import blake2b
 from typing import Any
@@ -36,9 +35,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodmark.commit import PartitionRows
 from floodmark.errors import SchemaConflict
-from floodmark.names import is_system_column
-from floodmark.partitions import WHOLE, partition_key
+from floodmark.schema.names import is_system_column
+from floodmark.schema.partitions import WHOLE, partition_key
 from floodmark.sequence import CHECKSUM_MODULUS, Tally
 
 _DIGEST_BYTES = 16
@@ -204,24 +204,14 @@ def tally(prefixes: Sequence[int]) -> Tally:
     return Tally(len(prefixes), sum(prefixes) % CHECKSUM_MODULUS)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFigures:
-    """What one partition has in a table: its rows' tally, and the first and last of them by row index."""
-
-    partition_key: str
-    tally: Tally
-    first_row: int
-    last_row: int
-
-
-def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionFigures]:
+def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
     """The figures of each partition in the table, in order of first appearance; none for a table of no rows."""
     if len(prefixes) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, but {len(prefixes)} prefixes")
     if not prefixes:
         return []
     if not partition_by:
-        return [PartitionFigures(WHOLE, tally(prefixes), 0, len(prefixes) - 1)]
+        return [PartitionRows(WHOLE, tally(prefixes), 0, len(prefixes) - 1)]
     # Keys go by position and not by name: a user's column may be called anything.
     keys = [f"k{index}" for index in range(len(partition_by))]
     absent = pa.nulls(table.num_rows, pa.string())
@@ -233,7 +223,7 @@ def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Se
     # Arrow's sum over uint64 wraps around at 2^64, which is the checksum's modulus.
     groups = figures.group_by(keys).aggregate([("prefix", "sum"), ("row", "count"), ("row", "min"), ("row", "max")])
     result = [
-        PartitionFigures(
+        PartitionRows(
             partition_key(partition_by, [group[key] for key in keys]),
             Tally(group["row_count"], group["prefix_sum"]),
             group["row_min"],

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.coltypes import ColumnType, DecimalType, ListType, StructType, to_arrow
-from floodmark.scalars import RULES, Rule, Unfit, decimal_rule, shown
+from floodmark.rows.scalars import RULES, Rule, Unfit, decimal_rule, shown
+from floodmark.schema.types import ColumnType, DecimalType, ListType, StructType, to_arrow
 
 Faults = dict[int, str]
 """Why a value does not fit, by its position."""
