@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 from replicas import merged
 
-from floodmark.errors import InvalidSetting, NotLeader, Permanent, ProjectionStopped
+from floodmark.errors import InvalidSetting, NotLeader, Permanent, ProjectionStopped, Retryable
 from floodmark.eventlog import CatchUp, Event, EventLog, FileTarget, Runner, SqliteTarget, SqlTarget, projection
 
 
@@ -322,6 +322,30 @@ def test_only_one_runner_leads(replica, database):
 
     run(a.log, follow, database)
     assert outcome == ["kept out"]
+
+
+def test_a_runner_that_another_machine_has_overtaken_takes_its_batch_back(replica, database):
+    a, b = replica("A"), replica("B")
+    a.append("one")
+    a.append("two")
+    b.pull(a)
+    session = SqlTarget(f"sqlite:///{database}").begin()
+    session.save("live", "theirs", expected=None)
+    session.commit()
+    late = SqlTarget(f"sqlite:///{database}").begin()
+    with pytest.raises(Retryable, match="meanwhile"):
+        late.save("live", "ours", expected="what it was before")
+    late.rollback()
+    with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM floodmark_checkpoints")
+    # Two replicas that take turns on one database: the checkpoint says what is applied, whoever applied it.
+    run(a.log, live, database)
+    b.append("three")
+    run(b.log, live, database)
+    a.append("four")
+    a.pull(b)
+    run(a.log, live, database)
+    assert sorted(rows(database)) == ["four", "one", "three", "two"]
 
 
 def test_catching_up_reports_its_progress(replica, database):
