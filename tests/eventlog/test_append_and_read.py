@@ -77,8 +77,14 @@ def test_nothing_to_append_and_events_without_a_stream_are_refused(replica):
     a = replica()
     with pytest.raises(Permanent, match="nothing to append"):
         a.log.append([])
-    with pytest.raises(Permanent, match="needs a stream"):
-        a.log.append([Event("", {})])
+    for event in (Event("", {}), Event("\ud800", {}), Event("s", {}, type=""), Event(7, {})):
+        with pytest.raises(Permanent, match="An event needs a"):
+            a.log.append([event])
+    with pytest.raises(Permanent, match="metadata"):
+        a.log.append([Event("s", {}, metadata=None)])
+    with pytest.raises(Permanent, match="An event needs a"):
+        a.log.append([Event("s", {})], {"\ud800": 0})
+    assert a.log.heads == ()
 
 
 def test_filters_come_before_the_limit(replica):

@@ -354,6 +354,21 @@ def test_switching_branches_and_back_neither_loses_nor_repeats(pair, tmp_path):
     assert sorted(seen) == ["from-B", "one", "opened"]
 
 
+def test_cleaning_the_working_tree_while_the_log_is_open_loses_no_event_and_lets_one_writer_in(pair):
+    a, _ = pair
+    a.append("one")
+    a.git("clean", "-fdxq")
+    assert not (a.path / "index").exists()
+    other = EventLog.open(a.path, sync=False, clock=CLOCK)
+    a.append("two")
+    other.append([Event("s", {"text": "three"})], {"s": 3})
+    a.append("four")
+    assert a.texts() == ["opened", "one", "two", "three", "four"]
+    assert [e.seq for e in a.log.read_events()] == [1, 2, 3, 4, 5]
+    assert len(a.log.heads) == 1
+    other.close()
+
+
 def test_the_hook_refuses_a_commit_with_a_damaged_transaction(pair):
     a, _ = pair
     hook = git.install_hook(a.path)

@@ -3,7 +3,7 @@
 from floodmark.eventlog.forks import Branch, Fork, IdentityConflict, StreamFork
 from floodmark.eventlog.fsck import FsckReport, Problem
 from floodmark.eventlog.log import EventLog
-from floodmark.eventlog.projection import CatchUp, Projection, QuarantinedEvent, Runner, RunReport, projection
+from floodmark.eventlog.projections import CatchUp, Projection, QuarantinedEvent, Runner, RunReport, projection
 from floodmark.eventlog.reading import Filter
 from floodmark.eventlog.reconcile import ReconcileReport, Unresolvable
 from floodmark.eventlog.status import Dangling, OpenFork, Status

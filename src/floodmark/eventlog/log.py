@@ -38,7 +38,10 @@ from floodmark.eventlog.writer import Appended, Writer
 
 
 class EventLog:
-    """An event log in a directory, usually a git working tree. Use `EventLog.open`."""
+    """An event log in a directory, usually a git working tree. Use `EventLog.open`.
+
+    Handles in several processes or threads may share a directory; one handle is for one thread.
+    """
 
     def __init__(self, root: Path, *, read_only: bool, sync: bool, clock: Clock, lock_wait_seconds_max: float) -> None:
         self.root = root

@@ -69,6 +69,7 @@ class EventReader:
             event_id=key.event_id,
             transaction_id=transaction_id,
             replica_id=transaction.replica,
+            parents=transaction.parents,
             created_at=transaction.created_at,
             depth=history.graph.depth[transaction_id],
             ordinal=ordinal,

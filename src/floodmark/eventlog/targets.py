@@ -15,7 +15,7 @@ import msgspec
 
 from floodmark.errors import Retryable
 from floodmark.eventlog.checkpoints import CheckpointFiles
-from floodmark.eventlog.projection import QuarantinedEvent, Session
+from floodmark.eventlog.projections import QuarantinedEvent, Session
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine

@@ -60,6 +60,7 @@ class RecordedEvent(Event):
     event_id: str = ""
     transaction_id: str = ""
     replica_id: str = ""
+    parents: tuple[str, ...] = ()
     created_at: str = ""
     depth: int = 0
     ordinal: int = 0

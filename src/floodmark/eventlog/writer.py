@@ -90,6 +90,8 @@ class Writer:
     def append(self, events: Sequence[Event], expected: Mapping[str, int]) -> Appended:
         """Write events as one transaction, durable on return."""
         _check_events(events)
+        for stream in expected:
+            _check_name(stream, "stream")
         with self.operation():
             self._check_versions(expected)
             return self._write(events, parents=self._view.history.heads, read=tuple(expected))
@@ -142,9 +144,10 @@ class Writer:
             yield
 
     def _catch_up(self) -> None:
+        # `git clean` may have taken everything that git ignores.
+        self._prepare()
         if self.ingestion.changed_on_disk():
             self.ingestion.load()
-        self._directory.create()
         self._view.refresh()
         self._number()
         self._find_own_conflict()
@@ -252,9 +255,21 @@ def _check_events(events: Sequence[Event], *, allow_none: bool = False) -> None:
     if not events and not allow_none:
         raise Permanent("There is nothing to append.", hint="Give at least one event.")
     for event in events:
-        if not isinstance(event.stream, str) or not event.stream or not isinstance(event.type, str) or not event.type:
+        _check_name(event.stream, "stream")
+        _check_name(event.type, "type")
+        if not isinstance(event.metadata, dict):
             raise Permanent(
-                f"An event needs a stream and a type, both of them text; this one has {event.stream!r} and "
-                f"{event.type!r}.",
-                hint='Write Event("account-1", {"amount": 5}, type="Deposited").',
+                f"The metadata of an event for stream {event.stream!r} is {event.metadata!r}.",
+                hint="Metadata is a dictionary; leave it out if there is none.",
             )
+
+
+def _check_name(name: str, what: str) -> None:
+    if isinstance(name, str) and name:
+        with contextlib.suppress(UnicodeEncodeError):
+            name.encode()
+            return
+    raise Permanent(
+        f"An event needs a {what} that is text; this one has {name!r}.",
+        hint='Write Event("account-1", {"amount": 5}, type="Deposited").',
+    )

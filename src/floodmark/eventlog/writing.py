@@ -28,8 +28,12 @@ class WriterLock:
     def __init__(self, root: Path, *, wait_seconds_max: float) -> None:
         self._root = root
         self._wait_seconds_max = wait_seconds_max
-        self._descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = str(root / ".lock")
+        self._descriptor = self._open()
         self._marked = False
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
@@ -51,13 +55,22 @@ class WriterLock:
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + self._wait_seconds_max
-        while not try_lock(self._descriptor):
+        while not (try_lock(self._descriptor) and self._is_in_place()):
             if time.monotonic() >= deadline:
                 raise LogLocked(
                     f"The event log {self._root} is being written by another process.",
                     hint="Wait for it and run the same command again, or open the log read-only.",
                 )
             time.sleep(_POLL_SECONDS)
+
+    def _is_in_place(self) -> bool:
+        """Whether the file we hold is still the one that others will lock; `git clean` may have removed it."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self._path).st_ino == os.fstat(self._descriptor).st_ino:  # noqa: PTH116 - in every append
+                return True
+        os.close(self._descriptor)
+        self._descriptor = self._open()
+        return try_lock(self._descriptor) and self._is_in_place()
 
     def close(self) -> None:
         os.close(self._descriptor)
