@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
+
 import click
 
 from floodmark.cli.options import open_store
@@ -24,11 +28,10 @@ def sql(query: str, kind: str, limit: int | None) -> None:
       floodmark sql "SELECT source, count(*) AS rows FROM messages GROUP BY source"
       floodmark sql "SELECT * FROM orders WHERE total > 100" --format csv > orders.csv
     """
-    with open_store() as store:
+    with open_store() as store, working("Running the query …"), _without_the_log():
         try:
-            with working("Running the query …"):
-                frame = store.sql(query)
-                result = (frame if limit is None else frame.limit(limit)).toArrow()
+            frame = store.sql(query)
+            result = (frame if limit is None else frame.limit(limit)).toArrow()
         except Exception as error:
             if not type(error).__module__.startswith("pyspark.errors"):
                 raise
@@ -40,3 +43,13 @@ def sql(query: str, kind: str, limit: int | None) -> None:
     for batch in result.to_batches(max_chunksize=10_000):
         writer.write(batch.to_pylist())
     writer.finish()
+
+
+@contextlib.contextmanager
+def _without_the_log() -> Iterator[None]:
+    """PySpark writes what it raises to its log as well, with the Java side of it; one sentence is enough here."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
