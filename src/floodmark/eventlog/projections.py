@@ -20,21 +20,20 @@ Transitions, per batch
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from floodmark import faults
 from floodmark.errors import InvalidSetting, LogReadOnly, ProjectionStopped, Retryable
-from floodmark.eventlog.checkpoints import Applied, decode_checkpoint, encode_checkpoint, leadership
+from floodmark.eventlog.checkpoints import leadership
+from floodmark.eventlog.courses import ArrivalCourse, CanonicalCourse, Course
 from floodmark.eventlog.log import EventLog
 from floodmark.eventlog.reading import Filter
-from floodmark.eventlog.transactions import EventKey, RecordedEvent
+from floodmark.eventlog.transactions import RecordedEvent
 
 Mode = Literal["live", "rebuild"]
 OnPoison = Literal["stop", "quarantine"]
@@ -163,14 +162,6 @@ class RunReport:
     rebuilt: bool = False
 
 
-class _Prefix(msgspec.Struct, frozen=True):
-    """The checkpoint of a rebuilding projection: how much of the canonical order it has read, and which."""
-
-    count: int
-    sha256: str
-    topology_generation: int
-
-
 class Runner:
     """Feeds one projection from one log into one target."""
 
@@ -194,169 +185,102 @@ class Runner:
         self._batch_events = batch_events
         self._on_progress = on_progress
         self._left = 0
-        # What the last batch left, to be gone on with if the target still says the same.
-        self._state: tuple[str, Applied] | None = None
+        self._moved = 0
+        # Where the last batch left off, to be gone on with if the target still says the same.
+        self._course: tuple[str, Course] | None = None
 
     def run(self) -> RunReport:
         """Apply everything that has arrived, then return."""
+        total, done = RunReport(0, 0), 0
         with leadership(self._log.root, self._projection.name):
             # A new look at the files may bring a new history, or a new numbering.
             self._log.refresh()
-            self._state = None
+            self._course = None
             self._set_up()
-            return self._run_live() if self._projection.mode == "live" else self._run_rebuild()
+            while True:
+                batch = self._batch()
+                total = RunReport(
+                    total.applied + batch.applied, total.quarantined + batch.quarantined, total.rebuilt or batch.rebuilt
+                )
+                if self._moved == 0:
+                    return total
+                done += self._moved
+                self._on_progress(CatchUp(done, done + self._left))
 
     def retry_quarantined(self) -> RunReport:
         """Offer the quarantined events again; those accepted leave the quarantine."""
         applied = refused = 0
         name = self._projection.name
-        with leadership(self._log.root, name):
-            session = self._target.begin()
-            try:
-                for entry in session.quarantined(name):
-                    event = self._log.event(entry.event_id)
-                    if event is None or self._attempt(session, event) is not None:
-                        refused += 1
-                        continue
-                    session.release(name, entry.event_id)
-                    applied += 1
-                session.commit()
-            except BaseException:
-                session.rollback()
-                raise
+        with leadership(self._log.root, name), self._session() as session:
+            for entry in session.quarantined(name):
+                event = self._log.event(entry.event_id)
+                if event is None or self._attempt(session, event) is not None:
+                    refused += 1
+                    continue
+                session.release(name, entry.event_id)
+                applied += 1
         return RunReport(applied, refused)
 
     def _set_up(self) -> None:
         if self._projection.setup is not None:
-            session = self._target.begin()
-            try:
+            with self._session() as session:
                 self._projection.setup(session.connection)
-                session.commit()
-            except BaseException:
-                session.rollback()
-                raise
 
-    # Live
-
-    def _run_live(self) -> RunReport:
-        total = RunReport(0, 0)
-        done = 0
-        while True:
-            count, report = self._live_batch()
-            total = RunReport(total.applied + report.applied, total.quarantined + report.quarantined)
-            if count == 0:
-                return total
-            done += count
-            self._on_progress(CatchUp(done, done + self._left))
-
-    def _live_batch(self) -> tuple[int, RunReport]:
-        name, log = self._projection.name, self._log
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[Session]:
         session = self._target.begin()
-        stopped: ProjectionStopped | None = None
-        applied = refused = count = 0
         try:
+            yield session
+            session.commit()
+        except BaseException:
+            self._course = None  # it has moved further than what is committed
+            session.rollback()
+            raise
+
+    def _batch(self) -> RunReport:
+        """Apply and commit one batch; `ProjectionStopped` comes after what was before the event is committed."""
+        name, log = self._projection.name, self._log
+        matches = self._projection.wanted.matcher()
+        stopped: ProjectionStopped | None = None
+        applied = refused = self._moved = 0
+        with self._session() as session:
             text = session.load(name)
-            state = self._resume_live(text)
-            matches = self._projection.wanted.matcher()
-            for seq, event_id, place in islice(state.pending(), self._batch_events):
-                if place is not None and matches(_key(log, place)):
+            course, anew = self._resume(session, text)
+            for place in islice(course.pending(), self._batch_events):
+                if place is not None and matches(log.history[place[0]].events[place[1]]):
                     stopped, accepted = self._offer(session, log.event_at(*place))
                     if stopped is not None:
                         break
                     applied, refused = applied + accepted, refused + (not accepted)
-                state.take(seq, event_id, place)
-                count += 1
-            if count:
-                after = encode_checkpoint(state.checkpoint())
-                session.save(name, after, expected=text)
-                self._state = (after, state)
+                course.take()
+                self._moved += 1
+            if self._moved or anew:
+                record = course.record()
+                session.save(name, record, expected=text)
+                self._course = (record, course)
                 faults.reach("eventlog.applied")
-            session.commit()
-        except BaseException:
-            self._state = None
-            session.rollback()
-            raise
-        if count:
+        if self._moved:
             faults.reach("eventlog.checkpointed")
         if stopped is not None:
-            # What came before it is committed; the event itself is offered again on the next run.
+            self._course = None
             raise stopped
-        self._left = log.ingestion.last - state.seq
-        return count, RunReport(applied, refused)
+        self._left = course.left()
+        return RunReport(applied, refused, anew)
 
-    def _resume_live(self, text: str | None) -> Applied:
-        if self._state is not None and self._state[0] == text:
-            return self._state[1]
+    def _resume(self, session: Session, text: str | None) -> tuple[Course, bool]:
+        """The course from where the target says, and whether it begins anew."""
+        if self._course is not None and self._course[0] == text:
+            return self._course[1], False
         name, log = self._projection.name, self._log
-        saved = None if text is None else decode_checkpoint(text, name=name, ingestion=log.ingestion)
-        return Applied(saved, name=name, history=log.history, ingestion=log.ingestion)
-
-    # Rebuild
-
-    def _run_rebuild(self) -> RunReport:
-        rebuilt = False
-        applied = refused = done = 0
-        places = [(t.id, ordinal) for t, ordinal, _ in self._log.history.event_keys()]
-        while True:
-            count, fresh, report = self._rebuild_batch(places)
-            rebuilt = rebuilt or fresh
-            applied, refused = applied + report.applied, refused + report.quarantined
-            if count == 0:
-                return RunReport(applied, refused, rebuilt)
-            done += count
-            self._on_progress(CatchUp(done, done + self._left))
-
-    def _rebuild_batch(self, places: list[tuple[str, int]]) -> tuple[int, bool, RunReport]:
-        name, log = self._projection.name, self._log
-        session = self._target.begin()
-        stopped: ProjectionStopped | None = None
-        applied = refused = 0
-        try:
-            text = session.load(name)
-            start, digest, fresh = self._resume(session, text, places)
-            matches = self._projection.wanted.matcher()
-            end = start
-            for place in places[start : start + self._batch_events]:
-                key = _key(log, place)
-                if matches(key):
-                    stopped, accepted = self._offer(session, log.event_at(*place))
-                    if stopped is not None:
-                        break
-                    applied, refused = applied + accepted, refused + (not accepted)
-                digest.update(key.event_id.encode())
-                end += 1
-            if fresh or end > start:
-                record = _Prefix(end, digest.hexdigest(), log.topology_generation)
-                session.save(name, msgspec.json.encode(record).decode(), expected=text)
-                faults.reach("eventlog.applied")
-            session.commit()
-        except BaseException:
-            session.rollback()
-            raise
-        if end > start:
-            faults.reach("eventlog.checkpointed")
-        if stopped is not None:
-            raise stopped
-        self._left = len(places) - end
-        return end - start, fresh, RunReport(applied, refused)
-
-    def _resume(self, session: Session, text: str | None, places: list[tuple[str, int]]) -> tuple[int, Any, bool]:
-        """Where to go on, the digest up to there, and whether everything begins anew."""
-        digest = hashlib.sha256()
-        if text is not None:
-            try:
-                saved = msgspec.json.decode(text, type=_Prefix)
-            except msgspec.DecodeError:
-                saved = _Prefix(-1, "", -1)  # a live projection's, or damaged: nothing of it can be used
-            for place in places[: max(saved.count, 0)]:
-                digest.update(_key(self._log, place).event_id.encode())
-            if saved.count == len(places[: max(saved.count, 0)]) and digest.hexdigest() == saved.sha256:
-                return saved.count, digest, False
+        if self._projection.mode == "live":
+            return ArrivalCourse(text, name=name, history=log.history, ingestion=log.ingestion), False
+        course = CanonicalCourse(text, history=log.history)
+        if course.begins_anew:
             assert self._projection.reset is not None  # noqa: S101 - checked when the projection was made
             self._projection.reset(session.connection)
-            for entry in session.quarantined(self._projection.name):
-                session.release(self._projection.name, entry.event_id)
-        return 0, hashlib.sha256(), text is not None
+            for entry in session.quarantined(name):
+                session.release(name, entry.event_id)
+        return course, course.begins_anew
 
     # One event
 
@@ -386,7 +310,3 @@ class Runner:
                 raise
             return error
         return None
-
-
-def _key(log: EventLog, place: tuple[str, int]) -> EventKey:
-    return log.history[place[0]].events[place[1]]
