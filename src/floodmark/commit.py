@@ -69,6 +69,15 @@ class TableState:
         complete = not self.lineage or self.lineage[-1].parent is None
         return tuple(found) if base is None and complete else None
 
+    def may_append_on(self, base: Base) -> bool:
+        """Whether an append that was prepared on the base could land here: nothing has brought rows since."""
+        after_base = self.since(base.snapshot)
+        return (
+            self.uuid == base.table_uuid
+            and after_base is not None
+            and not any(snapshot.brought_rows for snapshot in after_base)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BlockSegment:
@@ -137,6 +146,4 @@ def verdict(*, block: str, base: Base, fenced: bool, state: TableState | None, r
     after_base = state.since(base.snapshot)
     if row_visible or any(snapshot.block == block for snapshot in (after_base or state.lineage)):
         return Verdict.LANDED
-    if fenced or after_base is None or any(snapshot.brought_rows for snapshot in after_base):
-        return Verdict.VOID
-    return Verdict.OPEN
+    return Verdict.OPEN if state.may_append_on(base) and not fenced else Verdict.VOID

@@ -44,6 +44,10 @@ class Corrupt(FloodmarkError):
     """Stored state contradicts itself. Nothing goes on until it is looked at."""
 
 
+class FilesMissing(Corrupt):
+    """A table refers to files that are not there, or not whole."""
+
+
 class CommitConflict(Retryable):
     """Another writer appended first; the rows are safe in the spool and go with the next flush."""
 

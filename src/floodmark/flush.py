@@ -37,12 +37,12 @@ from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.control.segments import LandingRange, Segment, landing_segment_id
+from floodmark.control.segments import Segment
 from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable
 from floodmark.files import advisory_lock, make_directory, sync_directory
 from floodmark.lake.table import Lake
+from floodmark.recovery import Recovery
 from floodmark.sequence import SequenceRange
-from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore
 
@@ -84,11 +84,11 @@ class Flusher:
     lake: Lake
     segments: SegmentStore
     sealer: Sealer
+    recovery: Recovery
     clock: Clock
     limits: BatchLimits = BatchLimits()  # noqa: RUF009 - frozen
     patience_seconds: float = 60.0
     """How long to wait for another flush of the same dataset on this machine instead of repeating its work."""
-    _recovered: bool = False
 
     def flush(self, dataset: str) -> FlushReport:
         """Seal and commit everything acknowledged at this moment."""
@@ -100,6 +100,10 @@ class Flusher:
             while (decided := self._flush_batch(dataset)) is not None:
                 done.append(decided)
         return _report(dataset, done, quarantined=sealed.quarantined)
+
+    def recover(self) -> None:
+        """Bring the store into order, once per process."""
+        self.recovery.run(self.settle)
 
     @contextlib.contextmanager
     def _quietly_alone(self, dataset: str) -> Iterator[None]:
@@ -140,16 +144,17 @@ class Flusher:
         # block that is already visible, and its rows would be skipped for ever.
         state = self._load_or_create(declared)
         base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
-        self._reconcile(declared, state)
+        self.recovery.catch_up(declared, state, self.settle)
         faults.reach("flush.base_loaded")
         block_id = uuid.uuid4().hex
+        seen_through = self.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
         reserved = self.database.transact(
             lambda c: blocks.reserve(
                 c,
                 id=block_id,
                 dataset=dataset,
                 base=base,
-                seen_through=self.lake.highest_seq(state),
+                seen_through=seen_through,
                 limits=self.limits,
                 now=self.clock.now(),
             ),
@@ -172,7 +177,12 @@ class Flusher:
         request = self._request(block, segments, declared)
         error: Exception | None = None
         for _ in range(SENDS_MAX):
-            landed, error = self._send(request)
+            try:
+                landed, error = self._send(request)
+            except FloodmarkError:
+                if self.database.read(lambda c: _is_decided(c, block)):
+                    return self._as_decided_by_another(block)  # and its segments are gone for that reason
+                raise
             if not landed:
                 return self._void(block, reason="every row was a duplicate", consume=True)
             state = self.lake.load(request.table)
@@ -253,10 +263,12 @@ class Flusher:
             landed=lambda c: _is_decided(c, block),
         )
         faults.reach("flush.recorded")
-        self._remove_segments(segments)
+        decided: _Decided | None = _Decided(block, rows, duplicates=len(block.range) - rows, snapshot=snapshot)
         if not recorded:
-            return self._as_decided_by_another(block)
-        return _Decided(block, rows=rows, duplicates=len(block.range) - rows, snapshot=snapshot)
+            decided = self._as_decided_by_another(block)
+        if decided is not None:  # I7: the segments of a void block may be in another one by now
+            self._remove_segments(segments)
+        return decided
 
     def _void(self, block: Block, *, reason: str, consume: bool) -> _Decided | None:
         voided = self.database.transact(
@@ -329,81 +341,6 @@ class Flusher:
         else:
             decided = self._commit(block, segments, declared)
         return [] if decided is None else [decided]
-
-    def recover(self) -> None:
-        """Once per process, before its first commit: numbers above everything, debris of dead processes away."""
-        if self._recovered:
-            return
-        everyone = self.database.read(datasets.everyone)
-        highest = 0
-        for declared in everyone:
-            state = self.lake.load(declared.table_name)
-            if state is not None:
-                highest = max(highest, self.lake.highest_seq(state))
-                self._reconcile(declared, state)
-            self.segments.drop_dead_writers(declared.name)
-            self.segments.remove_leftovers(declared.name)
-        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=highest))
-        self._recovered = True
-
-    def _reconcile(self, declared: Dataset, state: TableState) -> None:
-        """Catch up with commits that the table shows and this control database has forgotten.
-
-        That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
-        their landing lines unsealed: flushing them again would double every row.
-        """
-        highest = self.lake.highest_seq(state)
-        undecided = self.database.read(lambda c: blocks.undecided(c, declared.name))
-        known = max(declared.horizon, undecided.range.through if undecided else 0)
-        if state.head is None or highest <= known:
-            return
-        forgotten = SequenceRange(known, highest)
-        if not self.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
-            return
-        if undecided is not None:
-            self.settle(declared.name)
-        committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
-        self.lake.sync(state, since=None)
-        figures = self.lake.figures(
-            state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
-        )
-        block = Block(
-            id=f"found-{state.head}",
-            dataset=declared.name,
-            range=forgotten,
-            base=Base(state.uuid, declared.generation, None),
-            state="reserved",
-            snapshot=state.head,
-        )
-        lines = self._committed_lines(declared.name, committed)
-
-        def work(connection: Connection) -> None:
-            waiting = set(segment_records.sealed_ids(connection, declared.name))
-            segment_records.consume(connection, waiting & committed)
-            for item in lines:
-                segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
-                segment_records.advance_landing(connection, item)
-            rows = sum(item.tally.rows for item in figures)
-            blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
-            blocks.raise_allocator(connection, seen_through=highest)
-
-        self.database.transact(work)
-
-    def _committed_lines(self, dataset: str, committed: set[int]) -> list[LandingRange]:
-        """The landing lines whose segments are in the table: a segment's id is a function of its lines."""
-        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        found = []
-        for path in landing_files(self.sealer.landing_directory(dataset)):
-            start = offset = offsets.get(path.stem, 0)
-            with path.open("rb") as file:
-                file.seek(start)
-                for line in file:
-                    offset += len(line)
-                    lines = LandingRange(path.stem, start, offset)
-                    if landing_segment_id(lines) in committed:
-                        found.append(lines)
-                        start = offset
-        return found
 
 
 def _is_decided(connection: Connection, block: Block) -> bool:

@@ -24,6 +24,7 @@ from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
 from floodmark.read import Batch, Reader
+from floodmark.recovery import Recovery
 from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
 from floodmark.schema.types import DATE, STRING, TIMESTAMP
 from floodmark.sequence import Cursor, SequenceRange
@@ -70,12 +71,14 @@ class Store:
         self._capture = Capture(
             root, self._database, self._segments, self._clock, backlog_bytes_max=settings.spool.backlog_bytes_max
         )
+        recovery = Recovery(self._database, self._lake, self._segments, self._sealer, self._clock)
         self._flusher = Flusher(
             root,
             self._database,
             self._lake,
             self._segments,
             self._sealer,
+            recovery,
             self._clock,
             limits=BatchLimits(settings.flush.rows_max, settings.flush.bytes_max, settings.flush.segments_max),
             patience_seconds=settings.flush.patience_seconds,

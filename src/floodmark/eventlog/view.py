@@ -66,10 +66,11 @@ class View:
             )
             if found.get(transaction.id) == signature and signature[1] < settled and signature[2] < settled
         ]
-        if len(sound) == len(content.transactions):
+        # What is missing at the end of the order is above nothing, so the depths that the index states still
+        # hold. In the middle it may be what others hang below.
+        if not sound or content.transactions[len(sound) - 1] is sound[-1][0]:
             self.history = History.restored(sound)
         else:
-            # With some of its files gone, the depths that the index states may be wrong.
             self.history = History.of(transaction for transaction, _ in sound)
         self._signatures = {transaction.id: found[transaction.id] for transaction, _ in sound}
         self._take_in(found)

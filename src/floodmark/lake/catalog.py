@@ -6,13 +6,14 @@ catalog name, so a table's head is known in a millisecond and without Spark.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Snapshot, TableState
-from floodmark.errors import Corrupt, Retryable
+from floodmark.commit import Base, Snapshot, TableState
+from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.types import from_iceberg
 from floodmark.schema import is_system_column
 
@@ -25,6 +26,13 @@ BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
+
+_HERE = "catalog_name = :catalog AND table_namespace = :namespace AND table_name = :table"
+_POINTER = f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables WHERE {_HERE}"  # noqa: S608 - constants
+_MOVE_BACK = (
+    "UPDATE iceberg_tables SET metadata_location = :previous, previous_metadata_location = NULL "  # noqa: S608 - constants
+    f"WHERE {_HERE} AND metadata_location = :now"
+)
 
 
 @dataclass
@@ -71,20 +79,55 @@ class Catalog:
 
     def table(self, table: str) -> IcebergTable | None:
         """The table as PyIceberg loads it, freshly from the catalog; None if there is none."""
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
             return self._python.load_table((NAMESPACE, table))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except FileNotFoundError as error:
-            raise Corrupt(
-                f"The metadata of table {table!r} is missing: {error}.",
-                hint="Run `floodmark fsck`; a lake directory that was moved must be moved back.",
-            ) from error
         except SQLAlchemyError as error:
             raise Retryable(f"The catalog of the lake cannot be read: {error}.") from error
+        except (OSError, ValueError, ValidationError) as error:  # not there, or cut off: it never reached the disk
+            raise FilesMissing(
+                f"The metadata of table {table!r} cannot be read: {error}.",
+                hint="Run `floodmark fsck`; a lake directory that was moved must be moved back.",
+            ) from error
+
+    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
+        """Point the table at its previous metadata, if that is what the block was built on.
+
+        Guarded: the pointer moves only from where it was read. Only for catalogs that are a SQL database.
+        """
+        from pyiceberg.exceptions import ValidationError
+        from pyiceberg.table import StaticTable
+        from sqlalchemy import create_engine, text
+
+        with contextlib.suppress(FilesMissing):
+            now = self.state(table)
+            if now is None or not now.lineage or now.lineage[0].block != block:
+                return False
+        if self.python_settings.get("type") != "sql":
+            return False
+        engine = create_engine(self.python_settings["uri"])
+        try:
+            with engine.begin() as connection:
+                here = {"catalog": self.name, "namespace": NAMESPACE, "table": table}
+                row = connection.execute(text(_POINTER), here).one_or_none()
+                if row is None or row.previous_metadata_location is None:
+                    return False
+                previous = table_state(table, StaticTable.from_metadata(row.previous_metadata_location))
+                if not previous.may_append_on(base):
+                    return False
+                moved = connection.execute(
+                    text(_MOVE_BACK),
+                    {**here, "previous": row.previous_metadata_location, "now": row.metadata_location},
+                )
+                return moved.rowcount == 1
+        except (OSError, ValueError, ValidationError):  # the previous metadata is not readable either
+            return False
+        finally:
+            engine.dispose()
 
     def state(self, table: str) -> TableState | None:
         """The table's metadata, all of it from one load."""

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
-from floodmark.errors import Corrupt, Retryable
+from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
+from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.table import AppendRefused
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
@@ -126,8 +126,20 @@ class MemoryLake:
                 return
             for file in self.tables[state.name].files[state.head]:
                 if file not in self.data:
-                    raise Corrupt(f"Data file {file} of {state.name!r} is missing.")
+                    raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
                 self.durable.add(file)
+
+    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
+        with self._lock:
+            found, state = self.tables[table], self.load(table)
+            if state is None or not state.lineage or state.lineage[0].block != block:
+                return False
+            before = replace(state, lineage=state.lineage[1:])
+            if not before.may_append_on(base):
+                return False
+            found.snapshots.pop(state.lineage[0].id)
+            found.head = before.head
+            return True
 
     def scan(
         self,
@@ -215,7 +227,7 @@ class MemoryLake:
             files = [self.data.get(file) for file in self.tables[table].files[snapshot]]
         for part in files:
             if part is None:
-                raise Corrupt(f"A data file of {table!r} is missing.")
+                raise FilesMissing(f"A data file of {table!r} is missing.")
             span = pc.min_max(part[SEQ])
             if span["max"].as_py() <= within.after or span["min"].as_py() > within.through:
                 continue
@@ -244,7 +256,7 @@ class MemoryLake:
             committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
             try:
                 seen = {key for part in committed for key in _keys(request, part) if key is not None}
-            except Corrupt as error:
+            except FilesMissing as error:
                 raise Retryable(f"Duplicates cannot be looked for: {error}") from error
         kept = []
         for index, key in enumerate(_keys(request, rows)):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from floodmark.commit import Append, PartitionFigures, TableState
-from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable
+from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
 from floodmark.lake.table import AppendRefused
@@ -95,41 +95,40 @@ class SparkLake:
             raise Corrupt(f"Table {state.name!r} is gone.", hint="Run `floodmark fsck`.")
         directories: set[Path] = set()
         root = Path(_local_path(table.location()) or "/").parent.parent
-        for location in self._files_since(table, state, since):
-            path = _local_path(location)
-            try:
-                if path is None:
-                    if not table.io.new_input(location).exists():
-                        raise FileNotFoundError(location)
-                    continue
-                sync_file(Path(path))
-            except FileNotFoundError as error:
-                raise Corrupt(
-                    f"A file that table {state.name!r} refers to is missing: {location}.",
-                    hint="Nothing was deleted from the spool. Run `floodmark fsck`.",
-                ) from error
-            directories.update(_up_to(Path(path).parent, root))
+        try:
+            for location, size in self._files_since(table, state, since):
+                path = _local_path(location)
+                _check_whole(table.io, location, size)
+                if path is not None:
+                    sync_file(Path(path))
+                    directories.update(_up_to(Path(path).parent, root))
+        except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
+            raise FilesMissing(
+                f"The manifests of table {state.name!r} cannot be read: {error}.", hint="Run `floodmark fsck`."
+            ) from error
         for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
             sync_directory(directory)
 
-    def _files_since(self, table: Any, state: TableState, since: int | None) -> Iterator[str]:
+    def _files_since(self, table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
         """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
         new = state.since(since)
         ids = None if new is None else {snapshot.id for snapshot in new}
-        yield table.metadata_location
+        yield table.metadata_location, None
         if not state.lineage:
             return
         for snapshot in table.metadata.snapshots:
             if ids is None or snapshot.snapshot_id in ids:
-                yield snapshot.manifest_list
-        head = table.snapshot_by_id(state.lineage[0].id)
-        for manifest in head.manifests(table.io):
+                yield snapshot.manifest_list, None
+        for manifest in table.snapshot_by_id(state.lineage[0].id).manifests(table.io):
             if ids is not None and manifest.added_snapshot_id not in ids:
                 continue
-            yield manifest.manifest_path
+            yield manifest.manifest_path, manifest.manifest_length
             for entry in manifest.fetch_manifest_entry(table.io):
                 if ids is None or entry.snapshot_id in ids:
-                    yield entry.data_file.file_path
+                    yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
+
+    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
+        return self.catalog.roll_back(table, block=block, base=base)
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -393,6 +392,20 @@ def _spark_type(column: Any) -> str:
     from floodmark.lake.types import spark_type
 
     return "string" if column is None else spark_type(column.type)
+
+
+def _check_whole(io: Any, location: str, size: int | None) -> None:
+    """A file that is not there, or shorter than it was written, never reached the disk."""
+    try:
+        found = len(io.new_input(location))
+    except OSError:
+        found = -1
+    if found < 1 or (size is not None and found != size):
+        what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
+        raise FilesMissing(
+            f"A file that the table refers to {what}: {location}.",
+            hint="Nothing was deleted from the spool. Run `floodmark fsck`.",
+        )
 
 
 def _local_path(location: str) -> str | None:

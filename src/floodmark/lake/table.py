@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from floodmark.commit import Append, PartitionFigures, TableState
+from floodmark.commit import Append, Base, PartitionFigures, TableState
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 
@@ -63,7 +63,14 @@ class Lake(Protocol):
         ...
 
     def sync(self, state: TableState, *, since: int | None) -> None:
-        """Make every file that the state reaches and snapshot `since` did not durable; `Corrupt` if one is missing."""
+        """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
+        ...
+
+    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
+        """Take a block's commit back, whose files were lost; guarded, and only to the state it was built on.
+
+        False if the head is not that commit, or if anything else came since the base: nothing was changed.
+        """
         ...
 
     def scan(

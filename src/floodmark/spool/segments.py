@@ -124,7 +124,8 @@ class SegmentStore:
     def _drop(self, id: int, relative: str) -> bool:
         """Row first, then file."""
         dropped = self.database.transact(partial(records.drop, id=id, path=relative))
-        durable_remove(self.path(relative))
+        with contextlib.suppress(FileNotFoundError):  # its writer may have died before it made the directory
+            durable_remove(self.path(relative))
         return dropped
 
     def _write(self, dataset: Dataset, table: pa.Table, *, id: int, relative: str) -> SegmentContent:

@@ -1,0 +1,144 @@
+"""Recovery: what a process does before its first commit, whoever left things as they are.
+
+    mend: a head whose files were lost with the power → back to what it was built on
+    catch up: commits that the table shows and a restored control database has forgotten → recorded
+    clean up: segments of dead writers dropped, files of committed segments removed
+    raise: the allocator above everything that carries a number
+
+The undecided block itself is settled by the flush that finds it (`Flusher.settle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import Connection
+
+from floodmark.clock import Clock
+from floodmark.commit import Base, TableState
+from floodmark.control import blocks, datasets
+from floodmark.control import segments as segment_records
+from floodmark.control.blocks import Block
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.segments import LandingRange, landing_segment_id
+from floodmark.errors import FilesMissing
+from floodmark.lake.table import Lake
+from floodmark.sequence import SequenceRange
+from floodmark.spool.landing import landing_files
+from floodmark.spool.sealing import Sealer
+from floodmark.spool.segments import SegmentStore
+
+Settle = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Brings one store into order, once per process."""
+
+    database: Database
+    lake: Lake
+    segments: SegmentStore
+    sealer: Sealer
+    clock: Clock
+    _done: bool = field(default=False, init=False)
+
+    def run(self, settle: Settle) -> None:
+        """Once per process, before its first commit: numbers above everything, debris of dead processes away."""
+        if self._done:
+            return
+        highest = 0
+        for declared in self.database.read(datasets.everyone):
+            self._mend(declared)
+            state = self.lake.load(declared.table_name)
+            if state is not None:
+                highest = max(highest, self.lake.highest_seq(state))
+                self.catch_up(declared, state, settle)
+            self.segments.drop_dead_writers(declared.name)
+            self.segments.remove_leftovers(declared.name)
+        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=highest))
+        self._done = True
+
+    def _mend(self, declared: Dataset) -> None:
+        """Undo a commit whose files never reached the disk before the power went (I7).
+
+        Only the undecided block's own: its segments are still there, and it is sent again. Files missing from any
+        other commit are damage that no repetition heals, and stay an error.
+        """
+        block = self.database.read(lambda c: blocks.undecided(c, declared.name))
+        if block is None:
+            return
+        table = replace(declared, generation=block.base.generation).table_name
+        try:
+            state = self.lake.load(table)
+            if state is not None and any(snapshot.block == block.id for snapshot in state.lineage):
+                self.lake.sync(state, since=declared.synced_snapshot)
+        except FilesMissing:
+            if not self.lake.roll_back(table, block=block.id, base=block.base):
+                raise
+
+    def catch_up(self, declared: Dataset, state: TableState, settle: Settle) -> None:
+        """Catch up with commits that the table shows and this control database has forgotten.
+
+        That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
+        their landing lines unsealed: flushing them again would double every row.
+        """
+        highest = self.lake.highest_seq(state)
+        # Read after the table, both at one instant: every block that it shows was reserved before, so by now it is
+        # undecided or below the horizon. An older horizon would take another flush's fresh commit for a forgotten one.
+        declared, undecided = self.database.read(
+            lambda c: (datasets.get(c, declared.name), blocks.undecided(c, declared.name))
+        )
+        known = max(declared.horizon, undecided.range.through if undecided else 0)
+        if state.head is None or highest <= known:
+            return
+        forgotten = SequenceRange(known, highest)
+        if not self.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
+            return
+        if undecided is not None:
+            settle(declared.name)
+        committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
+        self.lake.sync(state, since=None)
+        figures = self.lake.figures(
+            state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
+        )
+        block = Block(
+            id=f"found-{state.head}",
+            dataset=declared.name,
+            range=forgotten,
+            base=Base(state.uuid, declared.generation, None),
+            state="reserved",
+            snapshot=state.head,
+        )
+        lines = self._committed_lines(declared.name, committed)
+
+        def work(connection: Connection) -> None:
+            if datasets.get(connection, declared.name).horizon >= highest:
+                return  # another process has caught up meanwhile
+            waiting = set(segment_records.sealed_ids(connection, declared.name))
+            segment_records.consume(connection, waiting & committed)
+            for item in lines:
+                segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
+                segment_records.advance_landing(connection, item)
+            rows = sum(item.tally.rows for item in figures)
+            blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
+            blocks.raise_allocator(connection, seen_through=highest)
+
+        self.database.transact(work)
+
+    def _committed_lines(self, dataset: str, committed: set[int]) -> list[LandingRange]:
+        """The landing lines whose segments are in the table: a segment's id is a function of its lines."""
+        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+        found = []
+        for path in landing_files(self.sealer.landing_directory(dataset)):
+            start = offset = offsets.get(path.stem, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                for line in file:
+                    offset += len(line)
+                    lines = LandingRange(path.stem, start, offset)
+                    if landing_segment_id(lines) in committed:
+                        found.append(lines)
+                        start = offset
+        return found
