@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from floodmark.errors import SchemaConflict, SpoolFull
 from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
+from floodmark.spool.payloads import keep_payload
 from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 32 << 20
 """A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
 BACKLOG_CHECK_SECONDS = 1.0
+
+_Row = tuple[list[str], list[list[Any]]]
+"""The columns and values of one row, as an envelope takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +83,7 @@ class Capture:
         grown, fitted = self._fitted(
             declared, lambda schema: fit(schema, columns, values, rows=len(rows)), rows=len(rows)
         )
-        held = [
-            Held(reason=reason, payload=encode_envelope(columns, [[column[row]] for column in values], rows=1).decode())
-            for row, reason in reasons_by_row(fitted.misfits).items()
-        ]
+        held = self._held(dataset, fitted, lambda row: (columns, [[column[row]] for column in values]))
         if fitted.kept is not None:
             values = [[column[row] for row in fitted.kept] for column in values]
         line = encode_envelope(columns, values, rows=fitted.table.num_rows)
@@ -93,6 +95,18 @@ class Capture:
             self._writer(dataset).append(line)
         self._count(dataset, len(line))
         return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+
+    def _held(
+        self, dataset: str, fitted: Fit, row_of: Callable[[int], tuple[list[str], list[list[Any]]]]
+    ) -> list[Held]:
+        """The rows that do not fit, each as an envelope of its own."""
+        held = []
+        for row, reason in reasons_by_row(fitted.misfits).items():
+            columns, values = row_of(row)
+            payload = encode_envelope(columns, values, rows=1)
+            text, path = keep_payload(self.root, dataset, name=uuid.uuid4().hex, payload=payload)
+            held.append(Held(reason=reason, payload=text, payload_path=path))
+        return held
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
         if held:
@@ -109,9 +123,7 @@ class Capture:
         grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table), rows=table.num_rows)
         if table.num_rows == 0:
             return Receipt(rows=0)
-        held = [
-            Held(reason=reason, payload=_row_text(table, row)) for row, reason in reasons_by_row(fitted.misfits).items()
-        ]
+        held = self._held(declared.name, fitted, lambda row: _row_of(table, row))
         self.segments.add(grown, fitted.table, held=held)
         self._count(declared.name, table.nbytes)
         return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
@@ -187,6 +199,6 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
         )
 
 
-def _row_text(table: pa.Table | pa.RecordBatch, row: int) -> str:
+def _row_of(table: pa.Table | pa.RecordBatch, row: int) -> _Row:
     values = table.slice(row, 1).to_pylist()[0]
-    return encode_envelope(list(values), [[value] for value in values.values()], rows=1).decode()
+    return list(values), [[value] for value in values.values()]

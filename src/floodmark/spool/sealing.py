@@ -32,10 +32,11 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
 from floodmark.errors import InvalidName, Retryable, SchemaConflict
-from floodmark.files import durable_remove, durable_write, make_directory, retryable_os_error, try_lock
+from floodmark.files import durable_remove, try_lock
 from floodmark.rows import Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
 from floodmark.spool.landing import landing_files
+from floodmark.spool.payloads import keep_payload
 from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 SEAL_BYTES_MAX = 64 << 20
 """How many landing bytes one segment takes; a longer line is taken whole."""
-INLINE_PAYLOAD_MAX = 64 << 10
-"""A longer quarantined payload stands in a file of its own, not in the control database."""
 SCHEMA_RACES_MAX = 10
 SEAL_TRIES_MAX = 3
 """How often the same lines are tried when neither this sealer nor another gets them registered."""
@@ -219,15 +218,7 @@ class Sealer:
             yield run
 
     def _held(self, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
-        text = _database_text(payload)
-        path = None
-        if text is None:
-            path = f"quarantine/{dataset}/{file}-{offset}-{row}.jsonl"
-            try:
-                make_directory((self.root / path).parent)
-                durable_write(self.root / path, payload)
-            except OSError as error:
-                raise retryable_os_error(error, doing=f"Keeping a quarantined line of {dataset!r}") from error
+        text, path = keep_payload(self.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)
         return Held(
             reason=reason,
             payload=text,
@@ -247,16 +238,6 @@ def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
         if end or length >= size - start:
             return content[:end]
         length = min(length * 2, size - start)
-
-
-def _database_text(payload: bytes) -> str | None:
-    """A payload as the control database can hold it; None if it is too long, or not text that PostgreSQL takes."""
-    if len(payload) > INLINE_PAYLOAD_MAX or b"\0" in payload:
-        return None
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _lines(content: bytes) -> Iterator[bytes]:
