@@ -11,7 +11,7 @@ from cli_input import lines
 
 from floodmark.errors import SpoolFull
 from floodmark.sequence import Cursor
-from floodmark.store import Store
+from floodmark.store import Store, open_store
 
 
 def order(number: int, **more: object) -> dict[str, object]:
@@ -215,3 +215,27 @@ def test_an_unknown_column_is_told(shop):
     done = shop("read", "orders", "--columns", "id,nope")
     assert done.code == 1
     assert "no column" in done.err
+
+
+@pytest.mark.parametrize("instant", ["before the table is looked at", "after the table was looked at"])
+def test_a_commit_in_the_middle_of_a_read_is_read_whole_now_or_whole_next_time(shop, lake, monkeypatch, instant: str):
+    """I9: horizon first, then snapshot; so the cursor never stands behind a row that was not in the snapshot."""
+    shop("capture", "orders", stdin=lines(order(1)))
+    shop("flush")
+    shop("capture", "orders", stdin=lines(order(2), order(3)))
+    real, path, interrupted = type(lake).load, shop("status", "--json").json["store"], []
+
+    def load(self, table):
+        seen = real(self, table)
+        if not interrupted:
+            interrupted.append(table)
+            with open_store(path, lake=lake) as another:
+                another.flush("orders")
+        return real(self, table) if instant.startswith("before") else seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lake), "load", load)
+        first = shop("read", "orders")
+    assert interrupted
+    later = shop("read", "orders", "--since", first.cursor)
+    assert ids(first) + ids(later) == ["o1", "o2", "o3"]

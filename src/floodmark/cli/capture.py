@@ -108,7 +108,7 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
 
 
 def _so_far(report: CaptureReport) -> str:
-    parts = [f"Stored {report.rows:,} rows of {report.dataset}."]
+    parts = [f"Stored {report.rows:,} {'row' if report.rows == 1 else 'rows'} of {report.dataset}."]
     for name, count in (
         ("Quarantined", report.quarantined),
         ("Refused", report.refused),
@@ -170,9 +170,9 @@ def _object(number: int, line: bytes, report: CaptureReport) -> dict[str, Any] |
         return None
     try:
         row = orjson.loads(line)
-    except ValueError as error:
+    except orjson.JSONDecodeError as error:
         report.malformed += 1
-        report.problem(f"Line {number}: not JSON ({error}).")
+        report.problem(f"Line {number}: not JSON ({error.msg} at column {error.colno}).")
         return None
     if type(row) is not dict:
         report.malformed += 1

@@ -53,9 +53,9 @@ def _print_rich(headers: Sequence[str], cells: list[list[str]], right: list[bool
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     for header, at_right in zip(headers, right, strict=True):
-        table.add_column(header, justify="right" if at_right else "left", overflow="fold")
+        table.add_column(header, justify="right" if at_right else "left", overflow="fold", no_wrap=at_right)
     for row in cells:
         table.add_row(*[Text(cell) for cell in row])
     Console().print(table)
