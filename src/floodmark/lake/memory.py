@@ -109,12 +109,11 @@ class MemoryLake:
         return [result[key] for key in sorted(result)]
 
     def highest_seq(self, state: TableState) -> int:
-        if state.head is None:
-            return state.max_seq
-        parts = self._parts(state.name, state.head, SequenceRange(0, 2**63 - 2))
-        highest = max((pc.max(part[SEQ]).as_py() for part in parts if part.num_rows), default=0)
-        known = max((snapshot.through or 0 for snapshot in state.lineage), default=0)
-        return max(highest, known, state.max_seq)
+        known = next((snapshot.through for snapshot in state.lineage if snapshot.through is not None), None)
+        if known is None and state.head is not None:
+            parts = self._parts(state.name, state.head, SequenceRange(0, 2**63 - 2))
+            known = max((pc.max(part[SEQ]).as_py() for part in parts if part.num_rows), default=0)
+        return max(known or 0, state.max_seq)
 
     def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
         parts = self._parts(table, snapshot, SequenceRange(after, 2**63 - 2))
