@@ -119,9 +119,21 @@ class DivergedHistory(Permanent):
 class VersionConflict(Permanent):
     """A stream is not at the version the writer expected."""
 
+    def __init__(
+        self, message: str, *, hint: str | None = None, stream: str = "", expected: int = 0, actual: int = 0
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
 
 class ReplicaIdentityConflict(Permanent):
     """Two concurrent transactions carry one replica identity that no single writer could have made."""
+
+    def __init__(self, message: str, *, hint: str | None = None, transactions: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.transactions = transactions
 
 
 class LogLocked(Retryable):

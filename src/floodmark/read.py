@@ -100,7 +100,7 @@ class Reader:
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order, in batches of bounded size."""
         view = self.view(dataset)
-        partition, where = _slice_of(view.dataset, partition)
+        partition, where = slice_of(view.dataset, partition)
         after = self.position(view, since, partition=partition)
         columns = view.dataset.schema.names
         if view.snapshot is None or after >= view.horizon:
@@ -144,7 +144,7 @@ def _user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) ->
     return pa.Table.from_arrays(arrays, schema=wanted) if arrays else rows.select([])
 
 
-def _slice_of(dataset: Dataset, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
+def slice_of(dataset: Dataset, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
     """A partition's key and the column values it stands for, given either of them."""
     by = dataset.partition_by
     if partition is None:

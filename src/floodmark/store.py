@@ -14,16 +14,19 @@ from sqlalchemy import Connection
 from floodmark import config
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
+from floodmark.control import deliveries
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel, Sink
+from floodmark.delivery.tick import Exporter, ExportReport, new_sink
 from floodmark.errors import DatasetExists, Permanent, SchemaConflict, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
-from floodmark.read import Batch, Reader
+from floodmark.read import Batch, Reader, slice_of
 from floodmark.recovery import Recovery
 from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
 from floodmark.schema.types import DATE, STRING, TIMESTAMP
@@ -85,6 +88,7 @@ class Store:
         )
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
+        self._exporter = Exporter(settings.store_id, self._database, self._lake, self._reader, self._clock)
         self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
 
     def __enter__(self) -> Self:
@@ -230,6 +234,44 @@ class Store:
         for item in self.datasets():
             self.read(item.name).createOrReplaceTempView(item.name)
         return self.spark.sql(query)
+
+    # ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_sink(self, name: str, kind: str, **settings: Any) -> None:
+        """Add a destination: `add_sink("archive", "blob", url="file:///…", format="parquet", chunk_rows=100_000)`.
+
+        It starts from the beginning of each dataset (`datasets=[…]` names some; the default is all).
+        """
+        sink = new_sink(check_dataset_name(name), kind, settings)
+        self._database.transact(lambda c: deliveries.insert_sink(c, sink, now=self._clock.now()))
+
+    def sinks(self) -> list[Sink]:
+        """The sinks of this store, by name."""
+        return self._database.read(deliveries.every_sink)
+
+    def remove_sink(self, name: str) -> None:
+        """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
+        sink = self._database.read(lambda c: deliveries.get_sink(c, name))
+        self._database.transact(lambda c: deliveries.set_sink_state(c, sink.instance, state="removed", reason=None))
+
+    def export(self, sink: str) -> ExportReport:
+        """Deliver every committed row that the sink does not have yet, exactly once, in sequence order."""
+        return self._exporter.export(sink)
+
+    def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
+        """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""
+
+        def work(connection: Connection) -> int:
+            instance = deliveries.get_sink(connection, sink).instance
+            declared = dataset_records.get(connection, dataset)
+            key, _ = slice_of(declared, partition)
+            keys = [item.partition for item in dataset_records.partition_totals(connection, dataset)]
+            marks = [
+                deliveries.watermark(connection, Channel(instance, dataset, one)) for one in ([key] if key else keys)
+            ]
+            return min((mark.seq if mark else 0 for mark in marks), default=0)
+
+        return self._database.read(work)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ import click
 
 from floodmark.cli.options import json_option
 from floodmark.cli.output import note, print_json, print_table
-from floodmark.errors import Permanent
+from floodmark.errors import Permanent, Retryable
 
 if TYPE_CHECKING:
     from floodmark.eventlog import Event, EventLog, Fork, RecordedEvent
@@ -199,10 +199,8 @@ def events(
       floodmark log events ledger --prefix account- --limit 10
       floodmark log events ledger --after 00000000-0000-000a-0000-000000000000
     """
-    from floodmark.errors import LogLocked
-
     start = int(after) if after is not None and after.isdigit() else after
-    with contextlib.suppress(LogLocked, PermissionError), _opened(path):
+    with contextlib.suppress(Retryable), _opened(path):
         pass  # numbers what a merge has brought, if we may write; read-only it would have no positions
     with _opened(path, read_only=True) as opened:
         found = opened.read_events(start, limit, prefix, pattern=pattern, type=event_type)

@@ -1,5 +1,6 @@
 """The event log: a history that lives in git and merges as a union of files. Needs neither Spark nor a store."""
 
+from floodmark.eventlog.checkpoints import Checkpoint, CheckpointFiles, leadership
 from floodmark.eventlog.forks import Branch, Fork, IdentityConflict, StreamFork
 from floodmark.eventlog.fsck import FsckReport, Problem
 from floodmark.eventlog.log import EventLog
@@ -16,6 +17,8 @@ __all__ = [
     "Appended",
     "Branch",
     "CatchUp",
+    "Checkpoint",
+    "CheckpointFiles",
     "Dangling",
     "Event",
     "EventLog",
@@ -38,5 +41,6 @@ __all__ = [
     "Status",
     "StreamFork",
     "Unresolvable",
+    "leadership",
     "projection",
 ]

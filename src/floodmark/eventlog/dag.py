@@ -62,10 +62,11 @@ class Graph:
             if transaction not in self._children and transaction not in above:
                 self._add_last(transaction, above)
                 return False
+        children = self._children  # made before the new ones are known, or they would be in it twice
         for transaction, above in new.items():
             self.parents[transaction] = above
             for parent in above:
-                self._children.setdefault(parent, []).append(transaction)
+                children.setdefault(parent, []).append(transaction)
         affected = self._descendants(new)
         before = {t: self.depth.pop(t) for t in affected if t in self.depth}
         self.cyclic -= affected

@@ -130,32 +130,27 @@ def _continued(history: History, forks: list[StreamFork]) -> set[StreamFork]:
 
 def _undecided_groups(history: History) -> dict[tuple[str, int], list[str]]:
     groups: dict[tuple[str, int], list[str]] = defaultdict(list)
-    decided: dict[str, list[frozenset[str]]] = defaultdict(list)
+    # By stream and member, so that many decisions on one stream do not multiply with many forks of it.
+    decisions: dict[tuple[str, str], list[frozenset[str]]] = defaultdict(list)
+    unmarked: set[tuple[str, frozenset[str]]] = set()
     for transaction in history:
         for stream in transaction.streams:
             base = transaction.bases.get(stream)
             if base is not None:
                 groups[stream, base].append(transaction.id)
             if transaction.decides is None and len(transaction.parents) > 1:
-                decided[stream].append(frozenset(transaction.parents))
+                unmarked.add((stream, frozenset(transaction.parents)))
         for decision in transaction.decides or ():
-            decided[decision.stream_id].append(frozenset(decision.transaction_ids))
-    by_member = _decisions_by_member(decided)
+            covered = frozenset(decision.transaction_ids)
+            for member in covered:
+                decisions[decision.stream_id, member].append(covered)
     return {
         (stream, base): group
         for (stream, base), group in groups.items()
-        if len(group) > 1 and not any(d.issuperset(group) for d in by_member.get((stream, group[0]), ()))
+        if len(group) > 1
+        and (stream, frozenset(group)) not in unmarked
+        and not any(covered.issuperset(group) for covered in decisions.get((stream, group[0]), ()))
     }
-
-
-def _decisions_by_member(decided: dict[str, list[frozenset[str]]]) -> dict[tuple[str, str], list[frozenset[str]]]:
-    """Looked up by a member, so that many decisions on one stream do not multiply with many forks of it."""
-    found: dict[tuple[str, str], list[frozenset[str]]] = defaultdict(list)
-    for stream, decisions in decided.items():
-        for decision in decisions:
-            for member in decision:
-                found[stream, member].append(decision)
-    return found
 
 
 def _units(forks: list[StreamFork], continued: set[StreamFork]) -> list[tuple[StreamFork, ...]]:
@@ -222,7 +217,7 @@ def _sides(history: History, parts: tuple[StreamFork, ...], members: set[str], o
     related = descending(history.graph, ordered, permutations(members, 2))
     passed = {above for above, _ in related}
     side_of = {t: [t] for t in ordered if t in members and t not in passed}
-    for decision in _decisions_below(history, parts, ordered):
+    for decision in _decisions_below(history, parts, members, ordered):
         joined = list({id(side_of[t]): side_of[t] for t in decision if t in side_of}.values())
         if 1 < len(joined) < len({id(side) for side in side_of.values()}):
             side = [t for group in joined for t in group]
@@ -230,11 +225,13 @@ def _sides(history: History, parts: tuple[StreamFork, ...], members: set[str], o
     return list({id(side): side for side in side_of.values()}.values())
 
 
-def _decisions_below(history: History, parts: tuple[StreamFork, ...], ordered: list[str]) -> list[tuple[str, ...]]:
+def _decisions_below(
+    history: History, parts: tuple[StreamFork, ...], members: set[str], ordered: list[str]
+) -> list[tuple[str, ...]]:
     streams = {part.stream for part in parts}
     decisions: list[tuple[str, ...]] = []
     for transaction in (history[t] for t in ordered):
-        if transaction.decides is None and len(transaction.parents) > 1 and transaction.streams & streams:
+        if transaction.decides is None and members.issuperset(transaction.parents) and transaction.streams & streams:
             decisions.append(transaction.parents)
         decisions += [d.transaction_ids for d in transaction.decides or () if d.stream_id in streams]
     return decisions

@@ -35,6 +35,7 @@ from floodmark.eventlog.status import Status, fork_key, make_status, with_reason
 from floodmark.eventlog.transactions import Event, RecordedEvent
 from floodmark.eventlog.view import View
 from floodmark.eventlog.writer import Appended, Writer
+from floodmark.files import retryable_os_error
 
 
 class EventLog:
@@ -85,13 +86,16 @@ class EventLog:
         root = Path(path)
         if (read_only or not create) and not (root / "events").is_dir():
             raise LogMissing(f"There is no event log at {root}.", hint=f"Make one with `floodmark log init {root}`.")
-        return cls(
-            root,
-            read_only=read_only,
-            sync=sync,
-            clock=clock or SystemClock(),
-            lock_wait_seconds_max=lock_wait_seconds_max,
-        )
+        try:
+            return cls(
+                root,
+                read_only=read_only,
+                sync=sync,
+                clock=clock or SystemClock(),
+                lock_wait_seconds_max=lock_wait_seconds_max,
+            )
+        except OSError as error:
+            raise retryable_os_error(error, doing=f"Opening the event log {root}") from error
 
     # Writing
 

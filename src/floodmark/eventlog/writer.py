@@ -183,6 +183,7 @@ class Writer:
                 f"Transactions {one} and {other} are concurrent and both of replica {self.replica_id}: "
                 "two writers use one identity.",
                 hint="Everything stays readable. Run `floodmark log init --new-identity` here, then append again.",
+                transactions=found[0].transactions,
             )
 
     def _keep_index(self) -> None:
@@ -198,6 +199,9 @@ class Writer:
                 raise VersionConflict(
                     f"Stream {stream!r} is at version {actual}, expected {version}; nothing was written.",
                     hint="Read the stream again, decide again, and append with the version you saw.",
+                    stream=stream,
+                    expected=version,
+                    actual=actual,
                 )
 
     def _write(

@@ -204,6 +204,11 @@ def tally(prefixes: Sequence[int]) -> Tally:
     return Tally(len(prefixes), sum(prefixes) % CHECKSUM_MODULUS)
 
 
+def tally_of_ids(identifiers: pa.ChunkedArray) -> Tally:
+    """The tally of rows whose content hashes are known."""
+    return tally([int(identifier[:16], 16) for identifier in identifiers.to_pylist()])
+
+
 def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
     """The figures of each partition in the table, in order of first appearance; none for a table of no rows."""
     if len(prefixes) != table.num_rows:

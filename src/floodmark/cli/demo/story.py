@@ -19,6 +19,7 @@ from floodmark.errors import Permanent
 if TYPE_CHECKING:
     from floodmark.flush import FlushReport
     from floodmark.sequence import Cursor
+    from floodmark.status import DatasetStatus
     from floodmark.store import Store
 
 T = TypeVar("T")
@@ -132,7 +133,8 @@ class Story:
         self._claim("late messages among them", wanted=self.plan.late, found=len(self.plan.late_ids() & {*ids}))
 
     def _totals(self, store: Store) -> None:
-        dataset = store.status().datasets[0]
+        status = self._do("Status", store.status, lambda done: _summed(done.datasets[0]))
+        dataset = status.datasets[0]
         total = self.plan.distinct + self.plan.late
         self._claim("rows in the dataset", wanted=total, found=dataset.rows)
         self._claim("rows left in the spool", wanted=0, found=dataset.spool.segment_rows + dataset.spool.landing_bytes)
@@ -147,6 +149,11 @@ class Story:
 
 def _flushed(report: FlushReport) -> str:
     return f"{report.rows:,} committed, {report.duplicates:,} duplicates dropped, {report.blocks} block {report.block}"
+
+
+def _summed(dataset: DatasetStatus) -> str:
+    parts = f"{len(dataset.partitions)} partitions, {dataset.quarantined} quarantined"
+    return f"{dataset.rows:,} rows, horizon {dataset.horizon:,}, {parts}"
 
 
 def _read(store: Store, since: str | None) -> tuple[list[str], Cursor]:

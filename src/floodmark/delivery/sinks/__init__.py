@@ -1,0 +1,1 @@
+"""The kinds of destinations, one file each."""
