@@ -679,7 +679,7 @@ def test_figures_are_the_tallies_of_the_rows_by_partition(blocks: Blocks) -> Non
         wanted = partition_figures(table, prefixes, partition_by)
         found = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=partition_by)
         assert {item.partition: (item.tally, item.first_seq - 1, item.last_seq - 1) for item in found} == {
-            item.partition_key: (item.tally, item.first_row, item.last_row) for item in wanted
+            item.partition: (item.tally, item.first_row, item.last_row) for item in wanted
         }
     part = blocks.lake.figures(TABLE, snapshot=head, within=SequenceRange(2, 5), partition_by=())
     assert [(item.partition, item.tally.rows, item.first_seq, item.last_seq) for item in part] == [("all", 3, 3, 5)]
