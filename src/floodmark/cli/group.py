@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "flush": ("flush", "Stamp and commit what was captured."),
     "read": ("read", "Print a dataset's rows, all of them or what is new since a cursor."),
     "sql": ("sql", "Run a SQL query over the datasets."),
+    "sink": ("sink", "Add destinations and list them."),
+    "export": ("export", "Deliver what is new to the sinks."),
     "status": ("status", "Show what the store holds and what waits."),
     "quarantine": ("quarantine", "Look at rows that did not fit, and decide about them."),
     "log": ("log", "Work with an event log."),
