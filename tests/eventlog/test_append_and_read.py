@@ -13,6 +13,7 @@ from floodmark.errors import (
     LogMissing,
     LogReadOnly,
     Permanent,
+    Retryable,
     UnserialisableValue,
     VersionConflict,
 )
@@ -38,8 +39,9 @@ def test_a_version_conflict_names_the_stream_and_writes_nothing(replica):
     a = replica()
     a.append("one", "two")
     files = sorted((a.path / "events").iterdir())
-    with pytest.raises(VersionConflict, match=r"'s' is at version 2, expected 1"):
+    with pytest.raises(VersionConflict, match=r"'s' is at version 2, expected 1") as raised:
         a.append("three", expected={"s": 1})
+    assert (raised.value.stream, raised.value.expected, raised.value.actual) == ("s", 1, 2)
     assert sorted((a.path / "events").iterdir()) == files
     assert list((a.path / "tmp").iterdir()) == []
     a.append("three", expected={"s": 2})
@@ -162,6 +164,12 @@ def test_a_read_only_log_shows_what_nobody_has_numbered_without_inventing_positi
         ("two", 2, None, None),
     ]
     assert log.status().not_ingested == 2
+
+
+def test_a_place_that_can_hold_no_log_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Retryable, match=r"Opening the event log .*file/log"):
+        EventLog.open(tmp_path / "file" / "log")
 
 
 def test_a_closed_log_says_that_it_is_closed(replica):

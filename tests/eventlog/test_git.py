@@ -184,6 +184,7 @@ def test_two_writers_under_one_identity_are_a_loud_conflict_and_nothing_else_sto
     assert set(conflict.transactions) == {one, other}
     with pytest.raises(ReplicaIdentityConflict) as raised:
         a.append("more")
+    assert set(raised.value.transactions) == {one, other}
     assert one in str(raised.value)
     assert other in str(raised.value)
     assert a.texts() == ["opened", "before", "from-A", "from-B"]

@@ -134,18 +134,23 @@ class Graph:
         return set() if done == len(affected) else {t for t, count in waiting.items() if count > 0}
 
     def _trim_to_cycles(self, left: set[str]) -> set[str]:
-        """Drop those that merely descend from a cycle: they are whole, and only dangling."""
-        cyclic = set(left)
-        below = {t: sum(child in cyclic for child in self._children.get(t, ())) for t in cyclic}
-        free = [t for t, count in below.items() if count == 0]
-        while free:
-            transaction = free.pop()
-            cyclic.discard(transaction)
-            for parent in self.parents[transaction]:
-                if parent in cyclic:
-                    below[parent] -= 1
-                    if below[parent] == 0:
-                        free.append(parent)
+        """Those that are their own ancestors. What merely descends from a cycle is whole, and only dangling."""
+        cyclic: set[str] = set()
+        above = {t: {p for p in self.parents[t] if p in left} for t in left}
+        settled: set[str] = set()
+        for start in _last_left_first(above):
+            if start in settled:
+                continue
+            # Of what is not settled yet, everything that descends from `start` is above it as well.
+            loop, pending = {start}, [start]
+            while pending:
+                for child in self._children.get(pending.pop(), ()):
+                    if child in left and child not in settled and child not in loop:
+                        loop.add(child)
+                        pending.append(child)
+            settled |= loop
+            if len(loop) > 1 or start in above[start]:
+                cyclic |= loop
         return cyclic
 
     def _settle_heads(self, affected: set[str]) -> None:
@@ -157,6 +162,25 @@ class Graph:
                 self.heads.add(transaction)
             else:
                 self.heads.discard(transaction)
+
+
+def _last_left_first(above: Mapping[str, set[str]]) -> list[str]:
+    """A walk upwards from every transaction, in the reverse of the order in which the walk leaves them for good."""
+    left: list[str] = []
+    seen: set[str] = set()
+    for start in above:
+        path = [] if start in seen else [(start, iter(above[start]))]
+        seen.add(start)
+        while path:
+            one, rest = path[-1]
+            following = next((other for other in rest if other not in seen), None)
+            if following is None:
+                left.append(one)
+                path.pop()
+            else:
+                seen.add(following)
+                path.append((following, iter(above[following])))
+    return left[::-1]
 
 
 def descending(graph: Graph, order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
