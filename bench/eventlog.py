@@ -110,7 +110,7 @@ def measure(root, size):
         "open_with_index_seconds": fastest(lambda: EventLog.open(path), finish=EventLog.close),
         "open_with_index_cpu_seconds": cpu_seconds(lambda: EventLog.open(path)),
         "open_read_only_seconds": fastest(lambda: EventLog.open(path, read_only=True)),
-        "open_cold_seconds": timed((index.unlink(), EventLog.open(path))[1].close)[0],
+        "open_cold_seconds": fastest(lambda: EventLog.open(path), prepare=index.unlink, finish=EventLog.close),
     }
     with EventLog.open(path, sync=False) as log:
         found["status_seconds"] = fastest(log.status)

@@ -43,8 +43,8 @@ class History:
     def restored(cls, ordered: Sequence[tuple[Transaction, int]]) -> History:
         """From transactions already in canonical order, each with its depth, none of them cyclic."""
         history = cls()
-        for transaction, _ in ordered:
-            history._transactions[transaction.id] = transaction
+        history._transactions = {transaction.id: transaction for transaction, _ in ordered}
+        for transaction in history._transactions.values():
             history._count_events(transaction)
         history.order = list(history._transactions)
         history.graph.restore(
@@ -173,6 +173,12 @@ class History:
 
     def event_ids(self) -> AbstractSet[str]:
         return self._places.keys()
+
+    def in_order(self, event_ids: Iterable[str]) -> list[str]:
+        """These events in canonical order."""
+        places = {event_id: self._places[event_id] for event_id in event_ids}
+        keys = {transaction_id: self.key(transaction_id) for transaction_id, _ in places.values()}
+        return sorted(places, key=lambda event_id: (keys[places[event_id][0]], places[event_id][1]))
 
     def event_keys(self) -> Iterator[tuple[Transaction, int, EventKey]]:
         """Every event in canonical order, with its transaction and its place in it."""

@@ -161,13 +161,8 @@ class Writer:
             self._unnumbered = False
             return
         absent = set(ingestion.event_ids() - present)
-        returned = ingestion.absent & present
-        new = [
-            key.event_id
-            for _, _, key in history.event_keys()
-            if ingestion.seq(key.event_id) is None or key.event_id in returned
-        ]
-        ingestion.assign(list(dict.fromkeys(new)))
+        new = history.in_order((present - ingestion.event_ids()) | (ingestion.absent & present))
+        ingestion.assign(new)
         ingestion.sync()
         ingestion.set_absent(absent)
         self._unnumbered = False
