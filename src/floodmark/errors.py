@@ -7,7 +7,7 @@ The families say what the caller does next, because that is the one thing a call
 | `Retryable`      | nothing moved; the cause may pass                | call again later                    |
 | `OutcomeUnknown` | it may or may not have happened                  | look, or repeat with the same key   |
 | `Permanent`      | nothing moved; the same call fails again         | change the call                     |
-| `Corrupt`        | stored state contradicts itself                  | stop and run `floodmark fsck`       |
+| `Corrupt`        | stored state contradicts itself                  | stop; keep the store as it is       |
 
 A message says what failed and which thing; `hint` says what to do. The command line prints them as
 `Error:` and `Try:`.

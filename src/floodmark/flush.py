@@ -287,7 +287,10 @@ class Flusher:
         """Another process settled this very block while we did: its word stands, and it counted the rows."""
         found = self.database.read(lambda c: blocks.get(c, block.id))
         if found is None or found.state == "reserved":
-            raise Corrupt(f"Block {block.range} of {block.dataset!r} lost its record.", hint="Run `floodmark fsck`.")
+            raise Corrupt(
+                f"Block {block.range} of {block.dataset!r} lost its record.",
+                hint="Keep the store as it is, and report this.",
+            )
         return None if found.state == "void" else _Decided(found)
 
     def _figures(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floodmark.control import blocks, datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.errors import InvalidCursor
+from floodmark.errors import InvalidCursor, SchemaConflict
 from floodmark.lake.table import Lake
 from floodmark.schema import SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
@@ -46,6 +46,8 @@ class View:
 
     dataset: Dataset
     snapshot: int | None
+    columns: frozenset[str] = frozenset()
+    """What the table has: a column that was declared since the last commit is not among them."""
 
     @property
     def horizon(self) -> int:
@@ -63,7 +65,9 @@ class Reader:
     def view(self, dataset: str) -> View:
         declared = self.database.read(lambda c: datasets.get(c, dataset))  # I9: the horizon first
         state = self.lake.load(declared.table_name)
-        return View(declared, None if state is None else state.head)
+        if state is None:
+            return View(declared, None)
+        return View(declared, state.head, frozenset(name for name, _ in state.columns))
 
     def position(self, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
         """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
@@ -97,18 +101,26 @@ class Reader:
         *,
         since: Cursor | str | None = None,
         partition: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order, in batches of bounded size."""
         view = self.view(dataset)
         partition, where = slice_of(view.dataset, partition)
         after = self.position(view, since, partition=partition)
-        columns = view.dataset.schema.names
+        wanted = known_columns(view.dataset, columns)
         if view.snapshot is None or after >= view.horizon:
             return
         for window in self.windows(dataset, SequenceRange(after, view.horizon)):
-            for rows in self.lake.scan(view.dataset.table_name, snapshot=view.snapshot, within=window, where=where):
+            scanned = self.lake.scan(
+                view.dataset.table_name,
+                snapshot=view.snapshot,
+                within=window,
+                columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
+                where=where,
+            )
+            for rows in scanned:
                 cursor = Cursor(self.store_id, dataset, partition, window.through)
-                yield Batch(_user_columns(rows, columns, view.dataset), cursor, rows[SEQ])
+                yield Batch(_user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
     def windows(self, dataset: str, within: SequenceRange) -> Iterator[SequenceRange]:
         """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
@@ -141,7 +153,19 @@ def _user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) ->
         else pa.nulls(rows.num_rows, wanted.field(name).type)
         for name in columns
     ]
-    return pa.Table.from_arrays(arrays, schema=wanted) if arrays else rows.select([])
+    return pa.Table.from_arrays(arrays, schema=dataset.schema.arrow(columns)) if arrays else rows.select([])
+
+
+def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that are asked for, in that order; all of them, if none is."""
+    if columns is None:
+        return dataset.schema.names
+    for name in columns:
+        if name not in dataset.schema:
+            raise SchemaConflict(
+                f"Dataset {dataset.name!r} has no column {name!r}.", hint=f"It has {', '.join(dataset.schema.names)}."
+            )
+    return tuple(columns)
 
 
 def slice_of(dataset: Dataset, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:

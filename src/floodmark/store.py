@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
-from floodmark.read import Batch, Reader, slice_of
+from floodmark.read import Batch, Reader, known_columns, slice_of
 from floodmark.recovery import Recovery
 from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
 from floodmark.schema.types import DATE, STRING, TIMESTAMP
@@ -121,7 +120,7 @@ class Store:
         schema: Mapping[str, str] | pa.Schema | None = None,
         settle: str | None = None,
     ) -> None:
-        """Declare a dataset. Declaring it again in the same way is a no-op; in another way, `DatasetExists`.
+        """Declare a dataset. Declaring it again may add columns; in any other way, `DatasetExists`.
 
         `identity` names the columns by which two rows are the same row (or a list of such lists: the first
         whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
@@ -137,11 +136,9 @@ class Store:
         old = dataset_records.find(connection, new.name)
         if old is None:
             dataset_records.insert(connection, new, now=self._clock.now())
-        elif not only_if_absent and not _declares_the_same(old, new):
-            raise DatasetExists(
-                f"Dataset {new.name!r} exists and is declared differently.",
-                hint="Identity, event time and partitions are fixed for a dataset's life; use another name.",
-            )
+        elif not only_if_absent:
+            _check_same(old, new)
+            dataset_records.evolve(connection, new.name, new.schema.columns)
 
     def datasets(self) -> list[Dataset]:
         """The declared datasets, by name."""
@@ -207,7 +204,7 @@ class Store:
             table=view.dataset.table_name,
             schema=view.dataset.schema,
             snapshot=view.snapshot,
-            columns=_known_columns(view.dataset, columns),
+            columns=known_columns(view.dataset, columns),
             within=within,
         )
 
@@ -217,9 +214,10 @@ class Store:
         since: Cursor | str | None = None,
         *,
         partition: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order: batches with the cursor to store after each."""
-        return self._reader.read_since(dataset, since=since, partition=partition)
+        return self._reader.read_since(dataset, since=since, partition=partition, columns=columns)
 
     def cursor(self, dataset: str) -> Cursor:
         """The cursor of this moment: reading since it gives what comes from now on."""
@@ -365,24 +363,19 @@ def _declaration(
     )
 
 
-def _declares_the_same(old: Dataset, new: Dataset) -> bool:
+def _check_same(old: Dataset, new: Dataset) -> None:
+    """What is fixed for a dataset's life must be the same; columns may come."""
     fixed = ("identity", "event_time", "partition_by", "settle")
-    if any(getattr(old, item) != getattr(new, item) for item in fixed):
-        return False
-    with contextlib.suppress(SchemaConflict):
-        return old.schema.merge(new.schema.columns) == old.schema
-    return False
-
-
-def _known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:
-    if columns is None:
-        return dataset.schema.names
-    for name in columns:
-        if name not in dataset.schema:
-            raise SchemaConflict(
-                f"Dataset {dataset.name!r} has no column {name!r}.", hint=f"It has {', '.join(dataset.schema.names)}."
-            )
-    return tuple(columns)
+    different = [item for item in fixed if getattr(old, item) != getattr(new, item)]
+    try:
+        old.schema.merge(new.schema.columns)
+    except SchemaConflict as error:
+        different.append(error.message)
+    if different:
+        raise DatasetExists(
+            f"Dataset {new.name!r} exists and is declared differently: {', '.join(different)}.",
+            hint="Identity, event time, partitions and types are fixed for a dataset's life; use another name.",
+        )
 
 
 def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:

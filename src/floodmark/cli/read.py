@@ -64,7 +64,7 @@ def read(
         writer = row_writer(kind, shown, json_columns=[c.name for c in declared.schema if c.text == "json"])
         position = Position(store, dataset, partition=partition, since=since, until=until, limit=limit)
         with working(f"Reading {dataset} …"):
-            batches = store.read_since(dataset, since, partition=partition)
+            batches = store.read_since(dataset, since, partition=partition, columns=columns)
             first = next(batches, None)
         if first is not None:
             position.write(first, shown, writer)

@@ -260,7 +260,7 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
             .values(block=block.id, block_offset=offset)
         )
         if changed.rowcount != 1:
-            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Run `floodmark fsck`.")
+            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and report this.")
         offset += segment.rows
     return tuple(segment_records.of_block(connection, block.id))
 

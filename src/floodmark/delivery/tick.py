@@ -3,8 +3,8 @@
 For each channel that lags, until it has caught up with the horizon or met an error. An error stops its own
 channel only; a `Permanent` one blocks the sink with its reason, for the same delivery would be refused again.
 
-The order of every step is the point (D1 to D4 in `control.deliveries`): whatever dies in between, the next tick, by this
-process or another, finds an open intent and sends exactly the same ranges.
+The order of every step is the point (D1 to D4 in `control.deliveries`): whatever dies in between, the next tick,
+by this process or another, finds an open intent and sends exactly the same ranges.
 """
 
 from __future__ import annotations

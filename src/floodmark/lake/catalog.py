@@ -91,7 +91,7 @@ class Catalog:
         except (OSError, ValueError, ValidationError) as error:  # not there, or cut off: it never reached the disk
             raise FilesMissing(
                 f"The metadata of table {table!r} cannot be read: {error}.",
-                hint="Run `floodmark fsck`; a lake directory that was moved must be moved back.",
+                hint="Restore the file; a lake directory that was moved must be moved back.",
             ) from error
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:

@@ -92,7 +92,7 @@ class SparkLake:
         """Hadoop's local file system does not fsync: open every file of the commits since `since` and do it here."""
         table = self.catalog.table(state.name)
         if table is None:
-            raise Corrupt(f"Table {state.name!r} is gone.", hint="Run `floodmark fsck`.")
+            raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and report this.")
         directories: set[Path] = set()
         root = Path(_local_path(table.location()) or "/").parent.parent
         try:
@@ -104,7 +104,8 @@ class SparkLake:
                     directories.update(_up_to(Path(path).parent, root))
         except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
             raise FilesMissing(
-                f"The manifests of table {state.name!r} cannot be read: {error}.", hint="Run `floodmark fsck`."
+                f"The manifests of table {state.name!r} cannot be read: {error}.",
+                hint="Keep the store as it is, and report this.",
             ) from error
         for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
             sync_directory(directory)
@@ -379,12 +380,13 @@ def _check_segments(request: Append) -> None:
             rows = pq.read_metadata(segment.path).num_rows
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(
-                f"Segment {segment.id} cannot be read: {error}.", hint="Nothing was committed. Run `floodmark fsck`."
+                f"Segment {segment.id} cannot be read: {error}.",
+                hint="Nothing was committed. Keep the store as it is, and report this.",
             ) from error
         if rows != segment.rows:
             raise Corrupt(
                 f"Segment {segment.id} has {rows} rows, and {segment.rows} were registered.",
-                hint="Nothing was committed. Run `floodmark fsck`.",
+                hint="Nothing was committed. Keep the store as it is, and report this.",
             )
 
 
@@ -404,7 +406,7 @@ def _check_whole(io: Any, location: str, size: int | None) -> None:
         what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
         raise FilesMissing(
             f"A file that the table refers to {what}: {location}.",
-            hint="Nothing was deleted from the spool. Run `floodmark fsck`.",
+            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and report this.",
         )
 
 
