@@ -106,9 +106,7 @@ def test_the_allocator_does_not_go_back_with_the_control_database(world: World, 
         assert report.block.after >= 3
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the found block begins at the dataset's old horizon, where another dataset's block begins"
-)
+@pytest.mark.xfail(strict=True, reason="the found block begins where another dataset's block begins")
 def test_a_dataset_that_had_no_rows_at_the_backup_is_found_beside_one_that_had(world: World) -> None:
     """I1: each dataset's forgotten commits are entered with their own numbers."""
     writer, visit = world
