@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.lake.jars import ready_jars
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _starting = threading.Lock()
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _SETTINGS = {
     "spark.app.name": "floodmark",
@@ -22,7 +25,6 @@ _SETTINGS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.driver.host": "localhost",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
@@ -48,8 +50,12 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
         if active is not None:
             return active
         check_java()
+        # PySpark prints every failed statement with its Java stack. We raise the error, and say it in a sentence.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
-        builder = SparkSession.builder.master(master)
+        builder = SparkSession.builder.master(master).config(
+            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        )
         for key, value in {**_SETTINGS, **settings}.items():
             builder = builder.config(key, value)
         # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
