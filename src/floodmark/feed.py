@@ -39,19 +39,23 @@ EVENT_TIME = "recorded_at"
 COLUMNS = {
     "event_id": "string not null",
     "recorded_at": "timestamp not null",
-    "stream_id": "string not null",
-    "stream_version": "long",
-    "event_type": "string",
-    "event_data": "json",
+    "stream": "string not null",
+    "type": "string",
+    "data": "json",
     "metadata": "json",
+    "log": "string not null",
+    "position": "long not null",
     "transaction_id": "string not null",
-    "transaction_depth": "long",
-    "transaction_created_at": "string",
-    "transaction_ordinal": "long",
+    "parent_transaction_ids": "list<string>",
+    "ordinal": "long not null",
+    "created_at": "string",
     "replica_id": "string",
-    "log_identity": "string",
-    "log_position": "long",
+    "depth_on_arrival": "long",
+    "version_on_arrival": "long",
 }
+"""One row per event. `log` and `position` say where it stands in the local numbering; the transaction's id, parents and
+time are what canonical order is made of (`floodmark.lake.linearise` computes it for millions of rows); depth and
+stream version are as they were on arrival, and a later merge may change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class FeedReport:
 
 
 def event_dataset(name: str) -> Dataset:
-    """The dataset that event rows go to. `stream_version` and depth are as they were when the event arrived."""
+    """The dataset that event rows go to."""
     return Dataset(name=name, identity=IDENTITY, event_time=EVENT_TIME, partition_by=(), schema=Schema.declare(COLUMNS))
 
 
@@ -155,23 +159,24 @@ def _row(event: RecordedEvent, identity: str) -> dict[str, Any]:
     return {
         "event_id": event.event_id,
         "recorded_at": _instant(event.created_at),
-        "stream_id": event.stream,
-        "stream_version": event.version,
-        "event_type": event.type,
-        "event_data": event.data,
+        "stream": event.stream,
+        "type": event.type,
+        "data": event.data,
         "metadata": event.metadata,
+        "log": identity,
+        "position": event.seq,
         "transaction_id": event.transaction_id,
-        "transaction_depth": event.depth,
-        "transaction_created_at": event.created_at,
-        "transaction_ordinal": event.ordinal,
+        "parent_transaction_ids": list(event.parents),
+        "ordinal": event.ordinal,
+        "created_at": event.created_at,
         "replica_id": event.replica_id,
-        "log_identity": identity,
-        "log_position": event.seq,
+        "depth_on_arrival": event.depth,
+        "version_on_arrival": event.version,
     }
 
 
 def _instant(created_at: str) -> datetime:
-    """The transaction's time to the microsecond; its exact text stands in `transaction_created_at`.
+    """The transaction's time to the microsecond; its exact text stands in `created_at`.
 
     A text that is no time (nothing checks it in a foreign file) gives the epoch: the same for every replica.
     """

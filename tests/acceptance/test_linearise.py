@@ -67,3 +67,27 @@ def test_spark_and_python_agree_on_canonical_order_and_stream_versions(spark, tm
     for name, log in logs.items():
         assert found[name] == [coordinates(event, number) for number, event in enumerate(log.canonical_events(), 1)]
         log.close()
+
+
+@pytest.mark.spark
+def test_a_fed_dataset_has_all_that_canonical_order_is_made_of(spark, tmp_path):
+    """Two clones write apart and are joined; the dataset's rows, linearised on Spark, are in the log's own order."""
+    from floodmark.lake.linearise import linearise
+    from floodmark.store import init
+
+    with EventLog.open(tmp_path / "here") as here, EventLog.open(tmp_path / "there") as there:
+        here.append([Event("a", 1), Event("b", 1)])
+        shutil.copytree(here.root / "events", there.root / "events", dirs_exist_ok=True)
+        there.refresh()
+        here.append([Event("a", "here")])
+        there.append([Event("a", "there"), Event("c", "there")])
+        with init(tmp_path / "store") as store:
+            store.feed("events", here)
+            shutil.copytree(there.root / "events", here.root / "events", dirs_exist_ok=True)
+            here.refresh()
+            here.append([Event("b", "joined")])
+            store.feed("events", here)
+            store.flush("events")
+            rows = store.read("events").transform(linearise).orderBy("canonical_number").collect()
+        expected = [coordinates(event, number) for number, event in enumerate(here.canonical_events(), start=1)]
+    assert [(r.event_id, r.depth, r.canonical_number, r.stream_version) for r in rows] == expected

@@ -39,12 +39,12 @@ def test_each_event_becomes_one_row_in_the_order_of_arrival(store: Store, log: E
 
     assert report.events == 1
     assert [row["event_id"] for row in rows] == event_ids(log)
-    assert [(row["stream_id"], row["stream_version"], row["event_data"]) for row in rows] == [
+    assert [(row["stream"], row["version_on_arrival"], row["data"]) for row in rows] == [
         ("account-1", 1, '{"n":1}'),
         ("account-2", 1, '{"n":2}'),
         ("account-1", 2, '{"n":3}'),
     ]
-    assert [row["log_position"] for row in rows] == [1, 2, 3]
+    assert [row["position"] for row in rows] == [1, 2, 3]
 
 
 def test_feeding_again_brings_nothing(store: Store, log: EventLog) -> None:
@@ -116,9 +116,9 @@ def test_an_event_that_no_column_can_hold_is_quarantined_and_holds_nobody_up(sto
 
     store.feed("events", log)
 
-    assert [row["event_data"] for row in rows_of(store)] == ['"before"', '"after"']
+    assert [row["data"] for row in rows_of(store)] == ['"before"', '"after"']
     (entry,) = store.quarantine.entries("events")
-    assert "event_data" in entry.reason
+    assert "'data'" in entry.reason
 
 
 def test_a_dataset_that_was_declared_for_something_else_is_refused(store: Store, log: EventLog) -> None:

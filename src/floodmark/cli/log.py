@@ -1,4 +1,4 @@
-"""`floodmark log init|append|show|events|forks|reconcile|status|fsck|project|graph`"""
+"""`floodmark log init|append|show|events|forks|reconcile|status|fsck|project|feed|graph`"""
 
 from __future__ import annotations
 
@@ -383,6 +383,29 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
         return
     rebuilt = "; built anew from nothing" if report.rebuilt else ""
     click.echo(f"{report.applied:,} events applied, {report.quarantined:,} in quarantine{rebuilt}.")
+
+
+@log.command()
+@path_argument
+@click.argument("dataset")
+@json_option
+def feed(path: Path, dataset: str, as_json: bool) -> None:
+    """Take what is new in the log into DATASET of the store, each event as one row, exactly once.
+
+    The dataset is declared by the first feeding. `floodmark flush` commits its rows, like any others.
+
+    \b
+    Example:
+      floodmark -s shop log feed ledger events
+    """
+    from floodmark.cli.options import open_store
+
+    with open_store() as store, _opened(path) as opened:
+        report = store.feed(dataset, opened)
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(f"{report.events:,} new events wait in {dataset}; the log is at position {report.position:,}.")
 
 
 @log.command()
