@@ -1,0 +1,79 @@
+"""Stores on a real Spark session, and real processes beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import floodmark
+from floodmark.store import Store, open_store
+
+HERE = Path(__file__).parent
+SMALL_JVM = """
+[flush]
+patience_seconds = 1
+
+[spark]
+master = "local[1]"
+driver_memory = "600m"
+settings = { "spark.sql.shuffle.partitions" = "1", "spark.default.parallelism" = "1" }
+"""
+
+
+def make_store(root: Path, spark: Any, **dataset: Any) -> Store:
+    """A store whose other processes start small JVMs; this process uses the run's one session."""
+    with floodmark.init(root) as store:
+        store.add_dataset("events", **{"partition_by": ["site"], **dataset})
+    settings = root / "floodmark.toml"
+    identity = next(line for line in settings.read_text().splitlines() if line.startswith("store_id"))
+    settings.write_text(f"{identity}\n{SMALL_JVM}")
+    return open_store(root, spark=spark)
+
+
+def start_process(
+    root: Path, name: str, *, rounds: int, rows: int, fault: str | None = None
+) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    environment.pop("FLOODMARK_FAULT", None)
+    if fault is not None:
+        environment["FLOODMARK_FAULT"] = fault
+    with said_by(root, name).open("w") as said:  # a file: a full pipe would hold the process up
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "flushing_process.py"), str(root), name, str(rounds), str(rows)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+
+
+def said_by(root: Path, name: str) -> Path:
+    return root.parent / f"{name}.log"
+
+
+def rows_of(store: Store) -> list[str]:
+    return [row["id"] for batch in store.read_since("events") for row in batch.table.to_pylist()]
+
+
+def check_history(store: Store) -> list[Any]:
+    """Snapshots are appends and compactions; the order of commits is the order of numbers; all is decided."""
+    from sqlalchemy import select
+
+    from floodmark.control.schema import blocks
+
+    state = store._lake.load("events_g1")
+    assert state is not None
+    lineage = list(reversed(state.lineage))
+    assert {snapshot.operation for snapshot in lineage} <= {"append", "replace"}
+    appends = [snapshot for snapshot in lineage if snapshot.operation == "append"]
+    ends = [snapshot.through for snapshot in appends]
+    assert ends == sorted(set(ends)), "a lower block landed behind a higher one"
+    recorded = store._database.read(lambda c: c.execute(select(blocks).order_by(blocks.c.after_seq)).fetchall())
+    assert [block.id for block in recorded if block.state == "committed"] == [snapshot.block for snapshot in appends]
+    assert [block.id for block in recorded if block.state == "reserved"] == []
+    assert store.horizon("events") == ends[-1]
+    assert list((store.path / "spool" / "events" / "segments").glob("*.parquet")) == []
+    return recorded
