@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -250,21 +251,26 @@ def test_a_forked_child_has_a_writer_of_its_own(store: Store, reopen: Callable[[
             code = 0
         finally:
             os._exit(code)
-    assert os.read(said[0], 1) == b"!"
-    store.capture("events", numbered(4))
-    files = landing_of(store)
-    assert len(files) == 2
-    assert parents.read_bytes().count(b"\n") == 2
-    store.close()
-    other = reopen()
-    assert other.seal("events").files_removed == 1, "the parent's: the child is alive"
-    os.write(heard[1], b"!")
-    assert os.waitpid(child, 0)[1] == 0
+    try:
+        assert os.read(said[0], 1) == b"!"
+        store.capture("events", numbered(4))
+        assert len(landing_of(store)) == 2
+        assert parents.read_bytes().count(b"\n") == 2
+        store.close()
+        other = reopen()
+        assert other.seal("events").files_removed == 1, "the parent's: the child is alive"
+        os.write(heard[1], b"!")
+        assert os.waitpid(child, 0)[1] == 0
+        child = 0
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        for descriptor in (*said, *heard):
+            os.close(descriptor)
     other.flush("events")
     assert ids_of(other) == [1, 2, 3, 4]
     assert landing_of(other) == []
-    for descriptor in (*said, *heard):
-        os.close(descriptor)
 
 
 def test_closing_waits_for_the_call_that_is_at_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
