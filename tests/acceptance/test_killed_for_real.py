@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from stores import check_history, make_store, rows_of, said_by, start_process
 
+from floodmark.store import open_store
+
 POINTS = ["flush.reserved", "flush.appending", "flush.appended", "flush.synced", "flush.recorded"]
 
 
@@ -36,5 +38,7 @@ def test_another_process_finishes_what_a_killed_one_began(spark: Any, tmp_path: 
     wanted = ["before-0", "before-1", "killed-0-0", "killed-0-1", "killed-0-2", "after"]
     assert sorted(rows_of(store)) == sorted(wanted)
     assert sorted(row["id"] for row in store.read("events").collect()) == sorted(wanted)
-    check_history(store)
     store.close()
+    with open_store(store.path, spark=spark) as again:
+        assert again.flush("events").rows == 0
+        check_history(again)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from floodmark.control import database
+
 MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
-def quick_path(tmp_path: Path) -> Iterator[Path]:
+def quick_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # A store that is opened again would compile every SQL statement again; connections stay each process's own.
+    monkeypatch.setattr(database, "_engine", functools.cache(database._engine))
     if not MEMORY.is_dir():
         yield tmp_path
         return
