@@ -204,16 +204,17 @@ class SparkLake:
 
         paths = [segment.path for segment in request.segments]
         segments = self.spark.read.schema(segment_ddl(request.schema)).parquet(*paths)
+        first = request.range.after + 1
         # From Arrow: a list of tuples would be converted by Python workers, and starting those costs a second.
-        offsets = self.spark.createDataFrame(
+        starts = self.spark.createDataFrame(
             pa.table(
                 {
                     SEGMENT: pa.array([segment.id for segment in request.segments], pa.int64()),
-                    "at": pa.array([segment.offset for segment in request.segments], pa.int64()),
+                    "start": pa.array([first + segment.offset for segment in request.segments], pa.int64()),
                 }
             )
         )
-        return segments.transform(stamp(request.range, offsets, request.schema))
+        return segments.transform(stamp(starts, request.schema))
 
     def _settled(self, request: Append, rows: DataFrame) -> DataFrame:
         """Let the dataset's own function look at the rows before they are compared and committed."""

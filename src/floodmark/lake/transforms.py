@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ROW = "_ingest_row"
-_OFFSET = "_ingest_offset"
+_START = "_ingest_start"
 KEY = "_ingest_key"
 SUSPECT = "_ingest_suspect"
 
@@ -29,18 +29,18 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 _EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 
 
-def stamp(block: SequenceRange, offsets: DataFrame, schema: Schema) -> Transform:
-    """Number the rows of a block's segments: `after + 1 + the segment's offset + the row's place in its file`.
+def stamp(starts: DataFrame, schema: Schema) -> Transform:
+    """Number the rows of a block's segments: the segment's first number, plus the row's place in its file.
 
     The place comes from the file itself, so tasks number their rows independently: dense, parallel, no shuffle.
-    `offsets` has the columns `_ingest_segment` and `_ingest_offset`.
+    `starts` has two columns: a segment's id and its first number. The numbers are data, not literals, so that Spark
+    generates the same code for every flush and the JVM compiles it once.
     """
 
     def transform(segments: DataFrame) -> DataFrame:
         placed = segments.select("*", F.col("_metadata.row_index").alias(_ROW))
-        known = placed.join(F.broadcast(offsets.toDF(SEGMENT, _OFFSET)), SEGMENT)
-        seq = (F.lit(block.after + 1) + F.col(_OFFSET) + F.col(_ROW)).cast("bigint")
-        return known.withColumn(SEQ, seq).transform(as_table(schema))
+        known = placed.join(F.broadcast(starts.toDF(SEGMENT, _START)), SEGMENT)
+        return known.withColumn(SEQ, F.col(_START) + F.col(_ROW)).transform(as_table(schema))
 
     return transform
 
