@@ -268,6 +268,7 @@ class Flusher:
             decided = self._as_decided_by_another(block)
         if decided is not None:  # I7: the segments of a void block may be in another one by now
             self._remove_segments(segments)
+            self.segments.remove_leftovers(block.dataset)
         return decided
 
     def _void(self, block: Block, *, reason: str, consume: bool) -> _Decided | None:
@@ -280,7 +281,6 @@ class Flusher:
             return self._as_decided_by_another(block)
         if not consume:
             return None
-        self.segments.remove_leftovers(block.dataset)
         return _Decided(block, rows=0, duplicates=len(block.range), snapshot=None)
 
     def _as_decided_by_another(self, block: Block) -> _Decided | None:

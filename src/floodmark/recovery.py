@@ -17,11 +17,12 @@ from sqlalchemy import Connection
 
 from floodmark.clock import Clock
 from floodmark.commit import Base, TableState
-from floodmark.control import blocks, datasets
+from floodmark.control import blocks, datasets, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange, landing_segment_id
 from floodmark.errors import FilesMissing
 from floodmark.lake.table import Lake
@@ -106,7 +107,8 @@ class Recovery:
         block = Block(
             id=f"found-{state.head}",
             dataset=declared.name,
-            range=forgotten,
+            # From its own first number: below it, another dataset's block may begin.
+            range=SequenceRange(min(item.first_seq for item in figures) - 1, highest),
             base=Base(state.uuid, declared.generation, None),
             state="reserved",
             snapshot=state.head,
@@ -116,29 +118,42 @@ class Recovery:
         def work(connection: Connection) -> None:
             if datasets.get(connection, declared.name).horizon >= highest:
                 return  # another process has caught up meanwhile
-            waiting = set(segment_records.sealed_ids(connection, declared.name))
-            segment_records.consume(connection, waiting & committed)
-            for item in lines:
+            waiting = segment_records.sealed_paths(connection, declared.name)
+            # A segment's file goes only after its block is decided, so one without its file is done with too:
+            # all its rows were duplicates, and none of them is in the table to tell.
+            gone = {id for id, path in waiting.items() if not self.segments.path(path).exists()}
+            segment_records.consume(connection, (waiting.keys() & committed) | gone)
+            for item, held in lines:
                 segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
-                segment_records.advance_landing(connection, item)
+                if segment_records.advance_landing(connection, item):
+                    quarantine.hold(connection, declared.name, held, now=self.clock.now())
             rows = sum(item.tally.rows for item in figures)
             blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
             blocks.raise_allocator(connection, seen_through=highest)
 
         self.database.transact(work)
 
-    def _committed_lines(self, dataset: str, committed: set[int]) -> list[LandingRange]:
-        """The landing lines whose segments are in the table: a segment's id is a function of its lines."""
+    def _committed_lines(self, dataset: str, committed: set[int]) -> list[tuple[LandingRange, list[Held]]]:
+        """The landing lines whose segments are in the table, with what among them was no row.
+
+        A segment's id is a function of its lines. Lines that are no rows became no segment where they were
+        sealed alone, so the next segment may begin behind them.
+        """
         offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        found = []
+        found: list[tuple[LandingRange, list[Held]]] = []
         for path in landing_files(self.sealer.landing_directory(dataset)):
-            start = offset = offsets.get(path.stem, 0)
+            begin = offset = offsets.get(path.stem, 0)
+            starts: list[int] = [begin]
+            held: list[Held] = []
             with path.open("rb") as file:
-                file.seek(start)
+                file.seek(begin)
                 for line in file:
+                    bad = self.sealer.held_line(dataset, path.stem, offset, line)
                     offset += len(line)
-                    lines = LandingRange(path.stem, start, offset)
-                    if landing_segment_id(lines) in committed:
-                        found.append(lines)
-                        start = offset
+                    if any(landing_segment_id(LandingRange(path.stem, start, offset)) in committed for start in starts):
+                        found.append((LandingRange(path.stem, begin, offset), held))
+                        begin, starts, held = offset, [offset], []
+                    elif bad is not None:
+                        held.append(bad)
+                        starts.append(offset)
         return found

@@ -70,8 +70,8 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
     name = dataset.name
     block = blocks.undecided(connection, name)
     count, rows, size = segment_records.backlog(connection, name)
-    sealed = sum(segment_records.landing_offsets(connection, name).values())
-    waiting = max(0, landing_bytes(root / "spool" / name / "landing") - sealed)
+    offsets = segment_records.landing_offsets(connection, name)
+    waiting = landing_bytes(root / "spool" / name / "landing", sealed=offsets)
     totals = datasets.partition_totals(connection, name)
     return DatasetStatus(
         name=name,

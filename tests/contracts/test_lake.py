@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.commit import Append, Base, BlockSegment, TableState, Verdict, verdict
-from floodmark.rows.content import content_ids, partition_figures
 from floodmark.errors import Corrupt, Retryable
 from floodmark.lake.memory import MemoryLake
 from floodmark.lake.table import Lake
+from floodmark.rows.content import content_ids, partition_figures
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
 

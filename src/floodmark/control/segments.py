@@ -200,9 +200,12 @@ def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[
     return result
 
 
-def sealed_ids(connection: Connection, dataset: str) -> list[int]:
-    found = connection.execute(select(segments.c.id).where(segments.c.dataset == dataset, segments.c.state == "sealed"))
-    return [row.id for row in found]
+def sealed_paths(connection: Connection, dataset: str) -> dict[int, str]:
+    """The segments that wait, and where their files should be."""
+    found = connection.execute(
+        select(segments.c.id, segments.c.path).where(segments.c.dataset == dataset, segments.c.state == "sealed")
+    )
+    return {row.id: row.path for row in found}
 
 
 def consume(connection: Connection, ids: Iterable[int]) -> None:

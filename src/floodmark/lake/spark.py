@@ -36,6 +36,8 @@ TABLE_PROPERTIES = {
     "write.parquet.compression-level": "1",
     # Small row groups: a thousand new rows out of a compacted file must not cost a whole file's read.
     "write.parquet.row-group-size-bytes": str(8 << 20),
+    # … and in such groups a dictionary of unique texts never grows too large, so it would be built for nothing.
+    "write.parquet.dict-size-bytes": str(128 << 10),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
     "commit.manifest.min-count-to-merge": "20",

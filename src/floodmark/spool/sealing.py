@@ -33,7 +33,7 @@ from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
 from floodmark.errors import InvalidName, Retryable, SchemaConflict
 from floodmark.files import durable_remove, try_lock
-from floodmark.rows import Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
+from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
 from floodmark.spool.landing import landing_files
 from floodmark.spool.payloads import keep_payload
@@ -199,9 +199,7 @@ class Sealer:
         offset = lines.start
         for line in _lines(content):
             try:
-                if not line.endswith(b"\n"):
-                    raise MalformedEnvelope("its writer stopped in the middle of it; it was never acknowledged")
-                envelope = decode_envelope(line)
+                envelope = _envelope(line)
             except MalformedEnvelope as error:
                 held.append(self._held(dataset, lines.file, offset, 0, reason=error.message, payload=line))
             else:
@@ -216,6 +214,14 @@ class Sealer:
             offset += len(line)
         if run is not None:
             yield run
+
+    def held_line(self, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
+        """A line that is no envelope, as it goes to quarantine; None if it is one."""
+        try:
+            _envelope(line)
+        except MalformedEnvelope as error:
+            return self._held(dataset, file, offset, 0, reason=error.message, payload=line)
+        return None
 
     def _held(self, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
         text, path = keep_payload(self.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)
@@ -238,6 +244,12 @@ def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
         if end or length >= size - start:
             return content[:end]
         length = min(length * 2, size - start)
+
+
+def _envelope(line: bytes) -> Envelope:
+    if not line.endswith(b"\n"):
+        raise MalformedEnvelope("its writer stopped in the middle of it; it was never acknowledged")
+    return decode_envelope(line)
 
 
 def _lines(content: bytes) -> Iterator[bytes]:

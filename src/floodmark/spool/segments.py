@@ -26,6 +26,8 @@ from floodmark.control import segments as records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
+from floodmark.control.schema import blocks as blocks_table
+from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
@@ -192,16 +194,28 @@ class SegmentStore:
 
 
 def _paths_to_keep(connection: Connection, ids: list[int]) -> dict[int, str | None]:
-    """For each segment the database knows: the file that must stay, or None if none has to."""
+    """For each segment the database knows: the file that must stay, or None if none has to.
+
+    A segment of nothing but duplicates leaves no trace in the table. Its file stays until a later block is committed:
+    a control database restored from before then finds either the file, or commits that it has forgotten.
+    """
     kept: dict[int, str | None] = {}
     for start in range(0, len(ids), 500):
         found = connection.execute(
-            select(segments_table.c.id, segments_table.c.state, segments_table.c.path).where(
-                segments_table.c.id.in_(ids[start : start + 500])
+            select(
+                segments_table.c.id,
+                segments_table.c.state,
+                segments_table.c.path,
+                (blocks_table.c.state == "void") & (blocks_table.c.after_seq >= datasets_table.c.horizon),
             )
+            .join(datasets_table, datasets_table.c.name == segments_table.c.dataset)
+            .outerjoin(blocks_table, blocks_table.c.id == segments_table.c.block)
+            .where(segments_table.c.id.in_(ids[start : start + 500]))
         )
-        # A `writing` row's own file may be anybody's who is at work on it: its names are left alone altogether.
-        kept.update({row.id: row.path if row.state == "sealed" else None for row in found if row.state != "writing"})
+        for id, state, path, untraceable in found:
+            # A `writing` row's own file may be anybody's who is at work on it: its names are left alone altogether.
+            if state != "writing":
+                kept[id] = path if state == "sealed" or untraceable else None
     return kept
 
 
