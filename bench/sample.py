@@ -23,7 +23,7 @@ def rows(count: int, *, first: int = 0, seed: int = 0) -> list[dict[str, Any]]:
             "role": chance.choice(("user", "assistant")),
             "tokens": chance.randrange(4000),
             "cost": round(chance.random(), 6),
-            "text": " ".join(chance.choices(WORDS, k=26)),
+            "text": " ".join(chance.choices(WORDS, k=35)),
         }
         for index in range(count)
     ]

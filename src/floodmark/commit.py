@@ -66,8 +66,9 @@ class TableState:
             if snapshot.id == base:
                 return tuple(found)
             found.append(snapshot)
-        complete = not self.lineage or self.lineage[-1].parent is None
-        return tuple(found) if base is None and complete else None
+        # The base itself may have expired: its child still names it. No base at all: back to the very beginning.
+        oldest = self.lineage[-1].parent if self.lineage else None
+        return tuple(found) if oldest == base else None
 
     def may_append_on(self, base: Base) -> bool:
         """Whether an append that was prepared on the base could land here: nothing has brought rows since."""
@@ -141,7 +142,7 @@ def verdict(*, block: str, base: Base, fenced: bool, state: TableState | None, r
     that nothing has happened since the base, so the same block on the same base may be sent again: either
     that request or an earlier one that is still under way wins, never both.
     """
-    if state is None or state.uuid != base.table_uuid:
+    if state is None:
         return Verdict.VOID
     after_base = state.since(base.snapshot)
     if row_visible or any(snapshot.block == block for snapshot in (after_base or state.lineage)):

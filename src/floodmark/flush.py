@@ -94,10 +94,12 @@ class Flusher:
         """Seal and commit everything acknowledged at this moment."""
         self.recover()
         sealed = self.sealer.seal(dataset)
+        # What is registered from now on is the next flush's: beside a busy writer this one would never end.
+        registered = self.database.read(segment_records.registered_so_far)
         done: list[_Decided] = []
         with self._quietly_alone(dataset):
             done.extend(self.settle(dataset))
-            while (decided := self._flush_batch(dataset)) is not None:
+            while (decided := self._flush_batch(dataset, registered=registered)) is not None:
                 done.append(decided)
         return _report(dataset, done, quarantined=sealed.quarantined)
 
@@ -115,10 +117,11 @@ class Flusher:
 
     # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _flush_batch(self, dataset: str) -> _Decided | None:
+    def _flush_batch(self, dataset: str, *, registered: int) -> _Decided | None:
         """Commit the next segments; None when none wait. A void block's segments go with the next one."""
         for _ in range(BLOCKS_MAX):
-            if not self._anything_waits(dataset):
+            oldest = self.database.read(lambda c: segment_records.oldest_waiting(c, dataset))
+            if oldest is None or oldest > registered:
                 return None
             try:
                 reserved = self._reserve(dataset)
@@ -134,9 +137,6 @@ class Flusher:
             f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
             hint="The rows are safe in the spool; flush again.",
         )
-
-    def _anything_waits(self, dataset: str) -> bool:
-        return self.database.read(lambda c: segment_records.backlog(c, dataset))[0] > 0
 
     def _reserve(self, dataset: str) -> blocks.Reservation | None:
         declared = self.database.read(lambda c: datasets.get(c, dataset))

@@ -118,8 +118,11 @@ class Reader:
                 columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
                 where=where,
             )
-            for rows in scanned:
-                cursor = Cursor(self.store_id, dataset, partition, window.through)
+            parts = list(scanned)
+            for number, rows in enumerate(parts, start=1):
+                # Behind the last part the whole window is read; behind another, only as far as its last row.
+                through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
+                cursor = Cursor(self.store_id, dataset, partition, through)
                 yield Batch(_user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
     def windows(self, dataset: str, within: SequenceRange) -> Iterator[SequenceRange]:

@@ -226,6 +226,19 @@ def consumed_files(connection: Connection, dataset: str, *, block: str) -> list[
     return [(row.id, row.path) for row in found]
 
 
+def oldest_waiting(connection: Connection, dataset: str) -> int | None:
+    """The registration number of the segment that has waited longest; None if none waits."""
+    found: int | None = connection.execute(
+        select(func.min(segments.c.registered)).where(segments.c.dataset == dataset, segments.c.state == "sealed")
+    ).scalar_one()
+    return found
+
+
+def registered_so_far(connection: Connection) -> int:
+    """The newest registration number in the store."""
+    return int(connection.execute(select(counters.c.value).where(counters.c.name == "registration")).scalar_one())
+
+
 def backlog(connection: Connection, dataset: str) -> tuple[int, int, int]:
     """(segments, rows, bytes) that are sealed and not yet committed."""
     row = connection.execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 from floodmark.errors import InvalidName, InvalidSetting
@@ -77,6 +78,11 @@ def check_field_name(name: Any, *, what: str = "field") -> str:
 def _field_name_problem(name: Any) -> str | None:
     if not isinstance(name, str):
         return f"a name is text, not {type(name).__name__}"
+    return _text_problem(name)
+
+
+@lru_cache(maxsize=4096)  # every call names the same few columns
+def _text_problem(name: str) -> str | None:
     problems = {
         "it is empty": not name,
         f"it has {len(name)} characters, and {COLUMN_NAME_CHARACTERS_MAX} are the most": (
