@@ -133,6 +133,7 @@ class Flusher:
             decided = self._commit(reserved.block, reserved.segments, reserved.dataset)
             if decided is not None:
                 return decided
+            registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
         raise CommitConflict(
             f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
             hint="The rows are safe in the spool; flush again.",

@@ -193,11 +193,10 @@ class SparkLake:
         a dropped table for one of its empty successor, and no base for a table whose appends it has forgotten.
         """
         state = self.load(request.table)
-        if state is None or state.uuid != request.base.table_uuid:
-            raise AppendRefused(f"Table {request.table!r} is not the one that block {request.range} was meant for.")
-        since = state.since(request.base.snapshot)
-        if since is None or any(snapshot.brought_rows for snapshot in since):
-            raise AppendRefused(f"Another append to {request.table!r} came before block {request.range}.")
+        if state is None or not state.may_append_on(request.base):
+            raise AppendRefused(
+                f"Block {request.range} cannot land: {request.table!r} is another table, or another append came first."
+            )
 
     def _stamped(self, request: Append) -> DataFrame:
         import pyarrow as pa
