@@ -158,3 +158,12 @@ class ProjectionStopped(Permanent):
 
 class NotLeader(Retryable):
     """Another process runs the projection."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Another library's error in one line. Of a Java stack, the innermost cause: that is what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    found = (causes[-1:] or told[:1] or [type(error).__name__])[0]
+    return found.removeprefix(": ").rstrip(".")[:300]

@@ -38,7 +38,7 @@ from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
-from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable
+from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable, reason_of
 from floodmark.files import advisory_lock, make_directory, sync_directory
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery
@@ -193,7 +193,7 @@ class Flusher:
                 return self._record(block, segments, declared, state)
             if outcome is Verdict.VOID:
                 return self._void(block, reason="another commit came first", consume=False)
-        cause = f" ({_first_line(error)})" if error else ""
+        cause = f" ({reason_of(error)})" if error else ""
         raise Retryable(
             f"The append of block {block.range} of {block.dataset!r} failed {SENDS_MAX} times{cause}.",
             hint="The rows are safe in the spool; the next flush sends the same block again.",
@@ -363,11 +363,6 @@ def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
         min(old.first_seq, new.first_seq),
         max(old.last_seq, new.last_seq),
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> FlushReport:

@@ -734,6 +734,7 @@ def test_sync_since_a_forgotten_snapshot_looks_at_everything(blocks: Blocks) -> 
     blocks.commit(some(3))
     forgotten = blocks.state().head
     blocks.commit(some(3, start=3))
+    blocks.commit(some(3, start=6))  # whose parent is known by name; what lies before that is not
     blocks.driver.expire(TABLE)
     blocks.lake.sync(blocks.state(), since=forgotten)
     assert blocks.driver.lose_data_files(TABLE, SequenceRange(0, 3)) == 1

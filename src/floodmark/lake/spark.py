@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
-from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
 from floodmark.lake.table import AppendRefused
@@ -150,9 +150,7 @@ class SparkLake:
             except Exception as error:
                 # Another process may have made the same change a moment ago: look again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
-                    raise Retryable(
-                        f"Table {table!r} could not be created or changed: {_first_line(error)}."
-                    ) from error
+                    raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
     def _creation(self, name: str, schema: Schema) -> list[str]:
         properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
@@ -231,7 +229,7 @@ class SparkLake:
             raise
         except Exception as error:
             raise Retryable(
-                f"The settle function {request.settle!r} failed: {_first_line(error)}.",
+                f"The settle function {request.settle!r} failed: {reason_of(error)}.",
                 hint="Nothing was committed or dropped; correct it and flush again.",
             ) from error
         if not same:
@@ -259,7 +257,7 @@ class SparkLake:
             count = out.count()
         except Exception as error:
             raise Retryable(
-                f"The committed rows of {request.table!r} could not be read to find duplicates: {_first_line(error)}.",
+                f"The committed rows of {request.table!r} could not be read to find duplicates: {reason_of(error)}.",
                 hint="Nothing was committed; the rows are safe in the spool.",
             ) from error
         return None if count == len(request.range) else rows.join(out, SEQ, "left_anti")
@@ -423,8 +421,3 @@ def _up_to(directory: Path, root: Path) -> Iterator[Path]:
         yield directory
         directory = directory.parent
     yield root
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300]
