@@ -18,7 +18,7 @@ from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Sink
-from floodmark.delivery.tick import Exporter, ExportReport, new_sink
+from floodmark.delivery.tick import Exporter, ExportReport, new_sink, together
 from floodmark.errors import DatasetExists, Permanent, SchemaConflict, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
@@ -252,9 +252,11 @@ class Store:
         sink = self._database.read(lambda c: deliveries.get_sink(c, name))
         self._database.transact(lambda c: deliveries.set_sink_state(c, sink.instance, state="removed", reason=None))
 
-    def export(self, sink: str) -> ExportReport:
-        """Deliver every committed row that the sink does not have yet, exactly once, in sequence order."""
-        return self._exporter.export(sink)
+    def export(self, sink: str | None = None) -> ExportReport:
+        """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order."""
+        if sink is not None:
+            return self._exporter.export(sink)
+        return together([self._exporter.export(item.name) for item in self.sinks()])
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""

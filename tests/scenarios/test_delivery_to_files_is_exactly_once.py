@@ -164,6 +164,19 @@ def test_two_sinks_have_watermarks_of_their_own(store: Store, sink: Path, tmp_pa
     assert [json.loads(line)["n"] for text in lines for line in text.splitlines()] == [1, 2, 3]
 
 
+def test_an_export_of_every_sink_goes_on_past_one_that_is_blocked(store: Store, sink: Path, tmp_path: Path) -> None:
+    capture(store, 1, 2)
+    store.add_sink("second", "blob", url=(tmp_path / "second").as_uri())
+    (sink / "m" / "source=a").mkdir(parents=True)
+    (sink / "m" / "source=a" / "0-2.parquet").write_bytes(b"not ours")
+
+    report = store.export()
+
+    assert (report.rows, report.chunks) == (2, 1)
+    assert (report.blocked or "").startswith("archive: ")
+    assert (store.watermark("archive", "m"), store.watermark("second", "m")) == (0, 2)
+
+
 def test_gaps_cost_nothing(store: Store, sink: Path) -> None:
     """A partition first seen at number 10^9 has as many chunks as its rows need."""
     store._database.transact(lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000"))

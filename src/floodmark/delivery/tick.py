@@ -185,6 +185,22 @@ def new_sink(name: str, kind: str, settings: Mapping[str, Any]) -> Sink:
     return Sink(uuid.uuid4().hex, name, kind, whole)
 
 
+def together(reports: Sequence[ExportReport]) -> ExportReport:
+    """Several sinks' reports as one: sums, the least watermark of each partition, and every problem by its sink."""
+    whole = ExportReport("*")
+    for report in reports:
+        whole.rows += report.rows
+        whole.chunks += report.chunks
+        whole.bytes += report.bytes
+        for key, seq in report.watermarks.items():
+            whole.watermarks[key] = min(seq, whole.watermarks.get(key, seq))
+        for (dataset, partition), error in report.errors.items():
+            whole.errors[f"{report.sink}: {dataset}", partition] = error
+    blocked = [f"{report.sink}: {report.blocked}" for report in reports if report.blocked]
+    whole.blocked = "; ".join(blocked) or None
+    return whole
+
+
 def _scans(pending: Sequence[Chunk], *, rows_max: int, chunk_rows: int) -> Iterator[list[Chunk]]:
     """Neighbouring chunks that share one look into the lake."""
     count = max(1, rows_max // chunk_rows)
