@@ -7,6 +7,7 @@ Both SQL targets keep two small tables beside the projection's own: `floodmark_c
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,13 @@ _QUARANTINED = "SELECT entry FROM floodmark_quarantine WHERE name = :name ORDER 
 _RELEASE = "DELETE FROM floodmark_quarantine WHERE name = :name AND event_id = :event_id"
 
 
-class _SqlSession:
+class _SqlSession(ABC):
     """What both SQL sessions share: the statements. The dialects differ in how they are executed."""
 
     connection: Any
 
-    def _execute(self, statement: str, **values: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _execute(self, statement: str, **values: Any) -> Any: ...
 
     def load(self, name: str) -> str | None:
         row = self._execute(_LOAD, name=name).fetchone()
