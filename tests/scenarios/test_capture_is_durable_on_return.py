@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,24 +91,16 @@ def test_threads_that_call_together_share_one_fsync(tmp_path: Path, monkeypatch:
     writer = LandingWriter(tmp_path / "landing")
     writer.append(b"first\n")
     fsyncs: list[int] = []
-    everyone_waits = threading.Event()
-    waiting: set[int] = set()
-    real_fsync, real_wait = os.fsync, writer._turn.wait
+    real_fsync, deadline = os.fsync, time.monotonic() + 30
 
     def fsync(descriptor: int) -> None:
-        if not fsyncs:
-            assert everyone_waits.wait(30)
+        while not fsyncs and len(writer._group.lines) < 15:  # until everybody else has joined the next group
+            assert time.monotonic() < deadline
+            os.sched_yield()
         fsyncs.append(os.fstat(descriptor).st_size)
         real_fsync(descriptor)
 
-    def wait(timeout: float | None = None) -> bool:
-        waiting.add(threading.get_ident())
-        if len(waiting) == 15:
-            everyone_waits.set()
-        return real_wait(timeout)
-
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(writer._turn, "wait", wait)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda number: writer.append(f"{number:02}\n".encode()), range(16)))
     assert fsyncs == [len(b"first\n") + 3, len(b"first\n") + 16 * 3]

@@ -32,10 +32,10 @@ FILE_BYTES_MAX = 64 << 20
 
 @dataclass(slots=True)
 class _Group:
-    """Lines that will share one fsync."""
+    """Lines that will share one fsync. Whoever brings the first one leads: it writes them all."""
 
     lines: list[bytes] = field(default_factory=list)
-    done: bool = False
+    finished: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
 
@@ -44,9 +44,9 @@ class LandingWriter:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._turn = threading.Condition()
+        self._joining = threading.Lock()
+        self._writing = threading.Lock()
         self._group = _Group()
-        self._leader_at_work = False
         self._descriptor: int | None = None
         self._size = 0
         self._process = os.getpid()
@@ -58,17 +58,14 @@ class LandingWriter:
         acknowledged before is touched.
         """
         self._forget_after_fork()
-        with self._turn:
+        with self._joining:
             group = self._group
             group.lines.append(line)
-            while self._leader_at_work and not group.done:
-                self._turn.wait()
-            if not group.done:
-                # This thread leads: what came until now goes with it, what comes from now on waits.
-                self._leader_at_work = True
-                self._group = _Group()
-        if not group.done:
+            leads = len(group.lines) == 1
+        if leads:
             self._lead(group)
+        else:
+            group.finished.wait()
         if group.error is not None:
             raise OutcomeUnknown(
                 f"The landing log in {self._directory} could not be made durable: {group.error}.",
@@ -78,26 +75,34 @@ class LandingWriter:
 
     def close(self) -> None:
         """Give the file up: it may now be sealed to its end and removed."""
-        with self._turn:
-            # A leader is writing to this very descriptor: closed under it, the number could name another file.
-            self._turn.wait_for(lambda: not self._leader_at_work)
+        # A leader may be writing to this very descriptor: closed under it, the number could name another file.
+        with self._writing:
             self._abandon()
 
     def _lead(self, group: _Group) -> None:
+        """Write a group. While an earlier one is being written, others join this one."""
         try:
-            self._write(b"".join(group.lines))
+            with self._writing:
+                self._complete(group)
+                try:
+                    self._write(b"".join(group.lines))
+                except BaseException:  # also an interrupt: part of a line may stand there, and L3 holds as well
+                    self._abandon()
+                    raise
         except OSError as error:
-            self._abandon()
             group.error = error
-        except BaseException as error:  # an interrupt, say: part of a line may stand there, and L3 holds as well
-            self._abandon()
+        except BaseException as error:
             group.error = error
             raise
         finally:
-            with self._turn:
-                group.done = True
-                self._leader_at_work = False
-                self._turn.notify_all()
+            self._complete(group)
+            group.finished.set()
+
+    def _complete(self, group: _Group) -> None:
+        """Nobody joins this group any more."""
+        with self._joining:
+            if self._group is group:
+                self._group = _Group()
 
     def _write(self, content: bytes) -> None:
         if self._descriptor is None:
@@ -122,7 +127,7 @@ class LandingWriter:
     def _forget_after_fork(self) -> None:
         """A child shares its parent's open file: two writers on one file would tear each other's lines."""
         if self._process != os.getpid():
-            self._turn, self._group, self._leader_at_work = threading.Condition(), _Group(), False
+            self._joining, self._writing, self._group = threading.Lock(), threading.Lock(), _Group()
             self._abandon()  # the parent's own descriptor, and with it the lock, stays
             self._process = os.getpid()
 
