@@ -166,6 +166,7 @@ def test_the_two_dialects_hold_the_same_indexes(database: Database) -> None:
         return found
 
     assert database.read(unique) == {
+        ("tokens", ("hash",)),
         ("blocks", ("after_seq",)),
         ("blocks", ("dataset",)),
         ("segments", ("registered",)),

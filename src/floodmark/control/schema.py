@@ -124,6 +124,7 @@ sinks = Table(
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("created_at", Text, nullable=False),
+    Column("ticked_at", Text),
 )
 
 watermarks = Table(
@@ -161,6 +162,9 @@ chunks = Table(
     Column("row_count", BigInteger),
     Column("checksum", Text),
     Column("acknowledged_at", Text),
+    Column("root_after", BigInteger),
+    Column("root_rows", BigInteger),
+    Column("base", Text),
 )
 
 ledger = Table(
@@ -174,6 +178,29 @@ ledger = Table(
     Column("checksum", Text, nullable=False),
     Column("given_up", Text, nullable=False),
     Column("version", BigInteger, nullable=False),
+    Column("path", Text, nullable=False, default="[]"),
+    Column("updated_at", Text),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("hash", Text, nullable=False),
+    Column("origins", Text),
+    Column("datasets", Text),
+    Column("created_at", Text, nullable=False),
+    Column("revoked_at", Text),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("receipt", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
 )
 
 quarantine = Table(

@@ -1,11 +1,27 @@
-"""What delivery needs from a destination: the contract that every kind of sink keeps."""
+"""What delivery needs from a destination: the contract that every kind of sink keeps.
+
+A destination is handed *parcels*: the rows of one recorded range. It may be handed the same parcel again, after any
+crash and from another process, and must then hold one copy of its rows. What it raises decides what happens next:
+
+| raised                        | meaning                                   | what the tick does                     |
+|-------------------------------|-------------------------------------------|----------------------------------------|
+| `Refused`                     | these rows will never be taken (poison)   | splits; a lone row goes to quarantine  |
+| `Busy`, any other `Retryable` | not now                                   | waits, or leaves the channel for later |
+| `Ahead`                       | the destination has more than we recorded | compares totals, then fast-forwards    |
+| any other `Permanent`         | nothing will be taken (wrong address, …)  | blocks the sink with the reason        |
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
+from floodmark.clock import Clock
+from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel
+from floodmark.errors import InvalidSetting, Permanent, Retryable
+from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -18,22 +34,123 @@ class Parcel:
 
     channel: Channel
     range: SequenceRange
+    """The range as it is sent. It begins where the last parcel with rows ended: a stretch without any, and rows that
+    were given up, belong to the parcel behind them."""
     rows: pa.Table
-    """User columns only."""
+    """User columns only, those that were pinned."""
+    sequence: pa.ChunkedArray
+    """The number of each row (int64, rising, all inside the range)."""
+    ids: pa.ChunkedArray
+    """The content id of each row (text)."""
     tally: Tally
+    """Of these rows."""
+    before: Tally = field(default_factory=Tally)
+    """Of everything this channel has settled up to `range.after`: delivered and given up."""
+    given_up: Mapping[int, Tally] = field(default_factory=dict)
+    """Rows inside the range that stay behind in quarantine: number and tally of each."""
+    replay: bool = False
+    """A single row that was given up before and is now sent after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What became of a parcel."""
+
+    bytes: int
+    """Its size at the destination, or on the way there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a destination holds of a channel beyond the watermark, as it says itself."""
+
+    ranges: tuple[SequenceRange, ...] = ()
+    """Ranges that are there under names of their own (objects). A retry must use the same boundaries."""
+    end: int | None = None
+    """Everything up to here is there (ledgers, tables)."""
+    tally: Tally | None = None
+    """Of everything up to `end`, where the destination keeps count."""
+
+
+class Refused(Permanent):
+    """The destination will never take these rows. `words` are its own."""
+
+    def __init__(self, message: str, *, words: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.words = words or message
+
+
+class Busy(Retryable):
+    """The destination asks for patience; `retry_after_seconds` is what it asked for, if it said so."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Ahead(Retryable):
+    """The destination has everything up to `holdings.end`, which is more than the sender had recorded."""
+
+    def __init__(self, message: str, holdings: Holdings) -> None:
+        super().__init__(message)
+        self.holdings = holdings
 
 
 class Destination(Protocol):
-    """Somewhere rows go. Delivering the same parcel again must leave one copy of it there."""
+    """Somewhere rows go."""
 
     def open(self) -> None:
-        """Make sure that this store may write here, before anything is pinned."""
+        """Make sure that this store may write here, before anything leaves. Called once per process."""
         ...
 
-    def deliver(self, parcel: Parcel) -> int:
-        """Store a parcel durably; returns its bytes there.
+    def held(self, channel: Channel, *, after: int) -> Holdings:
+        """What is there already beyond a number.
 
-        `DivergedHistory` if the destination holds other rows for the same range; `Retryable` if it cannot be reached
-        now; `Permanent` if it will not take them, which blocks the sink with that reason.
+        Asked when the channel has no watermark row, and before a process's first delivery to the channel: a control
+        database that was restored from a backup has forgotten deliveries, and this is where they are remembered.
         """
         ...
+
+    def deliver(self, parcel: Parcel) -> Delivered:
+        """Store a parcel durably. See the table above for what it raises."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a destination may use of the store it belongs to."""
+
+    store_id: str
+    database: Database
+    lake: Lake
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of sink: its settings, and how to reach a destination with them."""
+
+    name: str
+    defaults: Mapping[str, Any]
+    """Every setting but those that all kinds have, with its default."""
+    required: tuple[str, ...]
+    check: Callable[[dict[str, Any]], None]
+    """Raises `InvalidSetting` for a value that makes no sense; may put values into their canonical form."""
+    connect: Callable[[Surroundings, Channel, Mapping[str, Any]], Destination]
+    """Makes the destination; the settings are the sink's, with those that the intent has pinned on top."""
+    pinned: tuple[str, ...] = ()
+    """What an intent keeps, so that a change of settings applies to the next one (D1). Credentials are never
+    pinned: a new one applies at once."""
+    secret: frozenset[str] = frozenset()
+    """Settings that are never shown."""
+
+
+def whole_number(settings: Mapping[str, Any], key: str) -> None:
+    """A check for `Kind.check`."""
+    value = settings[key]
+    if type(value) is not int or value < 1:
+        raise InvalidSetting(f"{key} is {value!r}.", hint="It is a whole number above zero.")

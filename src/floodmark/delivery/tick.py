@@ -123,7 +123,7 @@ class Exporter:
         if not pending:
             self.database.transact(lambda c: deliveries.advance(c, intent))
         for parcel in self._parcels(intent, pending):
-            size = 0 if parcel.rows.num_rows == 0 else destination.deliver(parcel)
+            size = 0 if parcel.rows.num_rows == 0 else destination.deliver(parcel).bytes
             faults.reach("delivery.shipped")
             ours = self.database.transact(
                 lambda c, parcel=parcel: deliveries.acknowledge(  # type: ignore[misc]
@@ -224,7 +224,10 @@ def _parcel(intent: Intent, span: SequenceRange, tables: Sequence[pa.Table]) -> 
         for table in tables
     ]
     if not parts:
-        return Parcel(intent.channel, span, pa.table({}), Tally())
+        nothing = pa.chunked_array([], pa.int64())
+        return Parcel(intent.channel, span, pa.table({}), nothing, nothing.cast(pa.string()), Tally())
     rows = pa.concat_tables(parts)
     present = [name for name in intent.settings["columns"] if name in rows.column_names]
-    return Parcel(intent.channel, span, rows.select(present), tally_of_ids(rows[CONTENT_ID]))
+    return Parcel(
+        intent.channel, span, rows.select(present), rows[SEQ], rows[CONTENT_ID], tally_of_ids(rows[CONTENT_ID])
+    )

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.delivery.destination import Parcel
+from floodmark.control.deliveries import Channel
+from floodmark.delivery.destination import Delivered, Holdings, Parcel
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent
 from floodmark.files import make_directory, retryable_os_error, sync_directory
 
@@ -51,7 +52,13 @@ class FileSink:
                 f"{self.directory} belongs to another sink or store.", hint="Give every sink a prefix of its own."
             )
 
-    def deliver(self, parcel: Parcel) -> int:
+    def held(self, channel: Channel, *, after: int) -> Holdings:  # noqa: ARG002 - the contract's signature
+        return Holdings()
+
+    def close(self) -> None:
+        pass
+
+    def deliver(self, parcel: Parcel) -> Delivered:
         path = self._path(parcel)
         content = encoded(parcel.rows, self.format)
         try:
@@ -60,7 +67,7 @@ class FileSink:
                 self._compare(parcel, path)
         except OSError as error:
             raise retryable_os_error(error, doing=f"Writing {path}") from error
-        return len(content)
+        return Delivered(len(content))
 
     def _path(self, parcel: Parcel) -> Path:
         channel, span = parcel.channel, parcel.range
