@@ -8,6 +8,7 @@ crash and from another process, and must then hold one copy of its rows. What it
 | `Refused`                     | these rows will never be taken (poison)   | splits; a lone row goes to quarantine  |
 | `Busy`, any other `Retryable` | not now                                   | waits, or leaves the channel for later |
 | `Ahead`                       | the destination has more than we recorded | compares totals, then fast-forwards    |
+| `Oversized`                   | more bytes than one chunk may have        | splits                                 |
 | any other `Permanent`         | nothing will be taken (wrong address, …)  | blocks the sink with the reason        |
 """
 
@@ -86,6 +87,13 @@ class Busy(Retryable):
     def __init__(self, message: str, *, retry_after_seconds: float | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_seconds = retry_after_seconds
+
+
+class Oversized(Exception):
+    """The parcel is larger than the sink's `chunk_bytes` and has more than one row; nothing was sent.
+
+    Not an error: the tick splits the chunk, records that, and comes again with the halves.
+    """
 
 
 class Ahead(Retryable):
