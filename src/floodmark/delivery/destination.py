@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from sqlalchemy import Connection
 
 from floodmark.clock import Clock
 from floodmark.control.database import Database
-from floodmark.control.deliveries import Channel
+from floodmark.control.deliveries import Channel, Intent
 from floodmark.errors import InvalidSetting, Permanent, Retryable
 from floodmark.lake.table import Lake
+from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -125,6 +128,65 @@ class Destination(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a chunk's rows stand: one snapshot of the dataset's table, by its id, loaded after the horizon (I9)."""
+
+    table: str
+    snapshot: int
+    columns: Schema
+    """The user columns that were pinned, in that order, with the types the dataset has for them now."""
+    where: Mapping[str, Any] | None = None
+    """The values of the partition's columns; None for a dataset that is not partitioned."""
+    keep: str | None = None
+    """The row filter that was pinned."""
+    given_up: Mapping[int, Tally] = field(default_factory=dict)
+    """Rows inside the range that stay behind in quarantine: number and tally of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What became of a range that a destination fetched itself."""
+
+    bytes: int
+    """What the range takes at the destination; 0 where it has no rows, and nothing was sent."""
+    tally: Tally
+    """Of the range's rows in the source, without those that were given up: what the acknowledgement records."""
+
+
+@runtime_checkable
+class CopyingDestination(Destination, Protocol):
+    """A destination that fetches a chunk's rows itself, on Spark: they never pass through this process.
+
+    Where `isinstance(destination, CopyingDestination)`, the tick calls `copy` for every pending chunk, with or without
+    rows, one after the other in sequence order; `deliver` only replays rows that were given up before.
+    """
+
+    def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
+        """Bring one recorded chunk of an open intent over, durably. `range` is exactly the chunk's.
+
+        Like `deliver` it may be called again, after any crash and from another process, and raises the same.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionalDestination(Destination, Protocol):
+    """A destination whose effect lives in the control database, so that effect and acknowledgement are one.
+
+    Where `isinstance(destination, TransactionalDestination)`, the tick acknowledges the parcel first, and calls
+    `deliver_within` in the same control transaction only if that acknowledgement was its own: the watermark is the
+    checkpoint. `deliver` is not called.
+    """
+
+    def deliver_within(self, connection: Connection, parcel: Parcel) -> Delivered:
+        """Do the parcel's effect through the connection, without committing. Whatever it raises undoes both.
+
+        The control database may run the whole transaction again: only what went through the connection counts.
+        """
         ...
 
 
