@@ -1,0 +1,139 @@
+"""A secret by reference: where it comes from, when it is read, and that it is never shown.
+
+| given as      | the secret is                                 |
+|---------------|-----------------------------------------------|
+| `env:NAME`    | the value of the environment variable         |
+| `file:/path`  | what the file holds, without blanks around it |
+| anything else | the text itself                               |
+
+It is read when it is first needed, and again when the destination refuses it: a secret that is rotated outside
+needs no restart. Its own text stands in no message, `repr`, log or status; what a destination says is searched
+for it before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from floodmark.errors import InvalidSetting, Permanent, Retryable
+
+HIDDEN = "•••"
+_FILE_BYTES_MAX = 64 << 10
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What a header can carry as one word. Anything else could end the header and begin another one.
+_WORD = re.compile(r"[!-~]+")
+
+
+class Credential:
+    """One secret. Safe to share between threads."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._known: list[str] = []
+        """Every text it has had, the newest last: an old one is not to be shown either."""
+
+    def __repr__(self) -> str:
+        return f"Credential({self.name})"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a credential is not pickled: hand its source on, and read it there")
+
+    @property
+    def name(self) -> str:
+        """Where it comes from, in words that may be shown."""
+        return self._source if self._source.startswith(("env:", "file:")) else "a text in the settings"
+
+    def text(self) -> str:
+        """The secret, read at first need."""
+        with self._lock:
+            return self._known[-1] if self._known else self._read()
+
+    def read_again(self, refused: str) -> str:
+        """The secret after the destination refused the text given here: read anew, unless somebody just did."""
+        with self._lock:
+            current = self._known[-1] if self._known else refused
+            return current if current != refused else self._read()
+
+    def hide(self, text: str) -> str:
+        """A text of somebody else's, with this secret made unreadable in it."""
+        with self._lock:
+            known = list(self._known)
+        spellings = {spelling for secret in known for spelling in (secret, quote(secret, safe=""))}
+        for spelling in sorted(spellings, key=len, reverse=True):
+            text = text.replace(spelling, HIDDEN)
+        return text
+
+    def _read(self) -> str:
+        kind, _, rest = self._source.partition(":")
+        if kind == "env":
+            secret = self._checked(os.environ.get(rest, ""))
+        elif kind == "file":
+            secret = self._checked(self._content(_path(self._source)))
+        else:
+            secret = self._source
+        if secret not in self._known:
+            self._known.append(secret)
+        return secret
+
+    def _content(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                return file.read(_FILE_BYTES_MAX).decode("ascii")
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError:
+            return "\0"  # refused below, in the words for everything that a header cannot carry
+        except OSError as error:
+            raise Permanent(
+                f"The credential {self.name} cannot be read: {error.strerror}.",
+                hint="Give the process that delivers the right to read it.",
+            ) from error
+
+    def _checked(self, text: str) -> str:
+        secret = text.strip()
+        if not secret and self._source.startswith("file:"):
+            # A file that is being replaced may be away, or empty, for a moment.
+            raise Retryable(
+                f"The credential {self.name} is missing or empty.", hint="Put the secret there; it is read again then."
+            )
+        if not secret:
+            raise Permanent(
+                f"The credential {self.name} is not set.",
+                hint="Set the variable in the environment of the process that delivers.",
+            )
+        if _WORD.fullmatch(secret) is None:
+            raise Permanent(
+                f"The credential {self.name} is not one word of printable ASCII.",
+                hint="It goes into an HTTP header: no blanks, line ends or other characters inside it.",
+            )
+        return secret
+
+
+def check_credential(key: str, source: object) -> None:
+    """`InvalidSetting` for a setting that can be no credential. Its value is in no message."""
+    if not isinstance(source, str):
+        raise InvalidSetting(f"{key} is not a text.", hint="Give it as env:NAME, file:/path or the text itself.")
+    if source.startswith("env:"):
+        if _VARIABLE.fullmatch(source.removeprefix("env:")) is None:
+            raise InvalidSetting(f"{key} names no environment variable.", hint="Write env: and the variable's name.")
+    elif source.startswith("file:"):
+        if not _path(source).is_absolute() or "\0" in source:
+            raise InvalidSetting(f"{key} names no file.", hint="Write file: and an absolute path.")
+    elif _WORD.fullmatch(source) is None:
+        raise InvalidSetting(
+            f"{key} is not one word of printable ASCII.",
+            hint="It goes into an HTTP header: no blanks, line ends or other characters inside it.",
+        )
+
+
+def _path(source: str) -> Path:
+    """`file:/path` is taken as it stands, `file:///path` as the URL that it is."""
+    rest = source.removeprefix("file:")
+    return Path(unquote(rest.removeprefix("//")) if rest.startswith("//") else rest)
