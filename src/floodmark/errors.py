@@ -116,6 +116,14 @@ class DivergedHistory(Permanent):
     """Two histories carry the same sequence numbers with different rows."""
 
 
+class MalformedChunk(Permanent):
+    """A chunk of rows that is torn, or not what its header says."""
+
+
+class TooLarge(Permanent):
+    """A request with more bytes than the hub takes at once."""
+
+
 class VersionConflict(Permanent):
     """A stream is not at the version the writer expected."""
 
