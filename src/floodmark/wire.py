@@ -46,7 +46,9 @@ ENCODINGS = ("identity", "zstd", "gzip")
 """How a body may be compressed on the way."""
 HEADER_CHARACTERS_MAX = 256 << 10
 """Room for the numbers of some 6,000 rows that were given up."""
-NAME_CHARACTERS_MAX = 1024
+STORE_CHARACTERS_MAX = 1024
+PARTITION_CHARACTERS_MAX = 16 << 10
+"""A partition's key holds the values it stands for, and those are texts of any length."""
 PATH_STORES_MAX = 64
 
 _HEX = re.compile(r"[0-9a-f]{16}")
@@ -113,8 +115,8 @@ class ChunkHeader:
         if type(before) is not dict:
             raise _malformed("`before` is not an object")
         header = cls(
-            origin=_name(content, "origin"),
-            partition=_name(content, "partition"),
+            origin=_name(content, "origin", characters_max=STORE_CHARACTERS_MAX),
+            partition=_name(content, "partition", characters_max=PARTITION_CHARACTERS_MAX),
             range=span,
             tally=_tally(content.get("rows"), content.get("checksum")),
             before=_tally(before.get("rows"), before.get("checksum")),
@@ -152,10 +154,10 @@ def _header_content(text: str) -> dict[str, Any]:
     return content
 
 
-def _name(content: Mapping[str, Any], key: str) -> str:
+def _name(content: Mapping[str, Any], key: str, *, characters_max: int) -> str:
     value = content.get(key)
-    if type(value) is not str or not 0 < len(value) <= NAME_CHARACTERS_MAX:
-        raise _malformed(f"`{key}` is not a text of 1 to {NAME_CHARACTERS_MAX:,} characters")
+    if type(value) is not str or not 0 < len(value) <= characters_max:
+        raise _malformed(f"`{key}` is not a text of 1 to {characters_max:,} characters")
     return value
 
 
@@ -200,7 +202,7 @@ def _given_up(items: Any, within: SequenceRange) -> dict[int, Tally]:
 def _path(items: Any) -> tuple[str, ...]:
     if type(items) is not list or len(items) > PATH_STORES_MAX:
         raise _malformed(f"`path` is not a list of at most {PATH_STORES_MAX} stores")
-    if not all(type(item) is str and 0 < len(item) <= NAME_CHARACTERS_MAX for item in items):
+    if not all(type(item) is str and 0 < len(item) <= STORE_CHARACTERS_MAX for item in items):
         raise _malformed("`path` holds something that is not a store's id")
     return tuple(items)
 
