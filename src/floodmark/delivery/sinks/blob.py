@@ -1,0 +1,169 @@
+"""A blob sink: one object per chunk, named by its range, in a directory or a bucket.
+
+    <prefix>/<dataset>/<partition>/<after>-<through>.<format>
+
+The name carries the range, so a repeated delivery meets its own object: it is compared, and equal means delivered.
+Nothing is ever replaced, by whomever and however late. The prefix belongs to one sink of one store, which has signed
+it (`_floodmark_claim.json`).
+
+Objects also remember what was delivered: a control database that was restored from a backup reads its way back from
+their names, and cuts its ranges where they are cut already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from floodmark.control import datasets
+from floodmark.control.deliveries import Channel
+from floodmark.delivery.destination import Delivered, Holdings, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.sinks.formats import FORMATS, check_format
+from floodmark.delivery.sinks.objects import ObjectPlace
+from floodmark.delivery.sinks.places import OPTIONS, SECRET, check_place, place_of
+from floodmark.delivery.sinks.writer import ObjectWriter
+from floodmark.errors import DivergedHistory, InvalidSetting, Permanent
+from floodmark.schema import Schema
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+
+CLAIM = "_floodmark_claim.json"
+_NAME = re.compile(rf"(0|[1-9][0-9]*)-([1-9][0-9]*)\.({'|'.join(map(re.escape, FORMATS))})")
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSink:
+    """Objects at one place, for every channel of one sink."""
+
+    place: ObjectPlace
+    format: str
+    schema: Schema
+    store_id: str
+    sink: str
+    chunk_bytes: int
+    _found: dict[Channel, dict[SequenceRange, str]] = field(default_factory=dict, repr=False)
+
+    def open(self) -> None:
+        """Sign the prefix, or find our own signature there."""
+        claim = {"store": self.store_id, "sink": self.sink}
+        found = self.place.read(CLAIM)
+        if found is None:
+            signature = json.dumps(claim, sort_keys=True).encode()
+            # A store that takes the same key twice ignores preconditions: it would let objects be overwritten.
+            if self.place.create(CLAIM, signature) and self.place.create(CLAIM, signature):
+                raise Permanent(
+                    f"{self.place.where} replaces an object that was to be created only if absent.",
+                    hint="Use a store, or a newer version of it, that knows conditional writes (If-None-Match).",
+                )
+            found = self.place.read(CLAIM)
+        if _signature(found) != claim:
+            raise Permanent(
+                f"{self.place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
+            )
+
+    def held(self, channel: Channel, *, after: int) -> Holdings:
+        """The ranges of the channel's objects beyond a number, whichever format they have."""
+        folder = _folder(channel)
+        found = sorted((range, format) for range, format in _ranges(self.place.list(folder)) if range.through > after)
+        self._check_cuts([range for range, _ in found], folder, after=after)
+        self._found[channel] = {range: format for range, format in found if format != self.format}
+        return Holdings(tuple(range for range, _ in found))
+
+    def _check_cuts(self, found: list[SequenceRange], folder: str, *, after: int) -> None:
+        where = f"{self.place.where}/{folder}"
+        for item in found[:1]:
+            if item.after < after:
+                raise DivergedHistory(
+                    f"An object in {where} holds the range {item}, of which this store has delivered a part otherwise.",
+                    hint="Another history was delivered there: keep it, and deliver to a new prefix.",
+                )
+        for left, right in pairwise(found):
+            if right.after < left.through:
+                raise DivergedHistory(
+                    f"Two objects in {where} hold the same rows: {left} and {right}.",
+                    hint="Find out which history is yours and move the other away, or deliver to a new prefix.",
+                )
+
+    def task(self, channel: Channel) -> ObjectWriter:
+        """How one chunk of a channel is stored, here or in a task of Spark's."""
+        return ObjectWriter(
+            self.place, _folder(channel), self.format, self.schema, self.chunk_bytes, self._found.get(channel, {})
+        )
+
+    def deliver(self, parcel: Parcel) -> Delivered:
+        return Delivered(self.task(parcel.channel)(parcel.range, parcel.rows)["bytes"])
+
+    def close(self) -> None:
+        pass
+
+
+def _folder(channel: Channel) -> str:
+    return f"{channel.dataset}/{channel.partition}"
+
+
+def _ranges(names: Iterable[str]) -> Iterable[tuple[SequenceRange, str]]:
+    """What the names of objects say; a name that no sink would give is somebody else's."""
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is not None and int(match[1]) < int(match[2]) <= SEQUENCE_MAX:
+            yield SequenceRange(int(match[1]), int(match[2])), match[3]
+
+
+def _signature(content: bytes | None) -> Any:
+    try:
+        return json.loads(content or b"")
+    except ValueError:
+        return None
+
+
+# ── the kind ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CHUNK_ROWS = 100_000
+CHUNK_BYTES = 128 << 20
+CHUNK_BYTES_MAX = 1 << 30
+"""An object is made in memory and sent in one request."""
+
+
+def _check(settings: dict[str, Any]) -> None:
+    check_place(settings)
+    check_format(settings["format"])
+    whole_number(settings, "chunk_rows")
+    whole_number(settings, "chunk_bytes")
+    if settings["chunk_bytes"] > CHUNK_BYTES_MAX:
+        raise InvalidSetting(
+            f"chunk_bytes is {settings['chunk_bytes']}.",
+            hint=f"It is at most {CHUNK_BYTES_MAX}: one object is one request.",
+        )
+
+
+def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> BlobSink:
+    dataset = surroundings.database.read(lambda c: datasets.get(c, channel.dataset))
+    return BlobSink(
+        place_of(settings),
+        settings["format"],
+        dataset.schema,
+        store_id=surroundings.store_id,
+        sink=channel.sink,
+        chunk_bytes=settings["chunk_bytes"],
+    )
+
+
+KIND = Kind(
+    name="blob",
+    defaults={
+        "format": "parquet",
+        "chunk_rows": CHUNK_ROWS,
+        "chunk_bytes": CHUNK_BYTES,
+        **dict.fromkeys(OPTIONS),
+        **dict.fromkeys(sorted(SECRET)),
+    },
+    required=("url",),
+    check=_check,
+    connect=_connect,
+    # Not how the place is reached: an intent that had pinned a misspelt endpoint could never be fulfilled.
+    pinned=("url", "format", "chunk_rows", "chunk_bytes"),
+    secret=SECRET,
+)

@@ -1,0 +1,252 @@
+"""Rows as the bytes of one object, and whether the bytes of an object are those rows. Pure.
+
+| format      | an object is                                                                          |
+|-------------|---------------------------------------------------------------------------------------|
+| `parquet`   | one Parquet file, zstd                                                                |
+| `jsonl`     | one JSON object per row and line, in the forms that capture takes                     |
+| `jsonl.gz`  | the same, gzip                                                                        |
+| `jsonl.zst` | the same, Zstandard                                                                   |
+
+The same rows give the same bytes, however Arrow holds them: that makes recognising an object a comparison of bytes.
+Other bytes may still be the same rows, written by another version of a library or before a column was widened: then
+both sides are brought into one form and compared again.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from floodmark.errors import InvalidSetting
+from floodmark.schema import BINARY, DOUBLE, FLOAT, JSON, ColumnType, DecimalType, ListType, Schema, StructType
+from floodmark.schema.types import from_arrow, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
+
+ROW_GROUP_ROWS = 131_072
+"""A whole object of the usual size is one row group: readers get the longest runs, and footers stay small."""
+SAMPLE_ROWS = 2_000
+_ZSTD_LEVEL = 1
+_SLACK_BYTES = 1 << 20
+
+Convert = Callable[[Any], Any]
+
+
+def check_format(format: str) -> str:
+    if format not in FORMATS:
+        raise InvalidSetting(f"The format {format!r} is unknown.", hint=f"It is one of {', '.join(FORMATS)}.")
+    return format
+
+
+def encoded(rows: pa.Table, format: str, schema: Schema) -> memoryview:
+    """The rows as the bytes of one object. The schema tells `json` columns from other text."""
+    if format == "parquet":
+        return _parquet(_in_one_form(rows))
+    return _packed(_lines(_in_one_form(rows), schema), format)
+
+
+def holds_rows(content: bytes, rows: pa.Table, format: str, schema: Schema) -> bool:
+    """Whether the bytes of an object are exactly these rows, in this order. `ValueError` for what is no such object."""
+    if format == "parquet":
+        return _parquet_holds(content, rows)
+    expected = _lines(_in_one_form(rows), schema)
+    found = _unpacked(content, format, bytes_max=2 * len(expected) + _SLACK_BYTES)
+    return found == expected or _same_lines(found, expected)
+
+
+def _in_one_form(rows: pa.Table) -> pa.Table:
+    """The rows in canonical types, each column in one piece: pages end where pieces do, and bytes must not differ."""
+    import pyarrow as pa
+
+    fields, arrays = [], []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        kind = from_arrow(field.type, column=field.name)
+        wanted = field.type if kind is None else to_arrow(kind)
+        whole = column if column.type == wanted else column.cast(wanted)
+        arrays.append(whole.chunk(0) if whole.num_chunks == 1 else whole.combine_chunks())
+        fields.append(pa.field(field.name, wanted))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields)) if fields else rows.select([])
+
+
+# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parquet(rows: pa.Table) -> memoryview:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(
+        rows,
+        buffer,
+        compression="zstd",
+        compression_level=_ZSTD_LEVEL,
+        # A dictionary that outgrows its limit is thrown away half-way: it is worth trying only where values repeat.
+        use_dictionary=[name for name in rows.column_names if _repeats(rows[name])],
+        row_group_size=ROW_GROUP_ROWS,
+        write_batch_size=8192,
+        store_schema=False,  # Parquet's own types say all of it
+    )
+    return memoryview(buffer.getvalue()).cast("B")
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
+        return False
+    sample = column.slice(0, SAMPLE_ROWS)
+    return bool(2 * pc.count_distinct(sample).as_py() <= len(sample))
+
+
+def _parquet_holds(content: bytes, rows: pa.Table) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = _in_one_form(rows)
+    try:
+        found = pq.read_table(pa.BufferReader(content))
+        # A column that no row has a value in is as good as none: whether it is written depends on when it was added.
+        extra = [name for name in found.column_names if name not in wanted.column_names]
+        if found.num_rows != wanted.num_rows or any(found[name].null_count < found.num_rows for name in extra):
+            return False
+        arrays = [
+            found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
+            for field in wanted.schema
+        ]
+        same = _in_one_form(pa.Table.from_arrays(arrays, schema=wanted.schema))
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    # Bytes again, and not Arrow's comparison: to that NaN is never the same as NaN.
+    return _parquet(same) == _parquet(wanted)
+
+
+# ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lines(rows: pa.Table, schema: Schema) -> bytes:
+    import orjson
+
+    names = rows.column_names
+    columns = [_json_values(rows[name], _kind_of(rows.field(name), schema)) for name in names]
+    return b"".join(
+        orjson.dumps(dict(zip(names, values, strict=True)), option=orjson.OPT_APPEND_NEWLINE)
+        for values in zip(*columns, strict=True)
+    )
+
+
+def _kind_of(field: pa.Field, schema: Schema) -> ColumnType | None:
+    known = schema.get(field.name)
+    return from_arrow(field.type, column=field.name) if known is None else known.type
+
+
+def _json_values(column: pa.ChunkedArray, kind: ColumnType | None) -> list[Any]:
+    import pyarrow.compute as pc
+
+    values: list[Any] = column.to_pylist()
+    if kind in {FLOAT, DOUBLE} and pc.all(pc.is_finite(column), min_count=0).as_py():
+        return values
+    convert = None if kind is None else _conversion(kind)
+    return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _conversion(kind: ColumnType) -> Convert | None:
+    """What makes a value of the type one that JSON can hold; None where it is one already."""
+    if isinstance(kind, ListType):
+        inside = _conversion(kind.element)
+        return None if inside is None else lambda items: [None if item is None else inside(item) for item in items]
+    if isinstance(kind, StructType):
+        return _struct_conversion(kind)
+    if isinstance(kind, DecimalType):
+        return str
+    simple: dict[ColumnType, Convert] = {JSON: _fragment, BINARY: _base64, FLOAT: _number, DOUBLE: _number}
+    return simple.get(kind)
+
+
+def _struct_conversion(kind: StructType) -> Convert | None:
+    inside: dict[str, Convert] = {}
+    for name, field in kind.fields:
+        convert = _conversion(field)
+        if convert is not None:
+            inside[name] = convert
+
+    def whole(value: Any) -> Any:
+        return {
+            name: inside[name](item) if name in inside and item is not None else item for name, item in value.items()
+        }
+
+    if not inside:
+        return None
+    return whole
+
+
+def _fragment(text: str) -> Any:
+    import orjson
+
+    return orjson.Fragment(text)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _number(value: float) -> float | str:
+    from floodmark.rows.jsontext import float_text
+
+    return value if math.isfinite(value) else float_text(value)
+
+
+def _packed(lines: bytes, format: str) -> memoryview:
+    import pyarrow as pa
+
+    if format == "jsonl.gz":
+        return memoryview(gzip.compress(lines, compresslevel=6, mtime=0))
+    if format == "jsonl.zst":
+        return memoryview(pa.Codec("zstd", compression_level=3).compress(lines, asbytes=True))
+    return memoryview(lines)
+
+
+def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
+    """The lines of an object; more of them than could be expected are not even unpacked."""
+    import pyarrow as pa
+
+    if format == "jsonl":
+        return content
+    try:
+        if format == "jsonl.gz":
+            with gzip.open(io.BytesIO(content)) as file:
+                found = file.read(bytes_max + 1)
+        else:
+            with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
+                found = stream.read(bytes_max + 1)
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        raise ValueError(str(error)) from error
+    if len(found) > bytes_max:
+        raise ValueError("it is far longer than these rows are")
+    return found
+
+
+def _same_lines(found: bytes, expected: bytes) -> bool:
+    return all(left == right for left, right in zip_longest(_canonical_lines(found), _canonical_lines(expected)))
+
+
+def _canonical_lines(content: bytes) -> Iterator[bytes]:
+    """Each line with its keys sorted and its nulls left out: null is the absence of a value."""
+    import orjson
+
+    for line in content.splitlines():
+        row = orjson.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("a line of it is not an object")  # noqa: TRY004 - one error for every other content
+        values = {name: value for name, value in row.items() if value is not None}
+        yield orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
