@@ -64,7 +64,7 @@ class Database:
                     result = work(connection)
                 except DBAPIError as error:
                     transaction.rollback()
-                    if not _is_serialization_failure(error):
+                    if not is_serialization_failure(error):
                         raise
                     _spread(attempt)
                     continue
@@ -76,7 +76,7 @@ class Database:
                             raise OutcomeUnknown("The control database's answer to COMMIT was lost.") from error
                         if self._has_landed(landed, error):
                             return result
-                    elif not _is_serialization_failure(error):
+                    elif not is_serialization_failure(error):
                         raise
                     _spread(attempt)
                     continue
@@ -101,7 +101,7 @@ class Database:
                     with connection.begin():
                         return work(connection)
                 except DBAPIError as error:
-                    if not _is_serialization_failure(error):
+                    if not is_serialization_failure(error):
                         raise
             _spread(attempt)
         raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
@@ -173,7 +173,8 @@ def _spread(attempt: int) -> None:
     time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.2)))  # noqa: S311 - nothing secret
 
 
-def _is_serialization_failure(error: DBAPIError) -> bool:
+def is_serialization_failure(error: DBAPIError) -> bool:
+    """Whether `transact` runs the whole function again: nothing of it has happened."""
     return getattr(error.orig, "sqlstate", None) in _NOT_SERIAL
 
 

@@ -1,0 +1,219 @@
+"""A projection sink: rows in ingest order to a function of the user's, `package.module:function`.
+
+Two promises, by the setting `transactional`:
+
+- false: at least once. The function is called, then the parcel is acknowledged; a crash in between brings the same
+  range again, with the same key. What it does must be repeatable, or be kept under that key.
+- true: exactly once. What the function does goes through the control database's own connection, in the transaction
+  that acknowledges the parcel: after a crash neither is there, or both are.
+
+A function that raises stops its own channel, which comes again later; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+
+from floodmark.control.database import is_serialization_failure
+from floodmark.control.deliveries import Channel
+from floodmark.delivery.destination import Delivered, Destination, Holdings, Kind, Parcel, Surroundings, whole_number
+from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.sequence import SequenceRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a function may know about the batch it is given."""
+
+    dataset: str
+    partition: str
+    range: SequenceRange
+    """The batch's numbers. The same range always comes with the same rows."""
+    key: str
+    """The same text for the same delivery, however often it is tried, and for no other."""
+    connection: Connection | None
+    """Of the transaction that acknowledges the batch, if the sink is transactional; not the function's to commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A user's function, and how it wants to be called."""
+
+    path: str
+    call: Callable[[pa.Table, Delivery], object]
+    takes_delivery: bool
+
+    @classmethod
+    def load(cls, path: Any) -> Function:
+        """Import `package.module:function`; `InvalidSetting` if that cannot be called with a batch."""
+        found = _imported(path)
+        if inspect.iscoroutinefunction(found):
+            raise _unusable(path, "it is a coroutine, and nobody would await it")
+        accepts = _acceptance(path, found)
+        if accepts((None, None), {}):
+            return cls(path, found, takes_delivery=True)
+        if accepts((None,), {"delivery": None}):
+            return cls(path, lambda batch, delivery: found(batch, delivery=delivery), takes_delivery=True)
+        if accepts((None,), {}):
+            return cls(path, lambda batch, _delivery: found(batch), takes_delivery=False)
+        raise _unusable(path, "it takes neither (batch) nor (batch, delivery)")
+
+
+def _imported(path: Any) -> Callable[..., object]:
+    module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and name):
+        raise InvalidSetting(f"function is {path!r}.", hint='Write it as "package.module:function".')
+    try:
+        found: object = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # importing runs the user's code: whatever it raises, it is not there
+        raise _unusable(path, f"{type(error).__name__}: {reason_of(error)}") from error
+    if not callable(found):
+        raise _unusable(path, f"it is a {type(found).__name__}")
+    return found
+
+
+def _acceptance(path: str, found: Callable[..., object]) -> Callable[[tuple[Any, ...], dict[str, Any]], bool]:
+    try:
+        signature = inspect.signature(found)
+    except ValueError:  # some built-in functions do not tell
+        return lambda positional, named: len(positional) == 1 and not named
+    except TypeError as error:
+        raise _unusable(path, str(error)) from error
+
+    def accepts(positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        try:
+            signature.bind(*positional, **named)
+        except TypeError:
+            return False
+        return True
+
+    return accepts
+
+
+def _unusable(path: Any, reason: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"The function {path!r} cannot be used: {reason}.",
+        hint="It must be importable by every process that exports: installed, or on PYTHONPATH.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionSink:
+    """Calls a function with each parcel: at least once."""
+
+    function: Function
+    store_id: str
+
+    def open(self) -> None:
+        """Nothing to sign: the function is the user's, and so is what it writes to."""
+
+    def held(self, channel: Channel, *, after: int) -> Holdings:  # noqa: ARG002 - the contract's signature
+        return Holdings()
+
+    def deliver(self, parcel: Parcel) -> Delivered:
+        self._call(parcel, None)
+        return Delivered(parcel.rows.nbytes)
+
+    def close(self) -> None:
+        pass
+
+    def _call(self, parcel: Parcel, connection: Connection | None) -> None:
+        channel, span = parcel.channel, parcel.range
+        key = f"{self.store_id}/{channel.sink}/{channel.dataset}/{channel.partition}/{span.after}-{span.through}"
+        delivery = Delivery(channel.dataset, channel.partition, span, key, connection)
+        try:
+            self.function.call(parcel.rows, delivery)
+        except (Permanent, Retryable):
+            raise  # the function speaks our language: it says itself whether to come again
+        except DBAPIError as error:
+            if connection is not None and is_serialization_failure(error):
+                raise  # the control database runs the whole transaction again
+            raise self._failure(parcel, error) from error
+        except Exception as error:
+            raise self._failure(parcel, error) from error
+
+    def _failure(self, parcel: Parcel, error: Exception) -> Retryable:
+        channel = parcel.channel
+        return Retryable(
+            f"The function {self.function.path!r} failed on rows {parcel.range} of {channel.dataset!r} "
+            f"({channel.partition}): {type(error).__name__}: {reason_of(error)}.",
+            hint="The same rows come again with the next export; correct the function.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalProjectionSink(ProjectionSink):
+    """Calls a function inside the transaction that acknowledges the parcel: exactly once."""
+
+    def deliver_within(self, connection: Connection, parcel: Parcel) -> Delivered:
+        with _not_to_be_ended(connection, self.function.path):
+            self._call(parcel, connection)
+        return Delivered(parcel.rows.nbytes)
+
+
+@contextlib.contextmanager
+def _not_to_be_ended(connection: Connection, path: str) -> Iterator[None]:
+    """Refuse a COMMIT or ROLLBACK by the function: half of an effect would be acknowledged, or a whole one not."""
+    refusals: list[Permanent] = []
+
+    def refuse(_connection: Connection) -> NoReturn:
+        refusals.append(
+            Permanent(
+                f"The function {path!r} tried to end the transaction that it was lent.",
+                hint="Leave commit and rollback to the export; use connection.begin_nested() for savepoints.",
+            )
+        )
+        raise refusals[-1]
+
+    for ending in ("commit", "rollback"):
+        event.listen(connection, ending, refuse)
+    try:
+        yield
+    finally:
+        for ending in ("commit", "rollback"):
+            event.remove(connection, ending, refuse)
+        if refusals:
+            connection.invalidate()  # SQLAlchemy takes the transaction for ended: only its real end is safe now
+    if refusals:
+        raise refusals[-1]  # also where the function has caught it
+
+
+def _check(settings: dict[str, Any]) -> None:
+    whole_number(settings, "chunk_rows")
+    if type(settings["transactional"]) is not bool:
+        raise InvalidSetting(f"transactional is {settings['transactional']!r}.", hint="It is true or false.")
+    function = Function.load(settings["function"])
+    if settings["transactional"] and not function.takes_delivery:
+        raise InvalidSetting(
+            f"The function {function.path!r} takes no delivery, so it cannot use the transaction's connection.",
+            hint="Write it as function(batch, delivery) and use delivery.connection, or leave transactional out.",
+        )
+
+
+def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> Destination:  # noqa: ARG001 - the contract's signature
+    kind = TransactionalProjectionSink if settings["transactional"] else ProjectionSink
+    return kind(Function.load(settings["function"]), surroundings.store_id)
+
+
+KIND = Kind(
+    name="projection",
+    defaults={"transactional": False, "chunk_rows": 10_000},
+    required=("function",),
+    check=_check,
+    connect=_connect,
+    # Not the function: a corrected one applies at once, to the very range that the old one failed on.
+    pinned=("chunk_rows",),
+)
