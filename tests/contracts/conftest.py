@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lakes import blocks, driver, spark_driver  # noqa: F401 - fixtures
 
 from floodmark.control.database import Database, migrate
 from postgres import postgres_server  # noqa: F401 - a fixture

@@ -3,253 +3,34 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lakes import (
+    EVERYTHING,
+    NOON,
+    SIMPLE,
+    TABLE,
+    TIMED,
+    Blocks,
+    Driver,
+    SparkDriver,
+    numbers,
+    some,
+)
 
-from floodmark.commit import Append, Base, BlockSegment, TableState, Verdict, verdict
+from floodmark.commit import Append, Verdict
 from floodmark.errors import Corrupt, Retryable
-from floodmark.lake.memory import MemoryLake
-from floodmark.lake.table import Lake
 from floodmark.rows.content import content_ids, partition_figures
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
-
-TABLE = "events_g1"
-EVERYTHING = SequenceRange(0, 2**62)
-SIMPLE = Schema.declare({"id": "long", "name": "string"})
-TIMED = Schema.declare({"id": "long", "name": "string", "at": "timestamp"})
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-# ── the two lakes, and what happens to tables beside appends ─────────────────────────────────────────────────────────
-
-
-class Driver(Protocol):
-    """A lake, and other people's hands on its tables."""
-
-    lake: Lake
-
-    def compact(self, table: str) -> None: ...
-    def delete(self, table: str, within: SequenceRange) -> None: ...
-    def expire(self, table: str) -> None: ...
-    def recreate(self, table: str, schema: Schema) -> None: ...
-    def lose_data_files(self, table: str, within: SequenceRange) -> int: ...
-
-
-@dataclass
-class MemoryDriver:
-    lake: MemoryLake = field(default_factory=MemoryLake)
-
-    def compact(self, table: str) -> None:
-        self.lake.compact(table)
-
-    def delete(self, table: str, within: SequenceRange) -> None:
-        self.lake.delete(table, within)
-
-    def expire(self, table: str) -> None:
-        self.lake.expire(table, keep=1)
-
-    def recreate(self, table: str, schema: Schema) -> None:
-        self.lake.recreate(table)
-
-    def lose_data_files(self, table: str, within: SequenceRange) -> int:
-        lost = [id for id, rows in self.lake.data.items() if any(seq in within for seq in rows[SEQ].to_pylist())]
-        for id in lost:
-            del self.lake.data[id]
-        return len(lost)
-
-
-@dataclass
-class SparkDriver:
-    lake: Any
-    spark: Any
-
-    @property
-    def catalog(self) -> str:
-        return self.lake.catalog.name
-
-    def name(self, table: str) -> str:
-        return self.lake.catalog.spark_name(table)
-
-    def compact(self, table: str) -> None:
-        self.spark.sql(
-            f"CALL `{self.catalog}`.system.rewrite_data_files("
-            f"table => 'datasets.{table}', options => map('rewrite-all', 'true'))"
-        ).collect()
-
-    def delete(self, table: str, within: SequenceRange) -> None:
-        name = self.name(table)
-        self.spark.sql(
-            f"ALTER TABLE {name} SET TBLPROPERTIES "
-            f"('write.delete.mode' = 'merge-on-read', 'floodmark.max-seq' = '{within.through}')"
-        )
-        self.spark.sql(f"DELETE FROM {name} WHERE {SEQ} > {within.after} AND {SEQ} <= {within.through}")
-
-    def expire(self, table: str) -> None:
-        self.spark.sql(
-            f"CALL `{self.catalog}`.system.expire_snapshots("
-            f"table => 'datasets.{table}', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-        ).collect()
-
-    def recreate(self, table: str, schema: Schema) -> None:
-        self.spark.sql(f"DROP TABLE {self.name(table)}")
-        self.lake.ensure(table, schema)
-
-    def lose_data_files(self, table: str, within: SequenceRange) -> int:
-        from pyspark.sql import functions as F
-
-        rows = self.spark.table(self.name(table)).where(f"{SEQ} > {within.after} AND {SEQ} <= {within.through}")
-        found = [row[0] for row in rows.select(F.input_file_name()).distinct().collect()]
-        for location in found:
-            Path(location.removeprefix("file:").replace("//", "/")).unlink()
-        return len(found)
-
-
-@pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.spark)])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    if request.param == "memory":
-        yield MemoryDriver()
-        return
-    yield from _spark_driver(request, tmp_path)
-
-
-@pytest.fixture
-def spark_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkDriver]:
-    yield from _spark_driver(request, tmp_path)
-
-
-def _spark_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkDriver]:
-    from floodmark.lake.catalog import Catalog
-    from floodmark.lake.spark import SparkLake
-
-    spark = request.getfixturevalue("spark")
-    home = tmp_path / "lake"
-    home.mkdir()
-    lake = SparkLake(Catalog.embedded(name=f"lake_{uuid.uuid4().hex[:12]}", lake=home), lambda: spark)
-    yield SparkDriver(lake, spark)
-    shutil.rmtree(home, ignore_errors=True)
-
-
-# ── making blocks ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class Blocks:
-    """Makes segments and appends of them, numbered one after the other as a flush would."""
-
-    driver: Driver
-    directory: Path
-    schema: Schema = SIMPLE
-    table: str = TABLE
-    identity: tuple[tuple[str, ...], ...] = ()
-    event_time: str | None = None
-    through: int = 0
-    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-
-    @property
-    def lake(self) -> Lake:
-        return self.driver.lake
-
-    def segment(self, rows: Sequence[dict[str, Any]], *, row_group_rows: int = 1000) -> BlockSegment:
-        id = next(self.ids)
-        path = self.directory / f"segment-{id}.parquet"
-        names = [name for name in self.schema.names if any(name in row for row in rows)]
-        table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], self.arrow(names))
-        identifiers, _ = content_ids(table)
-        stamped = table.append_column(CONTENT_ID, identifiers).append_column(
-            SEGMENT, pa.repeat(pa.scalar(id, pa.int64()), len(rows))
-        )
-        pq.write_table(stamped, path, row_group_size=row_group_rows)
-        return BlockSegment(id, str(path), len(rows), 0)
-
-    def arrow(self, names: Sequence[str]) -> pa.Schema:
-        return self.schema.arrow(names)
-
-    def request(self, *segments: BlockSegment, base: Base | None = None, after: int | None = None) -> Append:
-        start = after = self.through if after is None else after
-        placed = []
-        for segment in segments:
-            placed.append(replace(segment, offset=start - after))
-            start += segment.rows
-        self.through = max(self.through, start)
-        return Append(
-            table=self.table,
-            block=uuid.uuid4().hex,
-            range=SequenceRange(after, start),
-            base=base or self.base(),
-            segments=tuple(placed),
-            schema=self.schema,
-            identity=self.identity,
-            event_time=self.event_time,
-            event_span=self._span(segments),
-        )
-
-    def _span(self, segments: Sequence[BlockSegment]) -> tuple[int, int] | None:
-        if self.event_time is None:
-            return None
-        micros: list[int] = []
-        for segment in segments:
-            column = pq.read_table(segment.path, columns=[self.event_time])[self.event_time]
-            column = column.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_date(column.type) else column
-            micros += [value for value in column.cast(pa.int64()).to_pylist() if value is not None]
-        return (min(micros), max(micros)) if micros else None
-
-    def base(self) -> Base:
-        state = self.state()
-        return Base(state.uuid, 1, state.head)
-
-    def state(self) -> TableState:
-        state = self.lake.load(self.table)
-        assert state is not None
-        return state
-
-    def commit(self, *parts: Sequence[dict[str, Any]]) -> Append:
-        """Append a block of segments, which is expected to land."""
-        self.lake.ensure(self.table, self.schema)
-        request = self.request(*[self.segment(part) for part in parts])
-        assert self.lake.append(request) is True
-        return request
-
-    def rows(self, within: SequenceRange = EVERYTHING, **scan: Any) -> list[dict[str, Any]]:
-        head = self.state().head
-        if head is None:
-            return []
-        parts = self.lake.scan(self.table, snapshot=head, within=within, **scan)
-        return [row for part in parts for row in part.to_pylist()]
-
-    def verdict(self, request: Append) -> Verdict:
-        state = self.lake.load(self.table)
-        visible = False
-        if state is not None and state.uuid == request.base.table_uuid and state.head is not None:
-            visible = self.lake.has_rows(self.table, snapshot=state.head, within=request.range)
-        return verdict(block=request.block, base=request.base, fenced=False, state=state, row_visible=visible)
-
-
-@pytest.fixture
-def blocks(driver: Driver, tmp_path: Path) -> Blocks:
-    return Blocks(driver, tmp_path)
-
-
-def some(count: int, *, start: int = 0) -> list[dict[str, Any]]:
-    return [{"id": start + index, "name": f"name {start + index}"} for index in range(count)]
-
-
-def numbers(rows: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """The sequence number of each id; an id that is there twice fails."""
-    found = {row["id"]: row[SEQ] for row in rows}
-    assert len(found) == len(rows), "a row is there twice"
-    return found
-
 
 # ── the shape of tables ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ import pyarrow.parquet as pq
 
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
-from floodmark.lake.table import AppendRefused
+from floodmark.lake.canonical import user_columns
+from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.table import AppendRefused, Work
+from floodmark.lake.tasks import RangeOutcome, dealt, done, told
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
 
@@ -52,6 +55,10 @@ class MemoryLake:
     """Requests that are under way and have not arrived. Their files are written: they need no segment any more."""
     on_append: Callable[[Append], str] | None = None
     """Decides what becomes of a request: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
+    tasks: int = 2
+    """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
+    jobs: int = 0
+    """Always 0: there is no engine."""
     rows_read: int = 0
     files_read: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -95,10 +102,17 @@ class MemoryLake:
         return any(part.num_rows for part in self._parts(table, snapshot, within))
 
     def figures(
-        self, table: str, *, snapshot: int, within: SequenceRange, partition_by: tuple[str, ...]
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        partition_by: tuple[str, ...],
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> list[PartitionFigures]:
         result: dict[str, PartitionFigures] = {}
-        for part in self._parts(table, snapshot, within):
+        for part in self.scan(table, snapshot=snapshot, within=within, where=where, keep=keep):
             for row in part.to_pylist():
                 key = partition_key(partition_by, [row.get(name) for name in partition_by])
                 new = PartitionFigures(key, Tally(1, int(row[CONTENT_ID][:16], 16)), row[SEQ], row[SEQ])
@@ -148,15 +162,39 @@ class MemoryLake:
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
         where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> Iterator[pa.Table]:
-        parts = [part for part in self._parts(table, snapshot, within) if part.num_rows]
-        if not parts:
-            return
-        rows = _in_order(parts)
-        for name, value in (where or {}).items():
-            held = rows[name]
-            rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
-        yield rows if columns is None else rows.select([*columns, SEQ])
+        rows = self._selected(table, snapshot, within, where, keep)
+        if rows is not None:
+            yield rows if columns is None else rows.select([*columns, SEQ])
+
+    def check_filter(self, table: str, expression: str) -> None:
+        found = self.tables.get(table)
+        if found is not None:
+            kept_by_sqlite(found.schema.arrow().empty_table(), expression, found.schema.names)
+
+    def each_range(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        ranges: Sequence[SequenceRange],
+        columns: tuple[str, ...],
+        schema: Schema,
+        work: Work,
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
+    ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+        outcomes: list[RangeOutcome] = []
+        for task in dealt(ranges, [1] * len(ranges), tasks=self.tasks):
+            for index in task:
+                rows = self._selected(table, snapshot, ranges[index], where, keep, schema)
+                seen = None if rows is None else user_columns(rows, columns, schema)
+                identifiers = None if rows is None else rows[CONTENT_ID]
+                outcomes.append(done(index, ranges[index], identifiers, seen, work))
+                if outcomes[-1].error is not None:
+                    break
+        yield from told(ranges, outcomes)
 
     # ── what happens beside appends ──────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +271,25 @@ class MemoryLake:
             self.files_read += 1
             self.rows_read += part.num_rows
             yield part.filter(pc.and_(pc.greater(part[SEQ], within.after), pc.less_equal(part[SEQ], within.through)))
+
+    def _selected(
+        self,
+        table: str,
+        snapshot: int,
+        within: SequenceRange,
+        where: dict[str, Any] | None,
+        keep: str | None,
+        schema: Schema | None = None,
+    ) -> pa.Table | None:
+        """The rows of a range that the conditions let through, in order; None if there are none."""
+        rows = _in_order(list(self._parts(table, snapshot, within)) or [_NO_ROWS])
+        for name, value in (where or {}).items():
+            held = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, pa.scalar(value).type)
+            rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
+        if keep is not None:
+            columns = {*self.tables[table].schema.names, *(schema.names if schema else ())}
+            rows = kept_by_sqlite(rows, keep, columns)
+        return rows if rows.num_rows else None
 
     def _stamped(self, request: Append) -> pa.Table:
         """The rows of a block with their numbers, without those that are duplicates at the base."""
@@ -312,6 +369,9 @@ class MemoryLake:
         )
         table.files[id] = files
         table.head = id
+
+
+_NO_ROWS = pa.table({SEQ: pa.array([], pa.int64())})
 
 
 def _in_order(parts: list[pa.Table]) -> pa.Table:

@@ -8,7 +8,7 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,15 +18,20 @@ from urllib.parse import unquote, urlparse
 from floodmark.commit import Append, Base, PartitionFigures, TableState
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import sync_directory, sync_file
+from floodmark.lake.canonical import user_columns
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
-from floodmark.lake.table import AppendRefused
-from floodmark.lake.types import evolution, quoted, segment_ddl, table_ddl
+from floodmark.lake.filters import bad_filter, check_text
+from floodmark.lake.table import AppendRefused, Work
+from floodmark.lake.tasks import check_rising, done, told
+from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import CHECKSUM_MODULUS, SEQUENCE_MAX, SequenceRange, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from floodmark.schema.types import ColumnType
 
 BUCKET_WIDTH = 1 << 20
 TABLE_PROPERTIES = {
@@ -54,6 +59,8 @@ class SparkLake:
     catalog: Catalog
     start: Callable[[], SparkSession]
     """Starts the session on first need, and not before: metadata is read without a JVM."""
+    jobs: int = field(default=0, init=False)
+    """How many actions were started on Spark."""
     _session: SparkSession | None = field(default=None, init=False)
 
     @property
@@ -298,15 +305,21 @@ class SparkLake:
         return not self.frame(table, snapshot=snapshot).transform(transforms.within(within)).select(SEQ).isEmpty()
 
     def figures(
-        self, table: str, *, snapshot: int, within: SequenceRange, partition_by: tuple[str, ...]
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        partition_by: tuple[str, ...],
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> list[PartitionFigures]:
         from pyspark.sql import functions as F
 
         from floodmark.lake import transforms
 
         grouped = (
-            self.frame(table, snapshot=snapshot)
-            .transform(transforms.within(within))
+            self._selected(table, snapshot, within, where, keep)
             .groupBy(*[quoted(name) for name in partition_by])
             .agg(
                 F.count(F.lit(1)),
@@ -338,7 +351,38 @@ class SparkLake:
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
         where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> Iterator[pa.Table]:
+        frame = self._selected(table, snapshot, within, where, keep)
+        if columns is not None:
+            frame = frame.select(*[quoted(name) for name in columns], SEQ)
+        rows = frame.toArrow()
+        if rows.num_rows:
+            yield rows.sort_by(SEQ)
+
+    def check_filter(self, table: str, expression: str) -> None:
+        state = self.load(table)
+        if state is not None:
+            self._check_filter(expression, state.columns)
+
+    def _check_filter(self, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
+        """Let Spark look at the condition beside columns of the same names and types, and nothing else in reach."""
+        check_text(expression, [name for name, _ in columns])
+        nulls = ", ".join(f"cast(null as {spark_type(kind)}) as {quoted(name)}" for name, kind in columns)
+        try:
+            self.spark.sql(f"SELECT {nulls}").where(expression).schema  # noqa: B018 - analysed, not run
+        except Exception as error:
+            raise bad_filter(expression, reason_of(error)) from error
+
+    def _selected(
+        self,
+        table: str,
+        snapshot: int,
+        within: SequenceRange,
+        where: dict[str, Any] | None,
+        keep: str | None,
+        schema: Schema | None = None,
+    ) -> DataFrame:
         from pyspark.sql import functions as F
 
         from floodmark.lake import transforms
@@ -346,11 +390,35 @@ class SparkLake:
         frame = self.frame(table, snapshot=snapshot).transform(transforms.within(within))
         for name, value in (where or {}).items():
             frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
-        if columns is not None:
-            frame = frame.select(*[quoted(name) for name in columns], SEQ)
-        rows = frame.toArrow()
-        if rows.num_rows:
-            yield rows.sort_by(SEQ)
+        if keep is not None:
+            state = self.load(table)
+            known = dict(state.columns if state else ()) | {column.name: column.type for column in schema or ()}
+            self._check_filter(keep, tuple(known.items()))
+            missing = {name: kind for name, kind in known.items() if name not in frame.columns}
+            frame = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in missing.items()})
+            frame = frame.where(keep).drop(*missing)
+        return frame
+
+    def each_range(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        ranges: Sequence[SequenceRange],
+        columns: tuple[str, ...],
+        schema: Schema,
+        work: Work,
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
+    ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+        outcomes = []
+        for index, within in enumerate(ranges):
+            found = list(self.scan(table, snapshot=snapshot, within=within, where=where, keep=keep))
+            rows, identifiers = (
+                (user_columns(found[0], columns, schema), found[0][CONTENT_ID]) if found else (None,) * 2
+            )
+            outcomes.append(done(index, within, identifiers, rows, work))
+        yield from told(ranges, outcomes)
 
 
 def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:

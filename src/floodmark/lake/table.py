@@ -7,18 +7,30 @@ A lake holds tables of stamped rows. It promises:
   What it raises is no verdict: an append that failed may have landed, or may still land.
 - Rewriting files (compaction) is not an append and never makes one fail.
 - `sync` returns only when everything reachable from the state has reached the disk and is really there.
+- A filter (`keep`) is one SQL condition over user columns; rows of which it is not true are left out. `lake.filters`
+  says what it may not contain.
 
 `memory.MemoryLake` and `spark.SparkLake` pass one contract suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
 from floodmark.schema import Schema
-from floodmark.sequence import SequenceRange
+from floodmark.sequence import SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Work = Callable[[SequenceRange, "pa.Table"], dict[str, Any]]
+"""What a task does with the rows of one range. What it returns is small, and survives JSON.
+
+It runs in another process, perhaps on another machine, perhaps more than once for one range: it must carry all it
+needs, be picklable, and doing it again must change nothing.
+"""
 
 
 class AppendRefused(Exception):
@@ -27,6 +39,11 @@ class AppendRefused(Exception):
 
 class Lake(Protocol):
     """Tables of stamped rows."""
+
+    @property
+    def jobs(self) -> int:
+        """How many actions this lake has started on its engine so far: none, where there is no engine."""
+        ...
 
     def load(self, table: str) -> TableState | None:
         """The table's metadata from one load, or None if there is no such table."""
@@ -49,7 +66,14 @@ class Lake(Protocol):
         ...
 
     def figures(
-        self, table: str, *, snapshot: int, within: SequenceRange, partition_by: tuple[str, ...]
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        partition_by: tuple[str, ...],
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> list[PartitionFigures]:
         """Rows and checksums of a range, partition by partition, counted in a snapshot."""
         ...
@@ -81,6 +105,36 @@ class Lake(Protocol):
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
         where: dict[str, Any] | None = None,
+        keep: str | None = None,
     ) -> Iterator[Any]:
         """Arrow tables of the range's rows in sequence order, with `_ingest_seq`; `where` holds column values."""
+        ...
+
+    def check_filter(self, table: str, expression: str) -> None:
+        """`Permanent` for a filter that cannot be used on the table's columns. A table that is not there has none."""
+        ...
+
+    def each_range(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        ranges: Sequence[SequenceRange],
+        columns: tuple[str, ...],
+        schema: Schema,
+        work: Work,
+        where: dict[str, Any] | None = None,
+        keep: str | None = None,
+    ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+        """Do `work` on the rows of each range, in tasks side by side; each range with its tally and what `work` said.
+
+        The ranges rise and do not overlap. `work` sees the named columns in that order, in the canonical types of the
+        schema, rows in sequence order; a column that the table does not have is null. A range without rows has an
+        empty tally and `{}`, and `work` is not called for it.
+
+        All the work is done before the first result comes. Where `work` raises, its task leaves the rest of its ranges
+        alone; the other tasks go on. First come the results of all ranges that were done, in order, and then the
+        error of the lowest range that failed is raised, as it was raised in the task. A range that came neither
+        with a result nor with that error may have been done, failed or never begun.
+        """
         ...

@@ -1,0 +1,275 @@
+"""What every lake promises to delivery: work on ranges of rows in tasks side by side, filters, and what they cost."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lakes import EVERYTHING, TABLE, Blocks, some
+
+from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.rows.content import content_ids, tally_of_ids
+from floodmark.schema import Schema
+from floodmark.sequence import SequenceRange, Tally
+
+SITES = Schema.declare({"id": "long", "site": "string", "on": "date", "amount": "double"})
+
+
+def as_lists(within: SequenceRange, rows: Any) -> dict[str, Any]:
+    """The rows themselves, as JSON has them: the work of most tests."""
+    return {"within": [within.after, within.through], "names": rows.column_names, "rows": rows.to_pylist()}
+
+
+def ranges_of(*ends: int) -> list[SequenceRange]:
+    return [SequenceRange(after, through) for after, through in pairwise(ends)]
+
+
+def each(blocks: Blocks, ranges: list[SequenceRange], work: Any = None, **options: Any) -> list[Any]:
+    head = options.pop("snapshot", None) or blocks.state().head
+    options.setdefault("schema", blocks.schema)
+    options.setdefault("columns", options["schema"].names)
+    return list(blocks.lake.each_range(TABLE, snapshot=head, ranges=ranges, work=work or as_lists, **options))
+
+
+# ── ranges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_range_gets_its_own_rows_in_order_with_their_tally(blocks: Blocks) -> None:
+    for start in range(0, 20, 4):
+        blocks.commit(some(4, start=start))
+    ranges = ranges_of(0, 3, 4, 9, 17, 30)
+    found = each(blocks, ranges)
+    assert [within for within, _, _ in found] == ranges
+    identifiers, _ = content_ids(pa.Table.from_pylist(some(20), blocks.schema.arrow()))
+    for within, tally, answer in found:
+        inside = range(within.after, min(within.through, 20))
+        assert answer["within"] == [within.after, within.through]
+        assert [row["id"] for row in answer["rows"]] == list(inside)
+        assert tally == tally_of_ids(identifiers.take(pa.array(inside, pa.int64())))
+
+
+def test_an_empty_range_has_an_empty_tally_and_no_work(blocks: Blocks) -> None:
+    blocks.through = 10
+    blocks.commit(some(2))
+    found = each(blocks, ranges_of(0, 10, 12, 12, 500))
+    assert [(tally.rows, bool(answer)) for _, tally, answer in found] == [(0, False), (2, True), (0, False), (0, False)]
+    assert found[0][1:] == (Tally(), {})
+
+
+def test_no_ranges_are_no_work(blocks: Blocks) -> None:
+    blocks.commit(some(2))
+    before = blocks.lake.jobs
+    assert each(blocks, []) == []
+    assert blocks.lake.jobs == before
+
+
+def test_ranges_that_overlap_are_refused(blocks: Blocks) -> None:
+    blocks.commit(some(2))
+    with pytest.raises(ValueError, match="rise"):
+        each(blocks, [SequenceRange(0, 2), SequenceRange(1, 3)])
+
+
+def test_columns_come_in_the_order_asked_for_and_in_canonical_types(blocks: Blocks) -> None:
+    blocks.commit(some(3))
+    wider = Schema.declare({"name": "string", "extra": "list<struct<a:int>>", "id": "long"})
+
+    def types(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        return {"schema": [[field.name, str(field.type)] for field in rows.schema], "rows": rows.to_pylist()}
+
+    ((_, tally, answer),) = each(blocks, ranges_of(0, 9), types, schema=wider, columns=("extra", "name", "id"))
+    wanted = wider.arrow(("extra", "name", "id"))
+    assert answer["schema"] == [[field.name, str(field.type)] for field in wanted]
+    assert answer["rows"][2] == {"extra": None, "name": "name 2", "id": 2}
+    assert tally.rows == 3
+
+
+def test_an_error_of_the_work_arrives_as_itself_behind_the_results_of_the_others(blocks: Blocks) -> None:
+    blocks.commit(some(8))
+
+    def fails(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        from floodmark.errors import DivergedHistory
+
+        if within.after == 2:
+            raise DivergedHistory(f"Not {within}.", hint="Look at it.")
+        return {"first": rows["id"][0].as_py()}
+
+    results: list[tuple[int, int]] = []
+
+    def deliver() -> None:
+        for within, _, answer in each_lazily(blocks, ranges_of(0, 2, 4, 6, 8), fails):
+            results.append((within.after, answer["first"]))
+
+    with pytest.raises(DivergedHistory) as raised:
+        deliver()
+    assert (raised.value.message, raised.value.hint) == ("Not (2, 4].", "Look at it.")
+    assert (0, 0) in results
+    assert (2, 2) not in results
+    assert results == sorted(results)
+    assert (6, 6) in results, "another task goes on"
+
+
+def each_lazily(blocks: Blocks, ranges: list[SequenceRange], work: Any) -> Any:
+    head = blocks.state().head
+    assert head is not None
+    return blocks.lake.each_range(
+        TABLE, snapshot=head, ranges=ranges, work=work, columns=blocks.schema.names, schema=blocks.schema
+    )
+
+
+def test_of_several_errors_the_lowest_range_is_told(blocks: Blocks) -> None:
+    blocks.commit(some(8))
+
+    def fails(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        from floodmark.errors import Retryable
+
+        raise Retryable(f"down at {within.after}")
+
+    with pytest.raises(Retryable, match="down at 0"):
+        each(blocks, ranges_of(0, 2, 4, 6, 8), fails)
+
+
+def test_an_error_that_is_not_ours_arrives_too(blocks: Blocks) -> None:
+    blocks.commit(some(2))
+
+    def fails(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        raise KeyError("no such thing")
+
+    with pytest.raises(KeyError, match="no such thing"):
+        each(blocks, ranges_of(0, 2), fails)
+
+
+# ── filters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sales(blocks: Blocks) -> Blocks:
+    blocks.schema = SITES
+    day = date(2026, 5, 1)
+    blocks.commit(
+        [
+            {"id": 1, "site": "a", "on": day, "amount": 1.0},
+            {"id": 2, "site": None, "on": None, "amount": 20.0},
+            {"id": 3, "site": "", "on": day, "amount": None},
+            {"id": 4, "site": "a'b\"`/=é", "on": day, "amount": 40.0},
+            {"id": 5, "site": "a", "on": day, "amount": 50.0},
+        ]
+    )
+    return blocks
+
+
+FILTERS = {
+    "amount > 10": [2, 4, 5],
+    "site = 'a'": [1, 5],
+    "site = 'a' AND amount > 10": [5],
+    "site IS NULL OR amount IS NULL": [2, 3],
+    "NOT (site = 'a')": [3, 4],
+    "`amount` BETWEEN 1 AND 20": [1, 2],
+    "site LIKE 'a%' OR id IN (3)": [1, 3, 4, 5],
+    "true": [1, 2, 3, 4, 5],
+    "cast(null as boolean)": [],
+    "SITE = 'a'": [1, 5],
+    "site = 'select' or id = 2": [2],
+    "coalesce(site, '_ingest_seq') = '_ingest_seq'": [2],
+}
+
+
+@pytest.mark.parametrize("keep", FILTERS)
+def test_a_filter_leaves_out_rows_of_which_it_is_not_true(blocks: Blocks, keep: str) -> None:
+    sales(blocks)
+    blocks.lake.check_filter(TABLE, keep)
+    wanted = FILTERS[keep]
+    assert [row["id"] for row in blocks.rows(keep=keep)] == wanted
+    assert [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] == wanted
+    head = blocks.state().head
+    assert head is not None
+    counted = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=(), keep=keep)
+    assert sum(item.tally.rows for item in counted) == len(wanted)
+    found = each(blocks, ranges_of(0, 2, 5), keep=keep, columns=("id",))
+    assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted
+    whole = sum((tally for _, tally, _ in found), Tally())
+    assert whole == sum((item.tally for item in counted), Tally())
+
+
+def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
+    sales(blocks)
+    head = blocks.state().head
+    assert head is not None
+    for site, ids in {"a": [1, 5], None: [2], "": [3], "nobody": []}.items():
+        (figures,) = blocks.lake.figures(
+            TABLE, snapshot=head, within=EVERYTHING, partition_by=(), where={"site": site}
+        ) or [None]
+        assert (figures.tally.rows if figures else 0) == len(ids)
+        both = blocks.lake.figures(
+            TABLE, snapshot=head, within=EVERYTHING, partition_by=("site",), where={"site": site}, keep="id < 5"
+        )
+        assert sum(item.tally.rows for item in both) == len([id for id in ids if id < 5])
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "",
+        "nothing > 1",
+        "site = ",
+        "site = 'a' -- and more",
+        "site = 'a'; DROP TABLE x",
+        "_ingest_seq > 5",
+        "`_ingest_segment` = 1",
+        "_INGEST_ID like 'a%'",
+        "id IN (SELECT 1)",
+        "exists (select 1)",
+        "id = (VALUES (1))",
+        "count(*) > 1",
+        "sum(amount) > 1",
+        "rand() > 0.5",
+        "random() > 0.5",
+        "on < current_date",
+        "on < current_date()",
+        "current_timestamp > on",
+        "_file LIKE 'x%'",
+        "_pos = 1",
+        "site = 'unclosed",
+        "(id = 1",
+        "id = 1) OR (id = 2",
+    ],
+)
+def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks, keep: str) -> None:
+    sales(blocks)
+    with pytest.raises(Permanent) as raised:
+        blocks.lake.check_filter(TABLE, keep)
+    assert repr(keep) in raised.value.message
+    assert "\n" not in raised.value.message
+    with pytest.raises(Permanent):
+        blocks.rows(keep=keep)
+    with pytest.raises(Permanent):
+        each(blocks, ranges_of(0, 5), keep=keep)
+
+
+def test_a_filter_may_be_given_before_the_table_is_there(blocks: Blocks) -> None:
+    blocks.lake.check_filter("nothing_g1", "amount > 1")
+
+
+def test_a_filter_may_use_a_column_that_came_after_the_snapshot(blocks: Blocks) -> None:
+    """It is null in every row there: the same answer as in the rows themselves, read later."""
+    blocks.commit(some(2))
+    old = blocks.state().head
+    wider = Schema.declare({"id": "long", "name": "string", "note": "string"})
+    blocks.lake.ensure(TABLE, wider)
+    assert old is not None
+    for keep, wanted in {"note IS NULL": [0, 1], "note = 'x'": []}.items():
+        parts = blocks.lake.scan(TABLE, snapshot=old, within=EVERYTHING, keep=keep)
+        assert [row["id"] for part in parts for row in part.to_pylist()] == wanted
+        found = each(blocks, ranges_of(0, 9), schema=wider, keep=keep)
+        assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted
+
+
+def test_one_partition_of_each_range_null_and_odd_values_too(blocks: Blocks) -> None:
+    sales(blocks)
+    for site, ids in {"a": [1, 5], None: [2], "": [3], "a'b\"`/=é": [4], "nobody": []}.items():
+        found = each(blocks, ranges_of(0, 3, 5), where={"site": site}, columns=("id",))
+        assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == ids
+        assert sum(tally.rows for _, tally, _ in found) == len(ids)
+    found = each(blocks, ranges_of(0, 5), where={"on": date(2026, 5, 1), "site": "a"}, columns=("id", "on"))
+    assert [row["id"] for _, _, answer in found for row in answer["rows"]] == [1, 5]
