@@ -198,3 +198,64 @@ def test_a_full_disk_before_the_rename_leaves_nothing(replica, monkeypatch):
     assert a.log.heads == ()
     a.append("one")
     assert a.texts() == ["one"]
+
+
+def stand_still(monkeypatch):
+    """A file system whose clock is so coarse that the directory's time never tells of a change."""
+    monkeypatch.setattr("floodmark.eventlog.directory.EventsDirectory.stamp", lambda _: (1, 1))
+    monkeypatch.setattr("floodmark.eventlog.directory.EventsDirectory.held_stamp", lambda _: (1, 1))
+
+
+def test_the_mark_of_a_dead_writer_is_found_every_time_also_within_one_tick_of_the_clock(replica, monkeypatch):
+    """E5: the one who looked takes the mark away, so that the next death of the same handle leaves it again."""
+    a = replica()
+    other = Replica(a.path, a.clock)
+    stand_still(monkeypatch)
+    expected = []
+    for turn in range(3):
+        faults.arm("eventlog.renamed", crash)
+        with pytest.raises(Crash):
+            a.append(f"half {turn}")
+        faults.disarm_all()
+        other.append(f"whole {turn}")
+        expected += [f"half {turn}", f"whole {turn}"]
+        assert other.texts() == expected
+        assert len(other.log.heads) == 1
+    other.log.close()
+
+
+def test_a_handle_whose_own_operation_failed_half_way_looks_again(replica, monkeypatch):
+    a = replica()
+    stand_still(monkeypatch)
+    a.append("one")
+    faults.arm("eventlog.renamed", crash)
+    with pytest.raises(Crash):
+        a.append("two")
+    faults.disarm_all()
+    a.append("three")
+    assert a.texts() == ["one", "two", "three"]
+    assert len(a.log.heads) == 1
+
+
+def test_a_handle_that_writes_alone_marks_the_lock_file_once(replica, monkeypatch):
+    a = replica()
+    marks = []
+    pwrite = os.pwrite
+    monkeypatch.setattr("os.pwrite", lambda *given: marks.append(given[1]) or pwrite(*given))
+    for number in range(5):
+        a.append(f"{number}")
+    assert len(marks) == 1
+    a.log.close()
+    assert marks[1:] == [b"0"], "whoever closes has finished"
+
+
+def test_a_conflict_over_a_version_makes_nobody_look_again(replica, monkeypatch):
+    from floodmark.errors import VersionConflict
+
+    a = replica()
+    a.append("one")
+    with pytest.raises(VersionConflict):
+        a.append("two", expected={"s": 0})
+    monkeypatch.setattr("floodmark.eventlog.writer.Writer._catch_up", lambda _: pytest.fail("looked again"))
+    a.append("two", expected={"s": 1})
+    assert a.texts() == ["one", "two"]

@@ -57,11 +57,8 @@ class Graph:
 
     def extend(self, new: Mapping[str, tuple[str, ...]]) -> bool:
         """Add transactions; says whether the depth of one that was there before changed."""
-        if len(new) == 1:
-            ((transaction, above),) = new.items()
-            if transaction not in self._children and transaction not in above:
-                self._add_last(transaction, above)
-                return False
+        if len(new) == 1 and self.add_last(*next(iter(new.items()))):
+            return False
         children = self._children  # made before the new ones are known, or they would be in it twice
         for transaction, above in new.items():
             self.parents[transaction] = above
@@ -79,15 +76,21 @@ class Graph:
         self.merges = (0 if self.cyclic else self.merges) + sum(len(self.parents[t]) > 1 for t in added)
         return any(self.depth.get(t) != depth for t, depth in before.items())
 
-    def _add_last(self, transaction: str, above: tuple[str, ...]) -> None:
-        """Add one that nothing hangs below: an append."""
+    def add_last(self, transaction: str, above: tuple[str, ...]) -> bool:
+        """Add one that nothing hangs below, as an append does; False, and nothing done, if something does."""
+        children = self._children
+        if transaction in children or transaction in above:
+            return False
         self.parents[transaction] = above
-        self.depth[transaction] = 1 + max((self.depth[p] for p in above if p in self.depth), default=-1)
+        deepest = -1
         for parent in above:
-            self._children.setdefault(parent, []).append(transaction)
+            deepest = max(deepest, self.depth.get(parent, -1))
+            children.setdefault(parent, []).append(transaction)
+        self.depth[transaction] = deepest + 1
         self.heads.difference_update(above)
         self.heads.add(transaction)
         self.merges += len(above) > 1
+        return True
 
     def children(self, transaction: str) -> Sequence[str]:
         """The present transactions that name this one as a parent."""

@@ -12,13 +12,17 @@ from collections.abc import Container
 from pathlib import Path
 
 from floodmark import faults
-from floodmark.errors import OutcomeUnknown
+from floodmark.errors import OutcomeUnknown, Retryable
 from floodmark.eventlog.identifiers import is_lower_uuid
 from floodmark.eventlog.transactions import SUFFIX
 from floodmark.files import make_directory, retryable_os_error
 
 # Size, modification time, change time, inode: what changes when a file is written or replaced.
 Signature = tuple[int, int, int, int]
+# Inode and modification time of the directory: what changes when it is replaced, or a name added or removed.
+Stamp = tuple[int, int]
+UNKNOWN: Stamp = (-1, -1)
+_GONE: Stamp = (0, 0)
 
 
 class EventsDirectory:
@@ -27,7 +31,9 @@ class EventsDirectory:
     def __init__(self, root: Path) -> None:
         self.path = root / "events"
         self._staging = root / "tmp"
+        # Plain names: a Path costs as much as the system call it is for.
         self._name = str(self.path)
+        self._staging_name = str(self._staging)
         self._descriptor: int | None = None
 
     def create(self) -> None:
@@ -73,26 +79,39 @@ class EventsDirectory:
         with open(f"{self._name}/{transaction_id}{SUFFIX}", "rb") as file:  # noqa: PTH123 - half the time of a Path
             return file.read()
 
-    def stamp(self) -> int:
-        """Changes whenever a name is added or removed; 0 if the directory is gone."""
+    def stamp(self) -> Stamp:
+        """Of the directory that has the name now."""
         try:
-            return os.stat(self._name).st_mtime_ns  # noqa: PTH116 - twice in every append
+            status = os.stat(self._name)  # noqa: PTH116 - in every append
         except FileNotFoundError:
-            return 0
+            return _GONE
+        return status.st_ino, status.st_mtime_ns
+
+    def held_stamp(self) -> Stamp:
+        """Of the directory that this process has open, which is cheaper to ask."""
+        try:
+            status = os.fstat(self._open())
+        except FileNotFoundError:
+            return _GONE
+        return status.st_ino, status.st_mtime_ns
 
     def write(self, transaction_id: str, content: bytes, *, sync: bool) -> Signature:
         """Commit one transaction file."""
-        # Plain names and calls: a Path costs as much as the system call it is for.
-        staged = f"{self._staging}/{transaction_id}{SUFFIX}.tmp"
-        final = f"{self._name}/{transaction_id}{SUFFIX}"
+        staged = f"{self._staging_name}/{transaction_id}{SUFFIX}.tmp"
         try:
-            _write_file(staged, content, sync=sync)
-            faults.reach("eventlog.staged")
-            os.rename(staged, final)  # noqa: PTH104
+            descriptor = _write_file(staged, content, sync=sync)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(staged)  # noqa: PTH108
-            raise retryable_os_error(error, doing=f"Writing transaction {transaction_id}") from error
+            raise _given_up(staged, error) from error
+        try:
+            faults.reach("eventlog.staged")
+            try:
+                os.rename(staged, f"{self._name}/{transaction_id}{SUFFIX}")  # noqa: PTH104
+            except OSError as error:
+                raise _given_up(staged, error) from error
+            # After the rename, which changes it; of the open file, since by name it might be another by now.
+            signature = _signature(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
         faults.reach("eventlog.renamed")
         if sync:
             try:
@@ -103,12 +122,15 @@ class EventsDirectory:
                     hint="Open the log again and look for it before you append the same events again.",
                 ) from error
         faults.reach("eventlog.committed")
-        return _signature(os.stat(final))  # noqa: PTH116
+        return signature
 
     def _sync_names(self) -> None:
+        os.fsync(self._open())
+
+    def _open(self) -> int:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.fsync(self._descriptor)
+        return self._descriptor
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -116,16 +138,26 @@ class EventsDirectory:
             self._descriptor = None
 
 
-def _write_file(path: str, content: bytes, *, sync: bool) -> None:
+def _write_file(path: str, content: bytes, *, sync: bool) -> int:
+    """Write a new file and leave it open."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        written = 0
+        written = os.write(descriptor, content)
         while written < len(content):
             written += os.write(descriptor, content[written:])
         if sync:
             os.fsync(descriptor)
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _given_up(staged: str, error: OSError) -> Retryable:
+    with contextlib.suppress(OSError):
+        os.unlink(staged)  # noqa: PTH108
+    transaction_id = os.path.basename(staged).partition(".")[0]  # noqa: PTH119
+    return retryable_os_error(error, doing=f"Writing transaction {transaction_id}")
 
 
 def _signature(status: os.stat_result) -> Signature:

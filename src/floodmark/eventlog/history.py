@@ -6,7 +6,7 @@ Terms
     version           the place of an event among its stream's events in that order, from 1.
 
 E3 holds here too: whatever way the same files came in, `order` and every version are the same. That is
-why an append goes through `extend` like any arriving file, and is never simply put last.
+why an append is inserted by its key like any arriving file, and never simply put last.
 """
 
 from __future__ import annotations
@@ -67,6 +67,14 @@ class History:
         for transaction in sorted(new.values(), key=lambda t: self.key(t.id)):
             self._insert(transaction)
 
+    def add(self, transaction: Transaction) -> None:
+        """Add one that was just written. Nothing hangs below it, so nothing else moves; if it does, as any other."""
+        if transaction.id in self._transactions or not self.graph.add_last(transaction.id, transaction.parents):
+            self.extend([transaction])
+            return
+        self._transactions[transaction.id] = transaction
+        self._insert(transaction)
+
     def _lay_out(self) -> None:
         self.order = sorted(self.graph.depth, key=self.key)
         self._writers, self._versions, self._firsts, self._places = {}, {}, {}, {}
@@ -74,7 +82,12 @@ class History:
             self._count_events(self._transactions[transaction_id])
 
     def _insert(self, transaction: Transaction) -> None:
-        last = not self.order or self.key(self.order[-1]) < self.key(transaction.id)
+        depth = self.graph.depth
+        last = (
+            not self.order
+            or depth[self.order[-1]] < depth[transaction.id]
+            or self.key(self.order[-1]) < self.key(transaction.id)
+        )
         if last:
             self.order.append(transaction.id)
         else:

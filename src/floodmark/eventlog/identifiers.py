@@ -15,7 +15,12 @@ _last_guard = threading.Lock()
 
 
 def new_identifier(now: datetime) -> str:
-    """A UUID of version 7, greater than every one this process made before.
+    """A UUID of version 7, greater than every one this process made before."""
+    return new_identifiers(now, 1)[0]
+
+
+def new_identifiers(now: datetime, count: int) -> list[str]:
+    """UUIDs of version 7 that follow one another, greater than every one this process made before.
 
     Increasing also when the clock stands still or jumps back: the last value plus one is used then, so
     that two transactions of one process never tie on time and come out in the wrong order.
@@ -25,12 +30,17 @@ def new_identifier(now: datetime) -> str:
     random = int.from_bytes(os.urandom(9), "big")
     fresh = (milliseconds << 74) | (random & ((1 << 73) - 1))
     with _last_guard:
-        _last = max(fresh, _last + 1)
-        value = _last
-    high, low = value >> 62, value & ((1 << 62) - 1)
-    stamped = ((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0b10 << 62) | low
-    text = f"{stamped:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        first = max(fresh, _last + 1)
+        _last = first + count - 1
+    return [_spelt(value) for value in range(first, first + count)]
+
+
+def _spelt(value: int) -> str:
+    """48 bits of time and 74 that count on, with the version and the variant put between them."""
+    return (
+        f"{value >> 90:08x}-{value >> 74 & 0xFFFF:04x}-7{value >> 62 & 0xFFF:03x}"
+        f"-{value >> 48 & 0x3FFF | 0x8000:04x}-{value & 0xFFFF_FFFF_FFFF:012x}"
+    )
 
 
 def as_uuid(text: str) -> str:

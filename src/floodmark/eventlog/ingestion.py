@@ -64,6 +64,7 @@ class IngestionLog:
 
     def __init__(self, root: Path, *, replica: str, read_only: bool, make_identity: Callable[[], str]) -> None:
         self.path = root / "index" / "ingestion.log"
+        self._name = str(self.path)
         self._identity_path = root / "index" / "ingestion.identity"
         self._absent_path = root / "index" / "absent.json"
         self._replica = replica
@@ -91,7 +92,8 @@ class IngestionLog:
             self.repaired = "a torn line was dropped" if not lost else "unreadable lines were dropped"
             durable_write(self.path, clean)
         self._size = len(clean)
-        self._stamp = _stamp(self.path)
+        self._torn = False
+        self._stamp = _stamp(self._name)
         self.absent = self._load_absent()
         self._settle_identity(clean, existed=existed, lost=lost)
 
@@ -139,7 +141,7 @@ class IngestionLog:
 
     def changed_on_disk(self) -> bool:
         """Whether another process has written the log since this one last looked."""
-        return _stamp(self.path) != self._stamp
+        return _stamp(self._name) != self._stamp
 
     def seq(self, event_id: str) -> int | None:
         return self._lasts.get(event_id)
@@ -182,13 +184,16 @@ class IngestionLog:
         """Number events, in this order; their lines are durable after the next `sync`."""
         if not event_ids:
             return
-        numbered = [(seq, event_id) for seq, event_id in enumerate(event_ids, self.last + 1)]
+        numbered = list(enumerate(event_ids, self.last + 1))
         lines = _encode(numbered)
         descriptor = self._open_descriptor()
-        if os.fstat(descriptor).st_size != self._size:
-            # A write of ours failed half-way (a full disk, say): its remains would glue to this line.
+        if self._torn:
+            # The remains of a write that failed half-way would glue to this line.
             os.ftruncate(descriptor, self._size)
+        # Until it is whole; a full disk may stop it anywhere.
+        self._torn = True
         _write_all(descriptor, lines)
+        self._torn = False
         faults.reach("eventlog.ingested")
         self._unsynced = True
         self._size += len(lines)
@@ -230,7 +235,7 @@ class IngestionLog:
 
 
 def _encode(entries: Iterable[tuple[int, str]]) -> bytes:
-    return "".join(f'{{"event_id":"{event_id}","seq":{seq}}}\n' for seq, event_id in entries).encode()
+    return "".join([f'{{"event_id":"{event_id}","seq":{seq}}}\n' for seq, event_id in entries]).encode()
 
 
 def _parse(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
@@ -274,15 +279,15 @@ def _named_twice(entries: list[tuple[int, str]], lasts: dict[str, int]) -> set[s
     return {event_id for seq, event_id in entries if lasts[event_id] != seq}
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - in every append
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_size
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
-    written = 0
+    written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])

@@ -114,8 +114,7 @@ class EventLog:
             self._view.refresh()
             self._unwritten.load()
         else:
-            with self._writable().operation(catch_up=True):
-                pass
+            self._writable().refresh()
         self._reader.forget()
         return len(self._view.history) - before
 

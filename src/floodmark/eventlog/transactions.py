@@ -198,8 +198,10 @@ def encode(
 ) -> bytes:
     """The file of a transaction. `records` pairs each event with its (advisory) stream version."""
     body = b"".join(
-        encode_event(key.event_id, version, event)
-        for key, (version, event) in zip(transaction.events, records, strict=True)
+        [
+            encode_event(key.event_id, version, event)
+            for key, (version, event) in zip(transaction.events, records, strict=True)
+        ]
     )
     header: dict[str, Any] = {
         "record": "header",

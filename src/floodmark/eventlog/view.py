@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodmark.eventlog import index
-from floodmark.eventlog.directory import EventsDirectory, Signature
+from floodmark.eventlog.directory import UNKNOWN, EventsDirectory, Signature, Stamp
 from floodmark.eventlog.history import History
 from floodmark.eventlog.transactions import SUFFIX, InvalidTransaction, Transaction, parse
 
-# The index is written again when it lags behind by this many files, and by this part of the whole: an
-# occasional append must not rewrite it, and a process that dies must not leave much to read.
-_LAG_FILES = 512
-_LAG_PART = 8
+# The index is written again when it lags behind by this many files, and by this part of the whole: appending
+# must not consist of rewriting it, and a process that dies must not leave much to read.
+_LAG_FILES = 2048
+_LAG_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class View:
         self._invalid: dict[str, tuple[Signature, str]] = {}
         self._strange: list[str] = []
         self._unindexed = 0
-        self.stamp = -1
+        self.stamp: Stamp = UNKNOWN
 
     def load(self) -> None:
         """Start from the index, if there is a sound one."""
@@ -113,9 +113,11 @@ class View:
 
     def add(self, transaction: Transaction, signature: Signature) -> None:
         self._signatures[transaction.id] = signature
-        self.history.extend([transaction])
+        self.history.add(transaction)
         self._unindexed += 1
-        self.stamp = self._directory.stamp()
+        # If it is another directory by now, what else is in that one is not known.
+        stamp = self._directory.held_stamp()
+        self.stamp = stamp if stamp[0] == self.stamp[0] else UNKNOWN
 
     def failures(self) -> list[IntegrityFailure]:
         """Every file that was left out, and why."""

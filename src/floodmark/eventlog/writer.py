@@ -11,16 +11,17 @@ Transitions
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from floodmark.clock import Clock
 from floodmark.errors import Permanent, ReplicaIdentityConflict, VersionConflict
 from floodmark.eventlog import git, replica
 from floodmark.eventlog.directory import EventsDirectory
 from floodmark.eventlog.forks import Fork, identity_conflicts
-from floodmark.eventlog.identifiers import new_identifier, timestamp
+from floodmark.eventlog.identifiers import new_identifier, new_identifiers, timestamp
 from floodmark.eventlog.ingestion import IngestionLog
 from floodmark.eventlog.reconcile import merge_parents
 from floodmark.eventlog.transactions import Decision, Event, EventKey, Transaction, encode
@@ -29,8 +30,7 @@ from floodmark.eventlog.writing import WriterLock
 from floodmark.files import durable_write, make_directory
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     """What an append made: its transaction, its events' ids, and the versions that it left its streams at."""
 
     transaction_id: str
@@ -60,7 +60,7 @@ class Writer:
         self._unnumbered = False
         self._prepare()
         self._lock = WriterLock(root, wait_seconds_max=lock_wait_seconds_max)
-        with self._lock.held():
+        with self._lock:
             self._open_for_writing()
 
     def _prepare(self) -> None:
@@ -92,7 +92,8 @@ class Writer:
         _check_events(events)
         for stream in expected:
             _check_name(stream, "stream")
-        with self.operation():
+        with self._lock as died:
+            self._know_all(died=died)
             self._check_versions(expected)
             return self._write(events, parents=self._view.history.heads, read=tuple(expected))
 
@@ -100,7 +101,8 @@ class Writer:
         """Write the decision on a fork; None if files came in while the resolver was thinking."""
         _check_events(events, allow_none=True)
         known = len(self._view.history)
-        with self.operation():
+        with self._lock as died:
+            self._know_all(died=died)
             if len(self._view.history) != known:
                 return None
             self._check_versions({})
@@ -109,7 +111,8 @@ class Writer:
 
     def take_new_identity(self) -> str:
         """Give this replica an identity of its own, after a conflict over the one it has."""
-        with self.operation():
+        with self._lock as died:
+            self._know_all(died=died)
             self.replica_id = replica.new_identity(self._root, make=self._identifier)
             self.ingestion.close()
             self.ingestion = self._open_ingestion()
@@ -121,7 +124,8 @@ class Writer:
 
         Not a change (E1): the bytes become what the hashes say they were.
         """
-        with self.operation(catch_up=True):
+        with self._lock:
+            self._catch_up()
             files = [self._root / name for name in self._view.converted()]
             for file in files:
                 durable_write(file, file.read_bytes().replace(b"\r\n", b"\n"))
@@ -131,17 +135,18 @@ class Writer:
     def number_pending(self) -> None:
         """Number what an append could not number, before a position is handed out."""
         if self._unnumbered:
-            with self.operation():
-                pass
+            self.refresh()
 
-    @contextlib.contextmanager
-    def operation(self, *, catch_up: bool = False) -> Iterator[None]:
-        """Hold the lock while the block runs, with everything known that is there (E5)."""
-        with self._lock.held() as died:
-            moved = self.ingestion.changed_on_disk() or self._view.stamp != self._directory.stamp()
-            if catch_up or died or moved or self._unnumbered:
-                self._catch_up()
-            yield
+    def refresh(self) -> None:
+        """Look at every file again, and number what is new."""
+        with self._lock:
+            self._catch_up()
+
+    def _know_all(self, *, died: bool) -> None:
+        """Know everything that is there (E5); the first step of every operation under the lock."""
+        moved = self.ingestion.changed_on_disk() or self._view.stamp != self._directory.stamp()
+        if died or moved or self._unnumbered:
+            self._catch_up()
 
     def _catch_up(self) -> None:
         # `git clean` may have taken everything that git ignores.
@@ -208,42 +213,48 @@ class Writer:
         decides: tuple[Decision, ...] = (),
     ) -> Appended:
         history = self._view.history
-        bases = {stream: history.version(stream) for stream in {*read, *(event.stream for event in events)}}
         now = self._clock.now()
+        transaction_id, *event_ids = new_identifiers(now, 1 + len(events))
+        bases = {stream: history.version(stream) for stream in read}
         versions = dict(bases)
+        keys: list[EventKey] = []
         records: list[tuple[int, Event]] = []
-        for event in events:
-            versions[event.stream] += 1
-            records.append((versions[event.stream], event))
+        for event_id, event in zip(event_ids, events, strict=True):
+            stream = event.stream
+            if stream not in bases:
+                bases[stream] = versions[stream] = history.version(stream)
+            versions[stream] += 1
+            keys.append(EventKey(event_id, stream, event.type))
+            records.append((versions[stream], event))
         transaction = Transaction(
-            id=new_identifier(now),
+            id=transaction_id,
             replica=self.replica_id,
             parents=parents,
             created_at=timestamp(now),
             bases=bases,
-            events=tuple(EventKey(new_identifier(now), event.stream, event.type) for event in events),
+            events=tuple(keys),
             decides=decides,
         )
         content = encode(transaction, records)
         self._lock.mark()
-        signature = self._directory.write(transaction.id, content, sync=self._sync)
+        signature = self._directory.write(transaction_id, content, sync=self._sync)
         self._view.add(transaction, signature)
-        event_ids = tuple(event.event_id for event in transaction.events)
         try:
-            self.ingestion.assign(list(event_ids))
+            self.ingestion.assign(event_ids)
         except OSError:
             # The transaction is committed: saying otherwise would have it written twice. Its numbers follow
             # with the next operation, before anybody is given a position.
             self._unnumbered = True
         self._keep_index()
-        return Appended(transaction.id, event_ids, {stream: history.version(stream) for stream in bases})
+        return Appended(transaction_id, tuple(event_ids), {stream: history.version(stream) for stream in bases})
 
     def close(self) -> IngestionLog:
         """Let go of everything; what remains is the numbering, for reading."""
-        with contextlib.suppress(OSError), self._lock.held() as died:
+        with contextlib.suppress(OSError), self._lock as died:
             if not died and not self.ingestion.changed_on_disk():
                 self.ingestion.save_identity()
                 self._view.save_index()
+                self._lock.unmark()
         self.ingestion.close()
         self._directory.close()
         self._lock.close()
@@ -265,6 +276,8 @@ def _check_events(events: Sequence[Event], *, allow_none: bool = False) -> None:
 
 def _check_name(name: str, what: str) -> None:
     if isinstance(name, str) and name:
+        if name.isascii():
+            return
         with contextlib.suppress(UnicodeEncodeError):
             name.encode()
             return
