@@ -23,6 +23,8 @@ from floodmark.errors import InvalidSetting, Permanent, Retryable
 
 HIDDEN = "•••"
 _FILE_BYTES_MAX = 64 << 10
+_TELLING = 4
+"""The beginning of a secret is hidden from this many characters on."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What a header can carry as one word. Anything else could end the header and begin another one.
 _WORD = re.compile(r"[!-~]+")
@@ -62,12 +64,15 @@ class Credential:
             return current if current != refused else self._read()
 
     def hide(self, text: str) -> str:
-        """A text of somebody else's, with this secret made unreadable in it."""
+        """A text of somebody else's, with this secret made unreadable in it, also where the text ends in its middle."""
         with self._lock:
             known = list(self._known)
         spellings = {spelling for secret in known for spelling in (secret, quote(secret, safe=""))}
         for spelling in sorted(spellings, key=len, reverse=True):
             text = text.replace(spelling, HIDDEN)
+            begun = (size for size in range(len(spelling) - 1, _TELLING - 1, -1) if text.endswith(spelling[:size]))
+            size = next(begun, 0)
+            text = text[: len(text) - size] + HIDDEN if size else text
         return text
 
     def _read(self) -> str:

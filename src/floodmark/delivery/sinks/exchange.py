@@ -1,0 +1,156 @@
+"""HTTP exchanges with one server, bounded in time and in bytes.
+
+A server may be slow, hang, break off, answer without end or one byte a minute: whatever it does, an exchange ends in an
+`Reply` or in `Busy`, and other exchanges go on. Connections are kept alive and shared by threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from floodmark.delivery.destination import Busy
+from floodmark.delivery.sinks.replies import Reply
+from floodmark.errors import reason_of
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+
+WHOLE_TIMEOUTS = 10
+"""An exchange takes at most so many timeouts from its first byte to its last: each byte for itself may be in time."""
+IDLE_SECONDS_MAX = 2.0
+"""How long a connection is kept without use: less than servers do, so that it is not closed under a request."""
+
+
+class Exchange:
+    """The way to one server. Threads may use it at the same time."""
+
+    def __init__(self, *, timeout_seconds: float, connect_timeout_seconds: float, connections_max: int) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._connections_max = connections_max
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        reply_bytes_max: int,
+    ) -> Reply:
+        """Send a request and read the reply, no more of it than that many bytes. `Busy` where there is none."""
+        import httpx
+
+        place = httpx.URL(url).netloc.decode()
+        try:
+            with (
+                self._bounded(),
+                self._opened().stream(
+                    method, url, headers=headers, content=content, extensions={"trace": self._trace}
+                ) as response,
+            ):
+                return Reply(
+                    response.status_code,
+                    _read(response, reply_bytes_max),
+                    retry_after=response.headers.get("retry-after"),
+                    location=response.headers.get("location"),
+                )
+        except httpx.ConnectTimeout as error:
+            raise Busy(f"{place} cannot be reached within {self._connect_timeout_seconds:g} s.") from error
+        except httpx.TimeoutException as error:
+            raise Busy(f"{place} did not answer within {self._timeout_seconds:g} s.") from error
+        except httpx.ConnectError as error:
+            raise Busy(f"{place} cannot be reached: {reason_of(error)}.", hint=_advice(error)) from error
+        except httpx.TransportError as error:
+            raise Busy(f"{place} broke the exchange off: {reason_of(error)}.") from error
+
+    def close(self) -> None:
+        """Let go of the connections; what another thread has under way on them ends in `Busy`."""
+        with self._lock:
+            client, self._client = self._client, None
+        self._break_off()
+        if client is not None:
+            client.close()
+
+    def _opened(self) -> httpx.Client:
+        import httpx
+
+        with self._lock:
+            if self._client is None:
+                self._client = httpx.Client(
+                    timeout=httpx.Timeout(self._timeout_seconds, connect=self._connect_timeout_seconds),
+                    limits=httpx.Limits(max_connections=self._connections_max, keepalive_expiry=IDLE_SECONDS_MAX),
+                    verify=_trusted(),
+                    follow_redirects=False,
+                    # What is compressed could become anything; and the words of an error need no compression.
+                    headers={"Accept-Encoding": "identity", "User-Agent": "floodmark"},
+                )
+            return self._client
+
+    @contextlib.contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """Break off when the exchange as a whole takes too long. The timeouts alone count from byte to byte."""
+        timer = threading.Timer(self._timeout_seconds * WHOLE_TIMEOUTS, self._break_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _break_off(self) -> None:
+        """End every conversation with the server, also those that another thread is waiting in.
+
+        Shut down and not closed: a closed descriptor could be another file's before the waiting thread wakes up.
+        """
+        for connection in list(self._sockets):
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            found = info["return_value"].get_extra_info("socket")
+            if found is not None:
+                self._sockets.add(found)
+
+
+def _read(response: httpx.Response, bytes_max: int) -> bytes:
+    """The body's beginning. The rest of a longer one is not waited for: its connection is closed instead."""
+    pieces: list[bytes] = []
+    room = bytes_max
+    for piece in response.iter_raw():
+        pieces.append(piece[:room])
+        room -= len(piece)
+        if room <= 0:
+            break
+    return b"".join(pieces)
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted by default. Reading them takes longer than a request: once per process."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def _advice(error: BaseException) -> str | None:
+    import ssl
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "Its certificate is not trusted here: name the authority that signed it in SSL_CERT_FILE."
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -1,0 +1,283 @@
+"""A forward sink: each chunk is one POST to another store's hub, or to any server that knows keys.
+
+    POST {url}/v1/datasets/{dataset}/chunks      lines of JSON, compressed, with the chunk's header and key
+    GET  {url}/v1/ledger/{origin}                what a hub has of us
+
+Terms. The *origin* is the name that a hub knows the sender by: the store's id, unless another one is set. The *key* is
+made of origin, dataset, partition and range, so a retry has the same one. The *path* names the stores that the rows
+passed before: a hub that finds itself there refuses them, for they would go round for ever.
+
+What a chunk's body is depends on its rows alone, so it may be made ahead (`prepare`), while the one before it is under
+way. What its header says depends on what was delivered before, so that is made last.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from sqlalchemy import Connection
+
+from floodmark.control import datasets
+from floodmark.control.deliveries import Channel
+from floodmark.delivery.credentials import Credential, check_credential
+from floodmark.delivery.destination import Delivered, Holdings, Kind, Oversized, Parcel, Surroundings, whole_number
+from floodmark.delivery.sinks.exchange import Exchange
+from floodmark.delivery.sinks.passage import stores_passed
+from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
+from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
+from floodmark.schema import Schema
+from floodmark.wire import (
+    CONTENT_TYPE,
+    HEADER,
+    HEADER_CHARACTERS_MAX,
+    KEY_HEADER,
+    ChunkHeader,
+    LedgerState,
+    compress,
+    digest_of,
+    encode_rows,
+    idempotency_key,
+    types_to_tell,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REPLY_BYTES_MAX = 64 << 10
+LEDGER_BYTES_MAX = 16 << 20
+"""A ledger has a line for each channel of ours: room for some 100,000."""
+PREPARED_MAX = 8
+"""How many bodies wait for their turn at most."""
+HOPELESS = 4
+"""Rows that take this many times `chunk_bytes` in memory are not encoded to find out that they are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A parcel's rows as they travel."""
+
+    rows: pa.Table
+    """What the body was made of: the very object."""
+    body: bytes
+    """Compressed."""
+    bytes: int
+    """Before compression."""
+    digest: str
+    types: Mapping[str, str]
+
+
+class ForwardSink:
+    """The way to one server. The channels of a dataset share it, each in a thread of its own."""
+
+    def __init__(self, surroundings: Surroundings, settings: Mapping[str, Any]) -> None:
+        self._surroundings = surroundings
+        self._url: str = settings["url"]
+        self._origin: str = settings["origin"] or surroundings.store_id
+        self._chunk_bytes: int = settings["chunk_bytes"]
+        self._credential = None if settings["token"] is None else Credential(settings["token"])
+        self._exchange = Exchange(
+            timeout_seconds=settings["timeout_seconds"],
+            connect_timeout_seconds=settings["connect_timeout_seconds"],
+            connections_max=settings["concurrency"],
+        )
+        hide = str if self._credential is None else self._credential.hide
+        self._judge = Judge(urlsplit(self._url).netloc, surroundings.clock.now, hide)
+        self._hub = False
+        """Whether the server has shown a ledger."""
+        self._lock = threading.Lock()
+        self._prepared: list[Prepared] = []
+
+    def __repr__(self) -> str:
+        return f"ForwardSink({self._url})"
+
+    def open(self) -> None:
+        """Nothing: whether we may deliver there shows with the first chunk."""
+
+    def close(self) -> None:
+        self._exchange.close()
+
+    def held(self, channel: Channel, *, after: int) -> Holdings:  # noqa: ARG002 - a ledger has an end, not ranges
+        """What the hub's ledger says. A server without one says nothing, and keys must do."""
+        where = {"dataset": channel.dataset, "partition": channel.partition}
+        question = "&".join(f"{key}={quote(value, safe='')}" for key, value in where.items())
+        reply = self._send(
+            "GET", f"/v1/ledger/{quote(self._origin, safe='')}?{question}", reply_bytes_max=LEDGER_BYTES_MAX
+        )
+        if reply.status in NO_LEDGER:
+            return Holdings()
+        if not reply.good:
+            raise self._judge.error(reply, about="the question for its ledger")
+        channels = reply.content().get("channels")
+        if type(channels) is not list:
+            return Holdings()
+        self._hub = True
+        found = [item for item in channels if type(item) is dict and where.items() <= item.items()]
+        try:
+            return holdings_of(LedgerState.parse(found[0])) if found else Holdings()
+        except MalformedChunk as error:
+            raise Permanent(
+                f"The ledger of {self._judge.place} cannot be read.",
+                hint="Use the same version of Floodmark on both sides.",
+            ) from error
+
+    def prepare(self, parcel: Parcel) -> Prepared:
+        """Make the body of a parcel ahead of its turn; `deliver` finds it here. Raises `Oversized` as that does."""
+        made = self._encoded(parcel)
+        with self._lock:
+            self._prepared = [*self._prepared, made][-PREPARED_MAX:]
+        return made
+
+    def deliver(self, parcel: Parcel) -> Delivered:
+        """Send a parcel. It counts as delivered when the server says so, and if it is a hub, its ledger too."""
+        prepared = self._taken(parcel) or self._encoded(parcel)
+        header = self._header(parcel, prepared)
+        text = header.encode()
+        if len(text) > HEADER_CHARACTERS_MAX and parcel.tally.rows > 1:
+            raise Oversized  # too many rows were given up in it to name them all
+        channel = parcel.channel
+        key = idempotency_key(self._origin, channel.dataset, channel.partition, parcel.range, replay=parcel.replay)
+        reply = self._send(
+            "POST",
+            f"/v1/datasets/{quote(channel.dataset, safe='')}/chunks",
+            headers={HEADER: text, KEY_HEADER: key, "Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"},
+            content=prepared.body,
+        )
+        self._hub = self._hub or reply.ledger() is not None
+        self._judge.check(reply, header=header, dataset=channel.dataset, hub=self._hub)
+        return Delivered(len(prepared.body))
+
+    # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _taken(self, parcel: Parcel) -> Prepared | None:
+        with self._lock:
+            found = next((item for item in self._prepared if item.rows is parcel.rows), None)
+            self._prepared = [item for item in self._prepared if item is not found]
+        return found
+
+    def _encoded(self, parcel: Parcel) -> Prepared:
+        several = parcel.rows.num_rows > 1
+        if several and parcel.rows.nbytes > HOPELESS * self._chunk_bytes:
+            raise Oversized
+        schema = self._surroundings.database.read(lambda c: self._schema(c, parcel.channel))
+        lines = encode_rows(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
+        if several and len(lines) > self._chunk_bytes:
+            raise Oversized
+        return Prepared(parcel.rows, compress(lines), len(lines), digest_of(lines), types_to_tell(schema, parcel.rows))
+
+    def _schema(self, connection: Connection, channel: Channel) -> Schema:
+        return datasets.get(connection, channel.dataset).schema
+
+    def _header(self, parcel: Parcel, prepared: Prepared) -> ChunkHeader:
+        return ChunkHeader(
+            origin=self._origin,
+            partition=parcel.channel.partition,
+            range=parcel.range,
+            tally=parcel.tally,
+            before=parcel.before,
+            digest=prepared.digest,
+            given_up=parcel.given_up,
+            replay=parcel.replay,
+            path=self._path(parcel.channel.dataset),
+            types=prepared.types,
+        )
+
+    def _path(self, dataset: str) -> tuple[str, ...]:
+        # Read for each chunk, after its rows: what brought a row here was recorded before the row was committed.
+        return self._surroundings.database.read(
+            lambda c: stores_passed(c, dataset, here=self._surroundings.store_id, origin=self._origin)
+        )
+
+    # ── the exchange ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
+    ) -> Reply:
+        """Send with the token; if that is refused, once more with what its source holds now."""
+
+        def once(token: str | None) -> Reply:
+            proof = {} if token is None else {"Authorization": f"Bearer {token}"}
+            return self._exchange.send(
+                method,
+                f"{self._url}{path}",
+                headers={**(headers or {}), **proof},
+                content=content,
+                reply_bytes_max=reply_bytes_max,
+            )
+
+        if self._credential is None:
+            return once(None)
+        token = self._credential.text()
+        reply = once(token)
+        return once(self._credential.read_again(token)) if reply.status == 401 else reply
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check(settings: dict[str, Any]) -> None:
+    settings["url"] = _checked_url(settings["url"])
+    if settings["token"] is not None:
+        check_credential("token", settings["token"])
+    for key in ("chunk_rows", "chunk_bytes", "concurrency"):
+        whole_number(settings, key)
+    for key in ("timeout_seconds", "connect_timeout_seconds", "wait_seconds_max"):
+        value = settings[key]
+        if type(value) not in {int, float} or not math.isfinite(value) or value < 0:
+            raise InvalidSetting(f"{key} is {value!r}.", hint="It is a number of seconds.")
+        if value == 0 and key != "wait_seconds_max":
+            raise InvalidSetting(f"{key} is 0.", hint="It is a number of seconds above zero.")
+    origin = settings["origin"]
+    if origin is not None and not (isinstance(origin, str) and 0 < len(origin) <= 200 and origin.isprintable()):
+        raise InvalidSetting(f"origin is {origin!r}.", hint="It is a text of 1 to 200 characters.")
+
+
+def _checked_url(url: Any) -> str:
+    """The address without a slash at its end. It is not shown where it might hold a secret."""
+    import httpx
+
+    try:
+        parts = httpx.URL(url)
+        whole = parts.scheme in {"http", "https"} and bool(parts.host)
+    except (httpx.InvalidURL, TypeError):
+        whole = False
+    if not whole:
+        raise InvalidSetting(f"The url {url!r} is not the address of a hub.", hint="Write https://host[:port][/path].")
+    if parts.userinfo:
+        raise InvalidSetting("The url holds a user's name or password.", hint="Give a credential as the token.")
+    if parts.query or parts.fragment:
+        raise InvalidSetting(f"The url {url!r} has a ? or #.", hint="Write the address up to there.")
+    return str(parts).rstrip("/")
+
+
+KIND = Kind(
+    name="forward",
+    defaults={
+        "token": None,
+        "chunk_rows": 5_000,
+        "chunk_bytes": 4 << 20,
+        "timeout_seconds": 30,
+        "connect_timeout_seconds": 5,
+        "concurrency": 4,
+        "wait_seconds_max": 5,
+        "origin": None,
+    },
+    required=("url",),
+    check=_check,
+    connect=lambda surroundings, _channel, settings: ForwardSink(surroundings, settings),
+    # The url and the origin are where an intent goes: half of it elsewhere, or under another key, would be a hole there
+    # and rows twice here.
+    pinned=("url", "origin", "chunk_rows", "chunk_bytes"),
+    secret=frozenset({"token"}),
+    contiguous=True,
+)
