@@ -123,7 +123,7 @@ class Reader:
                 # Behind the last part the whole window is read; behind another, only as far as its last row.
                 through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
                 cursor = Cursor(self.store_id, dataset, partition, through)
-                yield Batch(_user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
+                yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
     def windows(self, dataset: str, within: SequenceRange) -> Iterator[SequenceRange]:
         """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
@@ -145,7 +145,7 @@ class Reader:
             yield SequenceRange(after, within.through)
 
 
-def _user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
+def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
     """The rows as users see them: the dataset's columns in order, in canonical types, nulls where a row has none."""
     import pyarrow as pa
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,12 +15,20 @@ from floodmark import config
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
+from floodmark.control import sinks as sink_records
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
-from floodmark.control.deliveries import Channel, Sink
-from floodmark.delivery.tick import Exporter, ExportReport, new_sink, together
-from floodmark.errors import DatasetExists, Permanent, SchemaConflict, StoreExists
+from floodmark.control.deliveries import Channel
+from floodmark.control.sinks import Sink
+from floodmark.delivery.channel import Stop
+from floodmark.delivery.destination import Surroundings
+from floodmark.delivery.kinds import checked, new_sink
+from floodmark.delivery.preview import Forecast, forecast, rows_waiting
+from floodmark.delivery.remedies import Remedies, Replayed, Skipped
+from floodmark.delivery.report import ExportReport, together
+from floodmark.delivery.tick import Exporter
+from floodmark.errors import DatasetExists, InvalidSetting, Permanent, SchemaConflict, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
@@ -87,7 +96,8 @@ class Store:
         )
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
-        self._exporter = Exporter(settings.store_id, self._database, self._lake, self._reader, self._clock)
+        surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
+        self._exporter = Exporter(surroundings, self._reader)
         self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
 
     def __enter__(self) -> Self:
@@ -101,6 +111,7 @@ class Store:
     def close(self) -> None:
         """Give the landing files up and close the control database. The Spark session stays warm."""
         self._capture.close()
+        self._exporter.close()
         self._database.close()
 
     @property
@@ -236,33 +247,101 @@ class Store:
     # ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def add_sink(self, name: str, kind: str, **settings: Any) -> None:
-        """Add a destination: `add_sink("archive", "blob", url="file:///…", format="parquet", chunk_rows=100_000)`.
+        """Add a destination: `add_sink("archive", "blob", url="s3://bucket/prefix", format="parquet")`.
 
-        It starts from the beginning of each dataset (`datasets=[…]` names some; the default is all).
+        Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
+        `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
-        sink = new_sink(check_dataset_name(name), kind, settings)
-        self._database.transact(lambda c: deliveries.insert_sink(c, sink, now=self._clock.now()))
+        sink = new_sink(check_dataset_name(name), kind, settings, starts=self._starts)
+        if sink.settings["where"] is not None:
+            self._check_filter(sink)
+        self._database.transact(lambda c: sink_records.insert(c, sink, now=self._clock.now()))
+
+    def change_sink(self, name: str, **settings: Any) -> None:
+        """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
+        sink = self._database.read(lambda c: sink_records.get(c, name))
+        fixed = {"start"} | ({"where", "url", "origin"} if sink.kind == "forward" else set())
+        refused = sorted(fixed & set(settings))
+        if refused:
+            raise InvalidSetting(
+                f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
+            )
+        whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
+            "start": sink.settings["start"]
+        }
+        changed = replace(sink, settings=whole)
+        if whole["where"] is not None:
+            self._check_filter(changed)
+        self._database.transact(lambda c: sink_records.change(c, sink.instance, whole))
+
+    def _starts(self, settings: Mapping[str, Any]) -> list[list[Any]]:
+        """Where a new sink begins, as numbers: what came before counts as passed."""
+        start = settings["start"]
+        if start == "beginning":
+            return []
+        taken = [item for item in self.datasets() if settings["datasets"] is None or item.name in settings["datasets"]]
+        if start == "now":
+            return [[item.name, None, item.horizon] for item in taken]
+        cursors = [start] if isinstance(start, str | Cursor) else list(start)
+        parsed = [Cursor.parse(item) if isinstance(item, str) else item for item in cursors]
+        views = {one.dataset: self._reader.view(one.dataset) for one in parsed}
+        return [
+            [one.dataset, one.partition, self._reader.position(views[one.dataset], one, partition=one.partition)]
+            for one in parsed
+        ]
+
+    def _check_filter(self, sink: Sink) -> None:
+        """A row filter that cannot be evaluated is refused now, and not at the first delivery."""
+        for item in self.datasets():
+            if sink.settings["datasets"] is None or item.name in sink.settings["datasets"]:
+                self._lake.check_filter(item.table_name, sink.settings["where"])
 
     def sinks(self) -> list[Sink]:
         """The sinks of this store, by name."""
-        return self._database.read(deliveries.every_sink)
+        return self._database.read(sink_records.everyone)
 
     def remove_sink(self, name: str) -> None:
         """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
-        sink = self._database.read(lambda c: deliveries.get_sink(c, name))
-        self._database.transact(lambda c: deliveries.set_sink_state(c, sink.instance, state="removed", reason=None))
+        sink = self._database.read(lambda c: sink_records.get(c, name))
+        self._database.transact(lambda c: sink_records.set_state(c, sink.instance, state="removed", reason=None))
 
-    def export(self, sink: str | None = None) -> ExportReport:
-        """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order."""
+    def export(
+        self,
+        sink: str | None = None,
+        *,
+        stop: Stop | None = None,
+        progress: Callable[[ExportReport], None] | None = None,
+    ) -> ExportReport:
+        """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order.
+
+        `progress` is called with the report as it grows; setting `stop` ends the export after the chunk under way.
+        """
         if sink is not None:
-            return self._exporter.export(sink)
-        return together([self._exporter.export(item.name) for item in self.sinks()])
+            return self._exporter.export(sink, stop=stop, progress=progress)
+        names = [item.name for item in self.sinks()]
+        return together([self._exporter.export(name, stop=stop, progress=progress) for name in names])
+
+    def forecast_export(self, sink: str) -> list[Forecast]:
+        """What the next export of a sink would send: exactly the ranges and rows. Sends and pins nothing."""
+        return forecast(self._exporter, sink)
+
+    def rows_waiting(self, sink: str) -> int:
+        """About how many rows a sink has still to get: what the blocks say, before its filter."""
+        return rows_waiting(self._exporter, sink)
+
+    def skip(self, sink: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
+        """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest goes on."""
+        return Remedies(self._exporter).skip(sink, dataset=dataset, partition=partition)
+
+    def replay(self, sink: str, *, id: str | None = None) -> Replayed:
+        """Send the rows again that a sink's destination refused, or that were skipped."""
+        return Remedies(self._exporter).replay(sink, id=id)
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""
 
         def work(connection: Connection) -> int:
-            instance = deliveries.get_sink(connection, sink).instance
+            instance = sink_records.get(connection, sink).instance
             declared = dataset_records.get(connection, dataset)
             key, _ = slice_of(declared, partition)
             keys = [item.partition for item in dataset_records.partition_totals(connection, dataset)]

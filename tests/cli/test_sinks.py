@@ -27,7 +27,7 @@ def test_a_sink_is_added_listed_and_removed(store: Path, tmp_path: Path) -> None
 
     listed = json.loads(command.invoke(app, ["-s", str(store), "sink", "list", "--json"]).stdout)
 
-    assert [(item["name"], item["url"], item["state"], item["watermarks"]) for item in listed] == [
+    assert [(item["name"], item["place"], item["state"], item["watermarks"]) for item in listed] == [
         ("archive", url, "active", {"m": 0})
     ]
     assert command.invoke(app, ["-s", str(store), "sink", "remove", "archive"]).exit_code == 0

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark import faults
-from floodmark.control import deliveries
+from floodmark.control import chunking
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
@@ -89,24 +89,13 @@ def test_a_crash_at_any_point_neither_loses_nor_doubles_a_row(
     elif between == "another exporter":
         reopen().export("archive")
     elif between == "new settings":
-        change_chunk_rows(again, 5)
+        again.change_sink("archive", chunk_rows=5)
 
     again.export("archive")
 
     assert delivered(sink) == expected
     after = {path.name: path.read_bytes() for path in sink.rglob("*.parquet")}
     assert before.items() <= after.items()  # what had left is what is there, byte for byte
-
-
-def change_chunk_rows(store: Store, rows: int) -> None:
-    def work(connection) -> None:
-        sink = deliveries.get_sink(connection, "archive")
-        connection.exec_driver_sql(
-            "UPDATE sinks SET settings = ? WHERE instance = ?",
-            (json.dumps({**sink.settings, "chunk_rows": rows}), sink.instance),
-        )
-
-    store._database.transact(work)
 
 
 @pytest.mark.parametrize("point", DELIVERY_POINTS)
@@ -188,9 +177,9 @@ def test_gaps_cost_nothing(store: Store, sink: Path) -> None:
 
 def test_chunks_tile_their_range_without_holes() -> None:
     whole = SequenceRange(10, 1_000)
-    found = [deliveries.Stretch(5, 20, 24), deliveries.Stretch(1, 100, 100), deliveries.Stretch(40, 500, 900)]
+    found = [chunking.Stretch(5, 20, 24), chunking.Stretch(1, 100, 100), chunking.Stretch(40, 500, 900)]
 
-    ranges = deliveries.chunk_ranges(whole, found, rows_max=7)
+    ranges = chunking.chunk_ranges(whole, found, rows_max=7)
 
     assert (ranges[0].after, ranges[-1].through) == (10, 1_000)
     assert all(left.through == right.after for left, right in pairwise(ranges))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table, size_text, working
+from floodmark.cli.output import print_json, print_table, size_text
+
+if TYPE_CHECKING:
+    from floodmark.delivery.report import ExportReport
+    from floodmark.store import Store
 
 
 @click.command()
 @click.argument("sink", required=False)
+@click.option("--dry-run", is_flag=True, help="Show exactly what would leave, and send nothing.")
 @json_option
 @click.pass_context
-def export(context: click.Context, sink: str | None, as_json: bool) -> None:
+def export(context: click.Context, sink: str | None, dry_run: bool, as_json: bool) -> None:
     """Deliver what is new to SINK, or to every sink.
 
     Each committed row arrives exactly once. After a crash, or beside another export, run it again: what had left is
@@ -22,39 +32,27 @@ def export(context: click.Context, sink: str | None, as_json: bool) -> None:
     Examples:
       floodmark export
       floodmark export archive --json
+      floodmark export archive --dry-run
     """
     with open_store() as store:
         names = [sink] if sink is not None else [item.name for item in store.sinks()]
+        if not names:
+            click.echo(
+                "[]" if as_json else "No sinks yet. Add one with `floodmark sink add NAME blob --url file:///…`."
+            )
+            return
+        if dry_run:
+            _forecast(store, names, as_json=as_json)
+            return
         reports = []
         for name in names:
-            with working(f"Exporting to {name} …"):
-                reports.append(store.export(name))
+            with _progress(store, name) as progress:
+                reports.append(store.export(name, progress=progress))
     if as_json:
-        print_json(
-            [
-                {
-                    "sink": report.sink,
-                    "rows": report.rows,
-                    "chunks": report.chunks,
-                    "bytes": report.bytes,
-                    "blocked": report.blocked,
-                    "watermarks": [
-                        {"dataset": dataset, "partition": partition, "seq": seq}
-                        for (dataset, partition), seq in report.watermarks.items()
-                    ],
-                    "errors": [
-                        {"dataset": dataset, "partition": partition, "error": error}
-                        for (dataset, partition), error in report.errors.items()
-                    ],
-                }
-                for report in reports
-            ]
-        )
-    elif not reports:
-        click.echo("No sinks yet. Add one with `floodmark sink add NAME blob --url file:///…`.")
+        print_json([described(report) for report in reports])
     else:
         print_table(
-            ["sink", "rows", "objects", "bytes", "problem"],
+            ["sink", "rows", "chunks", "bytes", "problem"],
             [
                 [r.sink, r.rows, r.chunks, size_text(r.bytes), r.blocked or "; ".join(r.errors.values()) or None]
                 for r in reports
@@ -62,3 +60,61 @@ def export(context: click.Context, sink: str | None, as_json: bool) -> None:
         )
     if any(report.blocked or report.errors for report in reports):
         context.exit(1)
+
+
+def described(report: ExportReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    return {
+        "sink": report.sink,
+        "rows": report.rows,
+        "chunks": report.chunks,
+        "bytes": report.bytes,
+        "quarantined": report.quarantined,
+        "spark_jobs": report.spark_jobs,
+        "blocked": report.blocked,
+        "watermarks": [
+            {"dataset": dataset, "partition": partition, "seq": seq}
+            for (dataset, partition), seq in report.watermarks.items()
+        ],
+        "errors": [
+            {"dataset": dataset, "partition": partition, "error": error}
+            for (dataset, partition), error in report.errors.items()
+        ],
+    }
+
+
+def _forecast(store: Store, names: list[str], *, as_json: bool) -> None:
+    found = [
+        {
+            "sink": name,
+            "dataset": item.dataset,
+            "partition": item.partition,
+            "after": item.range.after,
+            "through": item.range.through,
+            "rows": item.rows,
+            "under_way": item.under_way,
+        }
+        for name in names
+        for item in store.forecast_export(name)
+    ]
+    if as_json:
+        print_json(found)
+    elif not found:
+        click.echo("Nothing would leave: every sink is up to date.")
+    else:
+        print_table(list(found[0]), [list(item.values()) for item in found], grouped=False)
+
+
+@contextlib.contextmanager
+def _progress(store: Store, name: str) -> Iterator[Callable[[ExportReport], None] | None]:
+    """A bar with rows, rate and time left; only where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"Exporting to {name}", total=store.rows_waiting(name) or None)
+        yield lambda report: bar.update(task, completed=report.rows)

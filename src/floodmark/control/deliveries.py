@@ -1,8 +1,10 @@
-"""Deliveries as the control database knows them: sinks, watermarks, intents, chunks.
+"""Deliveries as the control database knows them: watermarks, intents, chunks.
 
 A *channel* is one sink instance's way through one partition of one dataset. Its life, over and over:
 
     watermark ──pin──▶ open intent ──plan──▶ pending chunks ──acknowledge──▶ … ──▶ closed, watermark moved
+                                                  │  ╰─split─▶ two pending chunks
+                                                  ╰─give up─▶ quarantined: settled too, its rows are held
 
 Invariants
 - D1 A range is pinned before anything leaves, with the settings it leaves under: a retry sends the same ranges,
@@ -10,35 +12,38 @@ Invariants
 - D2 The watermark moves only over a gapless run of settled chunks, and never back.
 - D3 Chunks tile the intent's range without holes, are recorded before they leave, and are never computed again;
   a split replaces its parent in one transaction.
-- D4 At most one open intent per channel; only while it is open is a chunk acknowledged.
+- D4 At most one open intent per channel; only while it is open is a chunk settled.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
-from floodmark.control.schema import block_partitions, blocks, chunks, datasets, intents, partitions, sinks, watermarks
-from floodmark.errors import InvalidName, UnknownSink
+from floodmark.control.chunking import Stretch, check_tiling, rows_through
+from floodmark.control.schema import (
+    block_partitions,
+    blocks,
+    chunks,
+    datasets,
+    intents,
+    partitions,
+    quarantine,
+    removals,
+    watermarks,
+)
 from floodmark.sequence import SequenceRange, Tally
 
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """One configured destination. The instance is its identity: a removed and re-added sink starts anew."""
-
-    instance: str
-    name: str
-    kind: str
-    settings: dict[str, Any]
-    state: str = "active"
-    reason: str | None = None
+STRETCHES_MAX = 10_000
+"""How many blocks one look takes in: a first export of a long history is pinned piece by piece."""
+REACH_MAX = 100_000
+"""A bound on the walk back over chunks without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Everything up to `seq` has been delivered: so many rows, with this checksum."""
+    """Everything up to `seq` has been settled: so many rows, with this checksum."""
 
     seq: int
     tally: Tally
@@ -60,10 +65,16 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A channel with something to deliver."""
+    """A channel that may have something to deliver."""
 
     channel: Channel
     horizon: int
+    last_seq: int
+    """The number of the partition's last row."""
+    mark: Watermark | None
+    """None: nothing was ever recorded here, or the record is lost."""
+    open: bool
+    """Whether an intent is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,57 +94,36 @@ class Chunk:
     range: SequenceRange
     state: str
     tally: Tally | None = None
+    root: Root | None = None
+    """The chunk that this one is a part of, if it was split."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Where a partition's rows stand: so many of them between two numbers."""
+class Root:
+    """A chunk as it was before the first split of it."""
 
+    after: int
     rows: int
-    first_seq: int
-    last_seq: int
 
 
-# ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far back a parcel reaches: to the end of the last chunk that had rows and was delivered."""
+
+    after: int
+    before: Tally
+    """Of everything that was settled up to there."""
+    given_up: dict[int, Tally] = field(default_factory=dict)
+    """The rows in between that are in quarantine."""
 
 
-def insert_sink(connection: Connection, sink: Sink, *, now: datetime) -> None:
-    if find_sink(connection, sink.name) is not None:
-        raise InvalidName(f"There is a sink {sink.name!r} already.", hint="Remove it first, or choose another name.")
-    connection.execute(
-        sinks.insert().values(
-            instance=sink.instance,
-            name=sink.name,
-            kind=sink.kind,
-            settings=json.dumps(sink.settings, sort_keys=True),
-            state=sink.state,
-            created_at=now.isoformat(),
-        )
-    )
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A row that stays behind."""
 
-
-def find_sink(connection: Connection, name: str) -> Sink | None:
-    row = connection.execute(select(sinks).where(sinks.c.name == name, sinks.c.state != "removed")).one_or_none()
-    return None if row is None else _sink(row)
-
-
-def get_sink(connection: Connection, name: str) -> Sink:
-    found = find_sink(connection, name)
-    if found is None:
-        known = ", ".join(sink.name for sink in every_sink(connection)) or "none yet"
-        raise UnknownSink(f"There is no sink {name!r} in this store (there are: {known}).")
-    return found
-
-
-def every_sink(connection: Connection) -> list[Sink]:
-    found = connection.execute(select(sinks).where(sinks.c.state != "removed").order_by(sinks.c.name))
-    return [_sink(row) for row in found]
-
-
-def set_sink_state(connection: Connection, instance: str, *, state: str, reason: str | None) -> None:
-    connection.execute(
-        update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(state=state, reason=reason)
-    )
+    seq: int
+    tally: Tally
+    payload: str
 
 
 # ── watermarks and intents ───────────────────────────────────────────────────────────────────────────────────────────
@@ -161,14 +151,32 @@ def lagging(connection: Connection, sink: str) -> list[Lag]:
         intents.c.state == "open",
     )
     found = connection.execute(
-        select(partitions.c.dataset, partitions.c.partition_key, datasets.c.horizon)
+        select(
+            partitions.c.dataset,
+            partitions.c.partition_key,
+            partitions.c.last_seq,
+            datasets.c.horizon,
+            watermarks.c.seq,
+            watermarks.c.row_count,
+            watermarks.c.checksum,
+            intents.c.id,
+        )
         .join(datasets, datasets.c.name == partitions.c.dataset)
         .outerjoin(watermarks, mark)
         .outerjoin(intents, opened)
         .where((partitions.c.last_seq > func.coalesce(watermarks.c.seq, 0)) | intents.c.id.is_not(None))
         .order_by(partitions.c.dataset, partitions.c.partition_key)
     )
-    return [Lag(Channel(sink, row.dataset, row.partition_key), row.horizon) for row in found]
+    return [
+        Lag(
+            Channel(sink, row.dataset, row.partition_key),
+            row.horizon,
+            row.last_seq,
+            None if row.seq is None else Watermark(row.seq, Tally.of(row.row_count, row.checksum)),
+            row.id is not None,
+        )
+        for row in found
+    ]
 
 
 def open_intent(connection: Connection, channel: Channel) -> Intent | None:
@@ -184,12 +192,14 @@ def pin(
     horizon: int,
     settings: dict[str, Any],
     start: int,
+    rows_max: int,
+    uncut: Sequence[SequenceRange] = (),
     now: datetime,
 ) -> Intent | None:
     """D1: adopt the channel's open intent with *its* settings, else pin `(watermark, horizon]`; None if that is empty.
 
     The watermark is read in the transaction that inserts the intent. Read before it, two exporters would pin
-    two ranges that overlap.
+    two ranges that overlap. At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
     """
     mark = watermark(connection, channel)
     if mark is None:
@@ -200,7 +210,9 @@ def pin(
         return adopted
     if mark.seq >= horizon:
         return None
-    intent = Intent(id, channel, SequenceRange(mark.seq, horizon), settings)
+    through = limit(connection, channel, SequenceRange(mark.seq, horizon), rows_max=rows_max)
+    through = max([through, *(item.through for item in uncut if through in item)])
+    intent = Intent(id, channel, SequenceRange(mark.seq, through), settings)
     connection.execute(
         intents.insert().values(
             id=id,
@@ -215,6 +227,43 @@ def pin(
     return intent
 
 
+def limit(connection: Connection, channel: Channel, within: SequenceRange, *, rows_max: int) -> int:
+    """How far one intent reaches into a range."""
+    found = stretches(connection, channel, within)
+    cut = rows_through(found, rows_max=rows_max)
+    if cut is None and len(found) == STRETCHES_MAX:
+        cut = found[-1].last_seq
+    return within.through if cut is None else max(min(cut, within.through), within.after + 1)
+
+
+def fast_forward(connection: Connection, channel: Channel, *, seen: Watermark | None, to: Watermark) -> bool:
+    """Take over what the destination has proved to hold; false if anything moved since it was compared.
+
+    D4: never beside an open intent, whose chunks would then be settled twice.
+    """
+    if open_intent(connection, channel) is not None or watermark(connection, channel) != seen:
+        return False
+    values = {"seq": to.seq, "row_count": to.tally.rows, "checksum": to.tally.checksum_text}
+    if seen is None:
+        connection.execute(watermarks.insert().values(**_key(channel), **values))
+    elif to.seq > seen.seq:
+        connection.execute(update(watermarks).where(_of(watermarks, channel)).values(**values))
+    return True
+
+
+def removed_within(connection: Connection, channel: Channel, within: SequenceRange) -> Tally:
+    """What retention and purge took out of a range: still part of the totals that both sides compare."""
+    found = connection.execute(
+        select(removals.c.row_count, removals.c.checksum).where(
+            removals.c.dataset == channel.dataset,
+            removals.c.partition_key == channel.partition,
+            removals.c.after_seq >= within.after,
+            removals.c.through_seq <= within.through,
+        )
+    )
+    return sum((Tally.of(row.row_count, row.checksum) for row in found), Tally())
+
+
 # ── chunks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -226,11 +275,14 @@ def stretches(connection: Connection, channel: Channel, within: SequenceRange) -
         .where(
             blocks.c.dataset == channel.dataset,
             blocks.c.state == "committed",
+            blocks.c.through_seq > within.after,
+            blocks.c.after_seq < within.through,
             block_partitions.c.partition_key == channel.partition,
             block_partitions.c.last_seq > within.after,
             block_partitions.c.first_seq <= within.through,
         )
-        .order_by(block_partitions.c.first_seq)
+        .order_by(blocks.c.through_seq)
+        .limit(STRETCHES_MAX)
     )
     return [Stretch(row.row_count, row.first_seq, row.last_seq) for row in found]
 
@@ -240,7 +292,7 @@ def plan(connection: Connection, intent: Intent, ranges: Sequence[SequenceRange]
     recorded = chunks_of(connection, intent)
     if recorded:
         return recorded
-    _check_tiling(intent.range, ranges)
+    check_tiling(intent.range, ranges)
     connection.execute(
         chunks.insert(),
         [
@@ -256,29 +308,47 @@ def chunks_of(connection: Connection, intent: Intent) -> list[Chunk]:
     return [_chunk(row) for row in found]
 
 
-def split(connection: Connection, intent: Intent, parent: SequenceRange, at: int) -> bool:
-    """Replace a pending chunk by its two halves; false if it is no longer pending, or the intent is closed."""
-    if not parent.after < at < parent.through or open_intent(connection, intent.channel) != intent:
-        return False
-    gone = connection.execute(
-        chunks.delete().where(
-            chunks.c.intent == intent.id,
-            chunks.c.after_seq == parent.after,
-            chunks.c.through_seq == parent.through,
-            chunks.c.state == "pending",
-        )
-    )
+def split(connection: Connection, intent: Intent, parent: Chunk, *, at: int, rows: int) -> tuple[Chunk, Chunk] | None:
+    """Replace a pending chunk by its two halves; None if it is no longer pending, or the intent is closed.
+
+    `rows` is what the parent holds: halves remember the chunk they come from.
+    """
+    whole = parent.range
+    if not whole.after < at < whole.through or open_intent(connection, intent.channel) != intent:
+        return None
+    gone = connection.execute(chunks.delete().where(_pending(intent, whole)))
     if gone.rowcount != 1:
-        return False
-    halves = (SequenceRange(parent.after, at), SequenceRange(at, parent.through))
+        return None
+    root = parent.root or Root(whole.after, rows)
+    halves = (SequenceRange(whole.after, at), SequenceRange(at, whole.through))
     connection.execute(
         chunks.insert(),
         [
-            {"intent": intent.id, "after_seq": half.after, "through_seq": half.through, "state": "pending"}
+            {
+                "intent": intent.id,
+                "after_seq": half.after,
+                "through_seq": half.through,
+                "state": "pending",
+                "root_after": root.after,
+                "root_rows": root.rows,
+            }
             for half in halves
         ],
     )
-    return True
+    return Chunk(halves[0], "pending", root=root), Chunk(halves[1], "pending", root=root)
+
+
+def root_was_accepted(connection: Connection, intent: Intent, root: Root) -> bool:
+    """Whether any part of a chunk that was split has been delivered."""
+    found = connection.execute(
+        select(func.count()).where(
+            chunks.c.intent == intent.id,
+            chunks.c.root_after == root.after,
+            chunks.c.state == "acknowledged",
+            chunks.c.row_count > 0,
+        )
+    )
+    return bool(found.scalar_one())
 
 
 def acknowledge(connection: Connection, intent: Intent, range: SequenceRange, tally: Tally, *, now: datetime) -> bool:
@@ -286,22 +356,50 @@ def acknowledge(connection: Connection, intent: Intent, range: SequenceRange, ta
 
     False if the intent is closed or the chunk is settled: a late acknowledgement changes nothing (D4).
     """
+    return _settle(connection, intent, range, tally, state="acknowledged", now=now)
+
+
+def give_up(
+    connection: Connection,
+    intent: Intent,
+    range: SequenceRange,
+    rows: Sequence[GivenUp],
+    *,
+    reason: str,
+    now: datetime,
+) -> bool:
+    """Settle a chunk without its rows: they are held in quarantine, in the same transaction."""
+    tally = sum((row.tally for row in rows), Tally())
+    if not _settle(connection, intent, range, tally, state="quarantined", now=now):
+        return False
+    channel = intent.channel
+    for row in rows:
+        connection.execute(
+            quarantine.insert().values(
+                id=uuid.uuid4().hex,
+                dataset=channel.dataset,
+                state="held",
+                reason=reason,
+                payload=row.payload,
+                sink=channel.sink,
+                seq=row.seq,
+                partition_key=channel.partition,
+                checksum=row.tally.checksum_text,
+                created_at=now.isoformat(),
+            )
+        )
+    return True
+
+
+def _settle(
+    connection: Connection, intent: Intent, range: SequenceRange, tally: Tally, *, state: str, now: datetime
+) -> bool:
     if open_intent(connection, intent.channel) != intent:
         return False
     changed = connection.execute(
         update(chunks)
-        .where(
-            chunks.c.intent == intent.id,
-            chunks.c.after_seq == range.after,
-            chunks.c.through_seq == range.through,
-            chunks.c.state == "pending",
-        )
-        .values(
-            state="acknowledged",
-            row_count=tally.rows,
-            checksum=tally.checksum_text,
-            acknowledged_at=now.isoformat(),
-        )
+        .where(_pending(intent, range))
+        .values(state=state, row_count=tally.rows, checksum=tally.checksum_text, acknowledged_at=now.isoformat())
     )
     if changed.rowcount == 0:
         return False
@@ -313,11 +411,13 @@ def advance(connection: Connection, intent: Intent) -> int:
     """D2: the watermark follows the gapless run of settled chunks from the intent's beginning, and no further."""
     mark = watermark(connection, intent.channel) or Watermark(intent.range.after, Tally())
     seq, tally = mark.seq, mark.tally
-    for chunk in chunks_of(connection, intent):
-        if chunk.state == "pending":
+    ahead = connection.execute(
+        select(chunks).where(chunks.c.intent == intent.id, chunks.c.after_seq >= seq).order_by(chunks.c.after_seq)
+    )
+    for chunk in map(_chunk, ahead):
+        if chunk.state == "pending" or chunk.range.after != seq:
             break
-        if chunk.range.after == seq:
-            seq, tally = chunk.range.through, tally + (chunk.tally or Tally())
+        seq, tally = chunk.range.through, tally + (chunk.tally or Tally())
     if seq > mark.seq:
         connection.execute(
             update(watermarks)
@@ -329,35 +429,52 @@ def advance(connection: Connection, intent: Intent) -> int:
     return seq
 
 
-def chunk_ranges(whole: SequenceRange, found: Sequence[Stretch], *, rows_max: int) -> list[SequenceRange]:
-    """Cut a range at rows, about `rows_max` to a chunk; an empty stretch belongs to the chunk behind it.
+def reach_back(connection: Connection, channel: Channel) -> Reach:
+    """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
 
-    Arithmetic on the numbers alone would cost by sequence: a partition first seen at number 10^9 would have
-    hundreds of thousands of empty chunks. Inside one block a stretch is cut evenly.
+    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
     """
-    cuts: list[int] = []
-    held = 0
-    for piece in (piece for stretch in found for piece in _pieces(stretch, rows_max=rows_max)):
-        if held and held + piece.rows > rows_max:
-            cuts.append(piece.first_seq - 1)
-            held = 0
-        held += piece.rows
-    edges = [whole.after, *(cut for cut in cuts if whole.after < cut < whole.through), whole.through]
-    return [SequenceRange(after, through) for after, through in itertools.pairwise(edges)]
+    mark = watermark(connection, channel) or Watermark(0, Tally())
+    after, before = mark.seq, mark.tally
+    given_up: dict[int, Tally] = {}
+    for _ in range(REACH_MAX):
+        row = connection.execute(
+            select(chunks)
+            .join(intents, intents.c.id == chunks.c.intent)
+            .where(
+                _of(intents, channel),
+                chunks.c.through_seq == after,
+                or_(chunks.c.state == "quarantined", and_(chunks.c.state == "acknowledged", chunks.c.row_count == 0)),
+            )
+        ).one_or_none()
+        if row is None:
+            break
+        tally = Tally.of(row.row_count, row.checksum)
+        after, before = row.after_seq, before - tally
+        if row.state == "quarantined":
+            given_up |= _given_up_within(connection, channel, SequenceRange(row.after_seq, row.through_seq))
+    return Reach(after, before, given_up)
 
 
-def _pieces(stretch: Stretch, *, rows_max: int) -> Iterator[Stretch]:
-    """A stretch in even parts of at most about `rows_max` rows."""
-    count = -(-stretch.rows // rows_max)
-    width = -(-(stretch.last_seq - stretch.first_seq + 1) // count)
-    for first in range(stretch.first_seq, stretch.last_seq + 1, width):
-        yield Stretch(-(-stretch.rows // count), first, min(first + width - 1, stretch.last_seq))
+def _given_up_within(connection: Connection, channel: Channel, within: SequenceRange) -> dict[int, Tally]:
+    found = connection.execute(
+        select(quarantine.c.seq, quarantine.c.checksum).where(
+            quarantine.c.sink == channel.sink,
+            quarantine.c.dataset == channel.dataset,
+            quarantine.c.seq > within.after,
+            quarantine.c.seq <= within.through,
+        )
+    )
+    return {row.seq: Tally.of(1, row.checksum) for row in found}
 
 
-def _check_tiling(whole: SequenceRange, ranges: Sequence[SequenceRange]) -> None:
-    edges = [whole.after, *(item.through for item in ranges)]
-    if [item.after for item in ranges] != edges[:-1] or edges[-1] != whole.through:
-        raise ValueError(f"chunks {[str(item) for item in ranges]} do not tile {whole}")
+def _pending(intent: Intent, range: SequenceRange) -> Any:
+    return and_(
+        chunks.c.intent == intent.id,
+        chunks.c.after_seq == range.after,
+        chunks.c.through_seq == range.through,
+        chunks.c.state == "pending",
+    )
 
 
 def _key(channel: Channel) -> dict[str, str]:
@@ -372,10 +489,6 @@ def _of(table: Any, channel: Channel) -> Any:
     )
 
 
-def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
-    return Sink(row.instance, row.name, row.kind, json.loads(row.settings), row.state, row.reason)
-
-
 def _intent(row: Row) -> Intent:  # type: ignore[type-arg]
     return Intent(
         row.id,
@@ -387,4 +500,5 @@ def _intent(row: Row) -> Intent:  # type: ignore[type-arg]
 
 def _chunk(row: Row) -> Chunk:  # type: ignore[type-arg]
     tally = None if row.row_count is None else Tally.of(row.row_count, row.checksum)
-    return Chunk(SequenceRange(row.after_seq, row.through_seq), row.state, tally)
+    root = None if row.root_after is None else Root(row.root_after, row.root_rows)
+    return Chunk(SequenceRange(row.after_seq, row.through_seq), row.state, tally, root)

@@ -40,6 +40,10 @@ class Entry:
     payload: str | None
     payload_path: str | None
     created_at: str
+    sink: str | None = None
+    """The sink instance that could not deliver it; None for what could not become a row."""
+    seq: int | None = None
+    partition: str | None = None
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
@@ -82,6 +86,23 @@ def get(connection: Connection, id: str) -> Entry:
     return _entry(found[0])
 
 
+def of_sink(connection: Connection, sink: str) -> list[Entry]:
+    """The rows that a sink could not deliver and still holds, in sequence order."""
+    found = connection.execute(
+        select(quarantine)
+        .where(quarantine.c.sink == sink, quarantine.c.state == "held")
+        .order_by(quarantine.c.dataset, quarantine.c.seq)
+    )
+    return [_entry(row) for row in found]
+
+
+def set_reason(connection: Connection, id: str, reason: str) -> None:
+    """Why it was refused this time."""
+    connection.execute(
+        update(quarantine).where(quarantine.c.id == id, quarantine.c.state == "held").values(reason=reason)
+    )
+
+
 def decide(connection: Connection, id: str, *, state: str, now: datetime) -> bool:
     """Move an entry out of `held`; false if somebody else did."""
     changed = connection.execute(
@@ -109,4 +130,7 @@ def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
         payload=row.payload,
         payload_path=row.payload_path,
         created_at=row.created_at,
+        sink=row.sink,
+        seq=row.seq,
+        partition=row.partition_key,
     )

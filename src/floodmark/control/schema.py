@@ -219,6 +219,8 @@ quarantine = Table(
     Column("landing_row", BigInteger),
     Column("created_at", Text, nullable=False),
     Column("decided_at", Text),
+    Column("partition_key", Text),
+    Column("checksum", Text),
 )
 
 rebuilds = Table(

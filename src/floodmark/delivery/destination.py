@@ -74,6 +74,8 @@ class Holdings:
     """Everything up to here is there (ledgers, tables)."""
     tally: Tally | None = None
     """Of everything up to `end`, where the destination keeps count."""
+    given_up: frozenset[int] = frozenset()
+    """Rows up to `end` that the destination knows it never got."""
 
 
 class Refused(Permanent):
@@ -190,6 +192,23 @@ class TransactionalDestination(Destination, Protocol):
         ...
 
 
+class Task(Protocol):
+    """Stores one range's rows, wherever it runs: in this process, or in a task of Spark's. It can be pickled."""
+
+    def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
+        """Returns `{"bytes": …}`; raises what `Destination.deliver` raises."""
+        ...
+
+
+@runtime_checkable
+class ParallelDestination(Destination, Protocol):
+    """A destination to which many chunks may go at once, each by itself and in any order."""
+
+    def task(self, channel: Channel) -> Task:
+        """How one chunk is stored."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a destination may use of the store it belongs to."""
@@ -217,6 +236,8 @@ class Kind:
     pinned: a new one applies at once."""
     secret: frozenset[str] = frozenset()
     """Settings that are never shown."""
+    contiguous: bool = False
+    """Whether the destination keeps a ledger without holes: parcels then reach back over what has no rows."""
 
 
 def whole_number(settings: Mapping[str, Any], key: str) -> None:

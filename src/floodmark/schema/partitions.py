@@ -37,10 +37,10 @@ def partition_key(columns: Sequence[str], values: Sequence[Any]) -> str:
 def _part(name: str, value: Any) -> str:
     if value is None:
         return f"{_encoded(name)}!"
-    return f"{_encoded(name)}={_encoded(_value_text(name, value))}"
+    return f"{_encoded(name)}={_encoded(value_text(name, value))}"
 
 
-def _value_text(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):

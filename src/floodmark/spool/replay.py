@@ -9,7 +9,7 @@ from floodmark.clock import Clock
 from floodmark.control import datasets, quarantine
 from floodmark.control.database import Database
 from floodmark.control.quarantine import Entry
-from floodmark.errors import SchemaConflict
+from floodmark.errors import Permanent, SchemaConflict
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.spool.segments import SegmentStore
 
@@ -38,6 +38,11 @@ class Quarantine:
         The entry leaves `held` in the transaction that registers its segment: replayed twice, it is stored once.
         """
         entry, payload = self.show(id)
+        if entry.sink is not None:
+            raise Permanent(
+                f"Entry {entry.id} is a row that a sink could not deliver; the store has it.",
+                hint="Send it again with `floodmark sink replay`.",
+            )
         try:
             envelope = decode_envelope(payload)
         except MalformedEnvelope as error:

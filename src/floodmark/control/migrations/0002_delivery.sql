@@ -12,6 +12,11 @@ CREATE INDEX chunks_of_root ON chunks (intent, root_after);
 
 CREATE INDEX intents_of_channel ON intents (sink, dataset, partition_key, through_seq);
 
+-- Rows that a destination refused: which slice they belong to, and their part of its checksum.
+ALTER TABLE quarantine ADD COLUMN partition_key TEXT;
+
+ALTER TABLE quarantine ADD COLUMN checksum TEXT;
+
 -- When a sink's last scheduled tick was due: a missed one is caught up.
 ALTER TABLE sinks ADD COLUMN ticked_at TEXT;
 

@@ -1,0 +1,85 @@
+"""Sinks as the control database knows them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from floodmark.control.schema import sinks
+from floodmark.errors import InvalidName, UnknownSink
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One configured destination. The instance is its identity: a removed and re-added sink starts anew."""
+
+    instance: str
+    name: str
+    kind: str
+    settings: dict[str, Any]
+    state: str = "active"
+    reason: str | None = None
+
+
+def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
+    if find(connection, sink.name) is not None:
+        raise InvalidName(f"There is a sink {sink.name!r} already.", hint="Remove it first, or choose another name.")
+    connection.execute(
+        sinks.insert().values(
+            instance=sink.instance,
+            name=sink.name,
+            kind=sink.kind,
+            settings=json.dumps(sink.settings, sort_keys=True),
+            state=sink.state,
+            created_at=now.isoformat(),
+        )
+    )
+
+
+def find(connection: Connection, name: str) -> Sink | None:
+    row = connection.execute(select(sinks).where(sinks.c.name == name, sinks.c.state != "removed")).one_or_none()
+    return None if row is None else _sink(row)
+
+
+def get(connection: Connection, name: str) -> Sink:
+    found = find(connection, name)
+    if found is None:
+        known = ", ".join(sink.name for sink in everyone(connection)) or "none yet"
+        raise UnknownSink(f"There is no sink {name!r} in this store (there are: {known}).")
+    return found
+
+
+def everyone(connection: Connection) -> list[Sink]:
+    found = connection.execute(select(sinks).where(sinks.c.state != "removed").order_by(sinks.c.name))
+    return [_sink(row) for row in found]
+
+
+def set_state(connection: Connection, instance: str, *, state: str, reason: str | None) -> None:
+    connection.execute(
+        update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(state=state, reason=reason)
+    )
+
+
+def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
+    return Sink(row.instance, row.name, row.kind, json.loads(row.settings), row.state, row.reason)
+
+
+def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:
+    """New settings apply to the next intent; an open one keeps its own."""
+    connection.execute(
+        update(sinks).where(sinks.c.instance == instance).values(settings=json.dumps(settings, sort_keys=True))
+    )
+
+
+def ticked_at(connection: Connection, instance: str) -> datetime | None:
+    """When the sink's last scheduled tick was due."""
+    found = connection.execute(select(sinks.c.ticked_at).where(sinks.c.instance == instance)).scalar_one_or_none()
+    return None if found is None else datetime.fromisoformat(found)
+
+
+def set_ticked(connection: Connection, instance: str, *, at: datetime) -> None:
+    connection.execute(update(sinks).where(sinks.c.instance == instance).values(ticked_at=at.isoformat()))

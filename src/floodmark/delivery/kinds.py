@@ -1,0 +1,126 @@
+"""The kinds of sinks, and the settings that all of them have.
+
+| setting      | meaning                                                                                 |
+|--------------|-----------------------------------------------------------------------------------------|
+| `datasets`   | the datasets it takes; none named: all                                                  |
+| `partitions` | only slices with these values: `{"site": ["a", "b"]}`                                   |
+| `where`      | only rows for which this SQL expression is true; the others count as passed             |
+| `start`      | `"beginning"`, `"now"`, or cursors: what lies before it counts as passed                |
+| `every`      | how often `floodmark run` delivers: `"30s"`, `"5m"`, `"1h"`                             |
+| `cron`       | … or when, as a cron expression                                                         |
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from floodmark.control.sinks import Sink
+from floodmark.delivery.destination import Kind
+from floodmark.delivery.sinks import blob, projection
+from floodmark.errors import InvalidSetting
+from floodmark.schema.partitions import value_text
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (blob.KIND, projection.KIND)}
+
+COMMON: dict[str, Any] = {
+    "datasets": None,
+    "partitions": None,
+    "where": None,
+    "start": "beginning",
+    "every": None,
+    "cron": None,
+}
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def new_sink(name: str, kind: str, settings: Mapping[str, Any], *, starts: Callable[[Any], list[Any]]) -> Sink:
+    """Check a sink's settings as they are given, and fill in the rest. `starts` turns `start` into numbers."""
+    whole = checked(kind, settings)
+    whole["start"] = starts(whole)
+    return Sink(uuid.uuid4().hex, name, kind, whole)
+
+
+def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a sink of a kind, or `InvalidSetting`."""
+    found = KINDS.get(kind)
+    if found is None:
+        raise InvalidSetting(f"The sink kind {kind!r} is unknown.", hint=f"It is one of {', '.join(KINDS)}.")
+    allowed = {**COMMON, **found.defaults, **dict.fromkeys(found.required)}
+    unknown = sorted(set(settings) - set(allowed))
+    if unknown:
+        raise InvalidSetting(
+            f"Unknown setting {unknown[0]!r} of a {kind} sink.", hint=f"Allowed: {', '.join(sorted(allowed))}."
+        )
+    whole = {**COMMON, **found.defaults, **{key: value for key, value in settings.items() if value is not None}}
+    missing = [key for key in found.required if key not in whole]
+    if missing:
+        raise InvalidSetting(f"A {kind} sink needs {missing[0]!r}.", hint=f"Give {', '.join(found.required)}.")
+    _check_common(whole)
+    found.check(whole)
+    return whole
+
+
+def shown(sink: Sink) -> dict[str, Any]:
+    """The settings of a sink as they may be shown: no credential among them."""
+    secret = KINDS[sink.kind].secret
+    return {
+        key: "(not shown)" if key in secret and value is not None else value for key, value in sink.settings.items()
+    }
+
+
+def seconds(text: Any) -> int:
+    """`"30s"`, `"5m"`, `"1h"` as seconds."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidSetting(f"{text!r} is not a length of time.", hint="Write 30s, 5m, 1h or 1d.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _check_common(whole: dict[str, Any]) -> None:
+    names = whole["datasets"]
+    if isinstance(names, str):
+        whole["datasets"] = [names]
+    elif names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
+        raise InvalidSetting(f"datasets is {names!r}.", hint="It is a list of dataset names.")
+    where = whole["where"]
+    if where is not None and (not isinstance(where, str) or not where.strip()):
+        raise InvalidSetting(f"where is {where!r}.", hint="It is a SQL expression over the columns, as a text.")
+    _check_partitions(whole)
+    if whole["every"] is not None and whole["cron"] is not None:
+        raise InvalidSetting("Both every and cron are given.", hint="Give one of them.")
+    if whole["every"] is not None:
+        seconds(whole["every"])
+    if whole["cron"] is not None:
+        _check_cron(whole["cron"])
+
+
+def _check_partitions(whole: dict[str, Any]) -> None:
+    wanted = whole["partitions"]
+    if wanted is None:
+        return
+    if not isinstance(wanted, Mapping) or not wanted:
+        raise InvalidSetting(f"partitions is {wanted!r}.", hint='Write {"column": ["value", …]}.')
+    whole["partitions"] = {
+        str(name): [
+            None if value is None else value_text(name, value)
+            for value in (values if isinstance(values, list | tuple) else [values])
+        ]
+        for name, values in wanted.items()
+    }
+
+
+def _check_cron(text: Any) -> None:
+    from datetime import UTC, datetime
+
+    from cronsim import CronSim, CronSimError
+
+    try:
+        CronSim(text, datetime(2026, 1, 1, tzinfo=UTC))
+    except (CronSimError, TypeError, AttributeError) as error:
+        raise InvalidSetting(
+            f"The cron expression {text!r} cannot be read: {error}.", hint="It has five fields, as in */15 * * * *."
+        ) from error

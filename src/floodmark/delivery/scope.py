@@ -1,0 +1,56 @@
+"""What of a store a sink takes: datasets, slices, rows, and from where on. Pure but for the names it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel, Lag
+from floodmark.schema import parse_partition_key
+from floodmark.schema.partitions import value_text
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A sink's settings, as far as they say what it takes."""
+
+    datasets: tuple[str, ...] | None
+    partitions: Mapping[str, Sequence[str | None]] | None
+    starts: tuple[tuple[str, str | None, int], ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Scope:
+        names = settings.get("datasets")
+        return cls(
+            None if names is None else tuple(names),
+            settings.get("partitions"),
+            tuple((dataset, partition, seq) for dataset, partition, seq in settings.get("start") or ()),
+        )
+
+    def takes(self, dataset: Dataset, partition: str) -> bool:
+        """Whether a slice belongs to the sink. A dataset that is not sliced by a named column does not."""
+        if self.datasets is not None and dataset.name not in self.datasets:
+            return False
+        if self.partitions is None:
+            return True
+        by = dataset.partition_by
+        values = dict(zip(by, parse_partition_key(by, partition, dataset.schema), strict=True))
+        return all(
+            name in values and (None if values[name] is None else value_text(name, values[name])) in wanted
+            for name, wanted in self.partitions.items()
+        )
+
+    def start(self, channel: Channel) -> int:
+        """Where the channel begins: everything up to this number counts as passed."""
+        found = [
+            seq
+            for dataset, partition, seq in self.starts
+            if dataset == channel.dataset and partition in (None, channel.partition)
+        ]
+        return max(found, default=0)
+
+    def has_news(self, lag: Lag) -> bool:
+        """Whether there is anything to deliver: a channel that was never recorded lags only behind its start."""
+        return lag.open or lag.mark is not None or lag.last_seq > self.start(lag.channel)

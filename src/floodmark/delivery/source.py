@@ -1,0 +1,152 @@
+"""The rows of pinned ranges, from one instant of a dataset.
+
+Several partitions of a dataset that have a few new rows each share one look into the lake: a look costs as much for
+one row as for many.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from floodmark.control.deliveries import Channel, Intent
+from floodmark.delivery import destination
+from floodmark.errors import Retryable
+from floodmark.lake.table import Lake
+from floodmark.read import View, user_columns
+from floodmark.rows.content import tally_of_ids
+from floodmark.schema import CONTENT_ID, SEQ, Schema, parse_partition_key
+from floodmark.sequence import SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCAN_ROWS_MAX = 500_000
+"""How many rows one look into the lake brings at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of one range, in sequence order; a part of it costs nothing to make."""
+
+    table: pa.Table
+    """User columns, and the two system columns that delivery needs."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def sequence(self) -> pa.ChunkedArray:
+        return self.table[SEQ]
+
+    @property
+    def ids(self) -> pa.ChunkedArray:
+        return self.table[CONTENT_ID]
+
+    @property
+    def tally(self) -> Tally:
+        return tally_of_ids(self.ids) if self.rows else Tally()
+
+    def user_rows(self) -> pa.Table:
+        return self.table.drop_columns([SEQ, CONTENT_ID])
+
+    def within(self, span: SequenceRange) -> Piece:
+        sequence = self.sequence
+        first = bisect.bisect_right(sequence, span.after, key=_number)
+        return Piece(self.table.slice(first, bisect.bisect_right(sequence, span.through, key=_number) - first))
+
+    def middle(self) -> int:
+        """The number of the last row of the first half."""
+        return int(self.sequence[self.rows // 2 - 1].as_py())
+
+
+@dataclass(slots=True)
+class RowSource:
+    """One dataset at one instant: horizon first, then fresh metadata, then that snapshot by its id (I9)."""
+
+    lake: Lake
+    view: View
+    shared: SequenceRange | None = None
+    """A range that is fetched once for all partitions, because all of it together is little."""
+    _fetched: dict[str | None, Piece] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def place(self, intent: Intent) -> destination.Source:
+        """Where the rows of an intent stand."""
+        schema = self.view.dataset.schema
+        columns = [name for name in intent.settings["columns"] if name in schema]
+        return destination.Source(
+            table=self.view.dataset.table_name,
+            snapshot=self._snapshot(),
+            columns=Schema(tuple(schema.column(name) for name in columns)),
+            where=self.values_of(intent.channel) or None,
+            keep=intent.settings.get("where"),
+        )
+
+    def rows(self, intent: Intent, span: SequenceRange) -> Piece:
+        """The rows of a range of an intent, with the columns that were pinned: none that came since."""
+        keep = intent.settings.get("where")
+        columns = tuple(name for name in intent.settings["columns"] if name in self.view.dataset.schema)
+        if self.shared is not None and self.shared.intersect(span) == span:
+            with self._lock:
+                if keep not in self._fetched:
+                    self._fetched[keep] = self._scan(self.shared, where=None, keep=keep)
+            found = _where(self._fetched[keep].within(span), self.values_of(intent.channel))
+        else:
+            found = self._scan(span, where=self.values_of(intent.channel) or None, keep=keep)
+        rows = user_columns(found.table, columns, self.view.dataset)
+        return Piece(rows.append_column(SEQ, found.sequence).append_column(CONTENT_ID, found.ids))
+
+    def values_of(self, channel: Channel) -> dict[str, Any]:
+        by = self.view.dataset.partition_by
+        return dict(zip(by, parse_partition_key(by, channel.partition, self.view.dataset.schema), strict=True))
+
+    def totals(self, channel: Channel, within: SequenceRange, *, keep: str | None) -> Tally:
+        """Of the rows of a range that a sink takes, counted in the lake."""
+        figures = self.lake.figures(
+            self.view.dataset.table_name,
+            snapshot=self._snapshot(),
+            within=within,
+            partition_by=self.view.dataset.partition_by,
+            where=self.values_of(channel) or None,
+            keep=keep,
+        )
+        return sum((item.tally for item in figures), Tally())
+
+    def _scan(self, span: SequenceRange, *, where: dict[str, Any] | None, keep: str | None) -> Piece:
+        import pyarrow as pa
+
+        tables = list(
+            self.lake.scan(self.view.dataset.table_name, snapshot=self._snapshot(), within=span, where=where, keep=keep)
+        )
+        if not tables:
+            nothing = pa.schema([(SEQ, pa.int64()), (CONTENT_ID, pa.string())]).empty_table()
+            return Piece(nothing)
+        return Piece(pa.concat_tables(tables, promote_options="permissive").combine_chunks())
+
+    def _snapshot(self) -> int:
+        if self.view.snapshot is None:
+            raise Retryable(f"The table of {self.view.dataset.name!r} is not there yet.")
+        return self.view.snapshot
+
+
+def _where(piece: Piece, values: dict[str, Any]) -> Piece:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = piece.table
+    for name, value in values.items():
+        if name not in table.column_names:
+            if value is not None:
+                return Piece(table.slice(0, 0))
+            continue
+        column = table[name]
+        table = table.filter(pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type)))
+    return Piece(table)
+
+
+def _number(scalar: pa.Int64Scalar) -> int:
+    return int(scalar.as_py())
