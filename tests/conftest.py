@@ -11,6 +11,7 @@ import pytest
 from floodmark import faults
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
+from s3 import s3_server  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("FLOODMARK_JARS", str(ROOT / ".cache" / "jars"))

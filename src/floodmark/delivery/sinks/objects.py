@@ -75,7 +75,8 @@ class LocalObjects:
         folder = self.directory / prefix
         try:
             with os.scandir(folder) as entries:
-                return [entry.name for entry in entries if entry.is_file()]
+                # A name with a dot in front is an object that somebody is writing, or died over.
+                return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -1,0 +1,165 @@
+"""S3 for the tests: a real server process with buckets of its own, and a scripted one for what that never answers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+SECRET = "hushhush/do+not=show"
+"""The secret key in every place of the tests: no message may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server that takes any credentials."""
+
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def create_bucket(self) -> str:
+        name = f"t{uuid.uuid4().hex}"
+        httpx.put(f"{self.endpoint}/{name}").raise_for_status()
+        return name
+
+    def settings(self, url: str) -> dict[str, str]:
+        """What a blob sink needs to deliver to a url here."""
+        return settings(url, self.endpoint)
+
+
+def settings(url: str, endpoint: str) -> dict[str, str]:
+    return {
+        "url": url,
+        "endpoint": endpoint,
+        "region": "us-east-1",
+        "access_key_id": "AKIDEXAMPLE",
+        "secret_access_key": SECRET,
+    }
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(port, process)
+        yield S3Server(port)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        if process.poll() is not None:
+            pytest.fail(f"the S3 server ended with {process.returncode}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                pytest.fail("the S3 server does not answer")
+            time.sleep(0.05)
+        else:
+            return
+
+
+# ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server answers; a status of 0 closes the connection without a word."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def refusal(status: int, code: str, further: str = "") -> Reply:
+    """An error as S3 writes it."""
+    text = f"<Error><Code>{code}</Code><Message>{SECRET} was sent</Message>{further}<RequestId>1</RequestId></Error>"
+    return Reply(status, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode())
+
+
+@dataclass
+class ScriptedServer:
+    port: int
+    requests: list[Request]
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def scripted(answer: Callable[[Request], Reply]) -> Iterator[ScriptedServer]:
+    """A server that answers each request as a function says."""
+    requests: list[Request] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            request = Request(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            requests.append(request)
+            reply = answer(request)
+            if reply.status == 0:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            self.send_response(reply.status)
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
+
+        do_GET = do_PUT = do_HEAD = do_POST = answer  # noqa: N815 - as the base class has them
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield ScriptedServer(server.server_port, requests)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
