@@ -1,5 +1,9 @@
 """The event log as a source: each event becomes one row of a dataset, exactly once, in local-ingestion order.
 
+A transaction without events (a decision that needed none) becomes one row too, its *marker*: what hangs below it is
+deeper by one, so canonical order cannot be computed without it. Markers have no number in the log; the source of
+markers remembers the transactions themselves instead.
+
 A step takes the next events, stores them as a segment and moves the source's position, all in one transaction, so a
 crash leaves the step either done or not begun. Positions belong to the log's local numbering: when that
 was rebuilt or copied (its identity differs), or the position no longer names the event it named, the log is read
@@ -10,10 +14,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -31,6 +35,9 @@ from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
     from floodmark.eventlog import EventLog, RecordedEvent
+    from floodmark.eventlog.transactions import Transaction
+
+Item = TypeVar("Item")
 
 STEP_EVENTS_MAX = 50_000
 RACES_MAX = 100
@@ -39,33 +46,35 @@ EVENT_TIME = "recorded_at"
 COLUMNS = {
     "event_id": "string not null",
     "recorded_at": "timestamp not null",
-    "stream": "string not null",
+    "stream": "string",
     "type": "string",
     "data": "json",
     "metadata": "json",
     "log": "string not null",
-    "position": "long not null",
+    "position": "long",
     "transaction_id": "string not null",
     "parent_transaction_ids": "list<string>",
-    "ordinal": "long not null",
+    "ordinal": "long",
     "created_at": "string",
     "replica_id": "string",
     "depth_on_arrival": "long",
     "version_on_arrival": "long",
 }
-"""One row per event. `log` and `position` say where it stands in the local numbering; the transaction's id, parents and
+"""One row per event; a marker has its transaction's id as `event_id` and null for `ordinal` and all else that only an
+event has. `log` and `position` say where it stands in the local numbering; the transaction's id, parents and
 time are what canonical order is made of (`floodmark.lake.linearise` computes it for millions of rows); depth and
 stream version are as they were on arrival, and a later merge may change them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedReport:
-    """What one feeding brought into the spool."""
+    """What one feeding brought into the spool; `markers` counts the transactions without events."""
 
     dataset: str
     events: int = 0
     steps: int = 0
     position: int = 0
+    markers: int = 0
 
 
 def event_dataset(name: str) -> Dataset:
@@ -90,12 +99,37 @@ class Feed:
                 hint="Feed a dataset of its own: it is declared by the first feeding.",
             )
         log.refresh()
-        report = FeedReport(dataset)
+        # The markers first: an event then never stands in the dataset without what was above it in the log.
+        markers = self._feed_markers(declared, log, FeedReport(dataset))
+        return self._feed_events(declared, log, markers)
+
+    def _feed_markers(self, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
+        empty = [transaction for transaction in log.history if not transaction.events]
         for _ in range(RACES_MAX):
-            source = self._source(dataset, log)
-            for events in _steps(log.arrivals(_position(source)[0])):
+            source = self.database.transact(
+                lambda c: sources.begin(c, id=f"eventlog:{log.identity}:markers", dataset=declared.name, position="[]")
+            )
+            fed = json.loads(source.position)
+            known = set(fed)
+            for transactions in _steps(t for t in empty if t.id not in known):
+                fed += [transaction.id for transaction in transactions]
+                rows = [_marker(t, log.identity, depth=log.history.graph.depth[t.id]) for t in transactions]
+                if not self._step(declared, source, rows, position=json.dumps(fed)):
+                    break  # another process took this step: go on from where it got
+                source = replace(source, next_ordinal=source.next_ordinal + 1)
+                report = replace(report, markers=report.markers + len(rows), steps=report.steps + 1)
+            else:
+                return report
+        raise _outrun(declared.name)
+
+    def _feed_events(self, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
+        for _ in range(RACES_MAX):
+            source = self._source(declared.name, log)
+            arrivals = log.arrivals(_position(source)[0])
+            for events in _steps(event for event in arrivals if event.seq is not None):
                 position = _text(events[-1].seq, events[-1].event_id)
-                if not self._step(declared, log, source, events, position=position):
+                rows = [_row(event, log.identity) for event in events]
+                if not self._step(declared, source, rows, position=position):
                     break  # another process took this step: go on from where it got
                 source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
                 report = replace(
@@ -103,7 +137,7 @@ class Feed:
                 )
             else:
                 return report
-        raise Retryable(f"Other processes feed {dataset!r} from this log faster than this one can follow.")
+        raise _outrun(declared.name)
 
     def _source(self, dataset: str, log: EventLog) -> Source:
         """Where to go on. A position that names another event than it did is not trusted: from the beginning, then."""
@@ -115,14 +149,11 @@ class Feed:
             return replace(found, position=_text(0, None))
         return found
 
-    def _step(
-        self, declared: Dataset, log: EventLog, source: Source, events: list[RecordedEvent], *, position: str
-    ) -> bool:
-        rows = [_row(event, log.identity) for event in events]
+    def _step(self, declared: Dataset, source: Source, rows: list[dict[str, Any]], *, position: str) -> bool:
         values = [[row[name] for row in rows] for name in COLUMNS]
         fitted = fit(declared.schema, list(COLUMNS), values, rows=len(rows))
         held = [
-            Held(reason=f"event {events[row].event_id}: {reason}", payload=_payload(rows[row]))
+            Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
             for row, reason in reasons_by_row(fitted.misfits).items()
         ]
 
@@ -149,10 +180,13 @@ def _payload(row: dict[str, Any]) -> str:
         return repr(row)
 
 
-def _steps(arrivals: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
-    numbered = (event for event in arrivals if event.seq is not None)
-    while events := list(itertools.islice(numbered, STEP_EVENTS_MAX)):
-        yield events
+def _outrun(dataset: str) -> Retryable:
+    return Retryable(f"Other processes feed {dataset!r} from this log faster than this one can follow.")
+
+
+def _steps(arrivals: Iterator[Item]) -> Iterator[list[Item]]:
+    while some := list(itertools.islice(arrivals, STEP_EVENTS_MAX)):
+        yield some
 
 
 def _row(event: RecordedEvent, identity: str) -> dict[str, Any]:
@@ -172,6 +206,19 @@ def _row(event: RecordedEvent, identity: str) -> dict[str, Any]:
         "replica_id": event.replica_id,
         "depth_on_arrival": event.depth,
         "version_on_arrival": event.version,
+    }
+
+
+def _marker(transaction: Transaction, identity: str, *, depth: int) -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS) | {
+        "event_id": transaction.id,
+        "recorded_at": _instant(transaction.created_at),
+        "log": identity,
+        "transaction_id": transaction.id,
+        "parent_transaction_ids": list(transaction.parents),
+        "created_at": transaction.created_at,
+        "replica_id": transaction.replica,
+        "depth_on_arrival": depth,
     }
 
 

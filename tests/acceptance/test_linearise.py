@@ -91,3 +91,26 @@ def test_a_fed_dataset_has_all_that_canonical_order_is_made_of(spark, tmp_path):
             rows = store.read("events").transform(linearise).orderBy("canonical_number").collect()
         expected = [coordinates(event, number) for number, event in enumerate(here.canonical_events(), start=1)]
     assert [(r.event_id, r.depth, r.canonical_number, r.stream_version) for r in rows] == expected
+
+
+@pytest.mark.spark
+def test_a_fed_history_with_decisions_that_have_no_events_is_in_the_order_of_its_log(spark, tmp_path):
+    """Such a decision is a row without an ordinal: what hangs below it is deeper by one, on Spark as in the log."""
+    from floodmark.lake.linearise import linearise
+    from floodmark.store import init
+
+    with init(tmp_path / "store") as store:
+        for seed in (4, 5):
+            log, *others = random_logs(tmp_path, seed)
+            for other in others:
+                shutil.copytree(other.root / "events", log.root / "events", dirs_exist_ok=True)
+            log.refresh()
+            log.append([Event("s0", "below everything")])
+            report = store.feed(f"events{seed}", log)
+            assert report.markers > 0, "some transaction has no events"
+            store.flush(f"events{seed}")
+            rows = store.read(f"events{seed}").transform(linearise).orderBy("canonical_number").collect()
+            expected = [coordinates(event, number) for number, event in enumerate(log.canonical_events(), start=1)]
+            assert [(r.event_id, r.depth, r.canonical_number, r.stream_version) for r in rows] == expected
+            for opened in (log, *others):
+                opened.close()
