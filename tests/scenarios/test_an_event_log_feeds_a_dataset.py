@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from floodmark import faults
@@ -274,28 +275,45 @@ def test_the_rows_of_every_log_that_another_tool_wrote_are_in_its_order(store: S
             assert linearised(rows_of(store, f"events{number}")) == canonical(log), snapshot
 
 
-HISTORIES = st.lists(
-    st.tuples(st.integers(0, 1), st.sampled_from(["append", "append", "exchange", "decide", "feed"])), max_size=14
-)
+ACTIONS = ["append", "fork", "exchange", "decide", "feed"]
 _numbers = itertools.count()
 
 
-@given(HISTORIES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(ACTIONS)), max_size=12))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([(0, "fork"), (0, "decide"), (1, "decide"), (0, "exchange"), (0, "feed"), (1, "decide"), (1, "append")])
 def test_whatever_the_history_its_rows_are_in_the_order_of_the_log(store: Store, tmp_path: Path, history) -> None:
+    """Decisions without events are made on either side, decide one another, and have events below them."""
     number = next(_numbers)
     logs = [EventLog.open(tmp_path / f"{number}-{name}", sync=False) for name in "ab"]
-    for step, (which, action) in enumerate([*history, (0, "exchange"), (0, "feed")]):
-        log = logs[which]
+    for step, (which, action) in enumerate([*history, (0, "decide"), (0, "append"), (0, "exchange"), (0, "feed")]):
         if action == "append":
-            log.append([Event(f"s{step % 2}", step)])
+            logs[which].append([Event("s", step)])
+        elif action == "fork":
+            exchange(*logs)
+            for log in logs:
+                log.append([Event("s", step)])
+            exchange(*logs)
         elif action == "exchange":
             exchange(*logs)
         elif action == "decide":
-            log.reconcile(lambda _: [])
+            logs[which].reconcile(lambda _: [])
         else:
             store.feed(f"events{number}", logs[0])
 
     assert linearised(rows_of(store, f"events{number}")) == canonical(logs[0])
     for log in logs:
         log.close()
+
+
+def test_a_sink_delivers_markers_like_any_other_row(store: Store, log: EventLog, tmp_path: Path) -> None:
+    decision = decide_without_events(log, tmp_path)
+    store.feed("events", log)
+    store.flush("events")
+    store.add_sink("archive", "blob", url=(tmp_path / "out").as_uri(), format="jsonl")
+
+    store.export()
+
+    delivered = [json.loads(line) for file in (tmp_path / "out").rglob("*.jsonl") for line in file.open()]
+    assert [row["event_id"] for row in delivered if row.get("ordinal") is None] == [decision]
+    assert len(delivered) == 3
