@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Delivered, Holdings, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Busy, Delivered, Holdings, Kind, Parcel, Surroundings, whole_number
 from floodmark.delivery.sinks.formats import FORMATS, check_format
 from floodmark.delivery.sinks.objects import ObjectPlace
 from floodmark.delivery.sinks.places import OPTIONS, SECRET, check_place, place_of
@@ -36,61 +36,58 @@ _NAME = re.compile(rf"(0|[1-9][0-9]*)-([1-9][0-9]*)\.({'|'.join(map(re.escape, F
 
 @dataclass(frozen=True, slots=True)
 class BlobSink:
-    """Objects at one place, for every channel of one sink."""
+    """Objects at one place, for every channel of one dataset and sink."""
 
-    place: ObjectPlace
-    format: str
+    settings: Mapping[str, Any] = field(repr=False)
     schema: Schema
     store_id: str
     sink: str
-    chunk_bytes: int
     _found: dict[Channel, dict[SequenceRange, str]] = field(default_factory=dict, repr=False)
+    """What each channel has in other formats than ours, beyond what was delivered when it was last looked at."""
+
+    @property
+    def place(self) -> ObjectPlace:
+        """Where objects go, with the credentials as they are now: one that was rotated needs no restart."""
+        return place_of(self.settings)
 
     def open(self) -> None:
         """Sign the prefix, or find our own signature there."""
+        place = self.place
         claim = {"store": self.store_id, "sink": self.sink}
-        found = self.place.read(CLAIM)
+        found = place.read(CLAIM)
         if found is None:
             signature = json.dumps(claim, sort_keys=True).encode()
             # A store that takes the same key twice ignores preconditions: it would let objects be overwritten.
-            if self.place.create(CLAIM, signature) and self.place.create(CLAIM, signature):
+            if place.create(CLAIM, signature) and place.create(CLAIM, signature):
                 raise Permanent(
-                    f"{self.place.where} replaces an object that was to be created only if absent.",
+                    f"{place.where} replaces an object that was to be created only if absent.",
                     hint="Use a store, or a newer version of it, that knows conditional writes (If-None-Match).",
                 )
-            found = self.place.read(CLAIM)
+            found = place.read(CLAIM)
+        if found is None:
+            raise Busy(f"{place.where} is being signed by somebody else.", hint="Export again.")
         if _signature(found) != claim:
             raise Permanent(
-                f"{self.place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
+                f"{place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
             )
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
         """The ranges of the channel's objects beyond a number, whichever format they have."""
-        folder = _folder(channel)
-        found = sorted((range, format) for range, format in _ranges(self.place.list(folder)) if range.through > after)
-        self._check_cuts([range for range, _ in found], folder, after=after)
-        self._found[channel] = {range: format for range, format in found if format != self.format}
+        place, folder = self.place, _folder(channel)
+        found = sorted((range, format) for range, format in _ranges(place.list(folder)) if range.through > after)
+        _check_cuts([range for range, _ in found], f"{place.where}/{folder}", after=after)
+        self._found[channel] = {range: format for range, format in found if format != self.settings["format"]}
         return Holdings(tuple(range for range, _ in found))
-
-    def _check_cuts(self, found: list[SequenceRange], folder: str, *, after: int) -> None:
-        where = f"{self.place.where}/{folder}"
-        for item in found[:1]:
-            if item.after < after:
-                raise DivergedHistory(
-                    f"An object in {where} holds the range {item}, of which this store has delivered a part otherwise.",
-                    hint="Another history was delivered there: keep it, and deliver to a new prefix.",
-                )
-        for left, right in pairwise(found):
-            if right.after < left.through:
-                raise DivergedHistory(
-                    f"Two objects in {where} hold the same rows: {left} and {right}.",
-                    hint="Find out which history is yours and move the other away, or deliver to a new prefix.",
-                )
 
     def task(self, channel: Channel) -> ObjectWriter:
         """How one chunk of a channel is stored, here or in a task of Spark's."""
         return ObjectWriter(
-            self.place, _folder(channel), self.format, self.schema, self.chunk_bytes, self._found.get(channel, {})
+            self.place,
+            _folder(channel),
+            self.settings["format"],
+            self.schema,
+            self.settings["chunk_bytes"],
+            self._found.get(channel, {}),
         )
 
     def deliver(self, parcel: Parcel) -> Delivered:
@@ -104,6 +101,21 @@ def _folder(channel: Channel) -> str:
     return f"{channel.dataset}/{channel.partition}"
 
 
+def _check_cuts(found: Sequence[SequenceRange], where: str, *, after: int) -> None:
+    """Each object beyond a number begins there or behind it, and behind the one before it."""
+    if found and found[0].after < after:
+        raise DivergedHistory(
+            f"An object in {where} holds the range {found[0]}, and this store has delivered only a part of it.",
+            hint="Another history was delivered there: keep it, and deliver to a new prefix.",
+        )
+    for left, right in pairwise(found):
+        if right.after < left.through:
+            raise DivergedHistory(
+                f"Two objects in {where} hold the same rows: those of {left} and {right}.",
+                hint="Find out which history is yours and move the other away, or deliver to a new prefix.",
+            )
+
+
 def _ranges(names: Iterable[str]) -> Iterable[tuple[SequenceRange, str]]:
     """What the names of objects say; a name that no sink would give is somebody else's."""
     for name in names:
@@ -112,9 +124,9 @@ def _ranges(names: Iterable[str]) -> Iterable[tuple[SequenceRange, str]]:
             yield SequenceRange(int(match[1]), int(match[2])), match[3]
 
 
-def _signature(content: bytes | None) -> Any:
+def _signature(content: bytes) -> Any:
     try:
-        return json.loads(content or b"")
+        return json.loads(content)
     except ValueError:
         return None
 
@@ -141,14 +153,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> BlobSink:
     dataset = surroundings.database.read(lambda c: datasets.get(c, channel.dataset))
-    return BlobSink(
-        place_of(settings),
-        settings["format"],
-        dataset.schema,
-        store_id=surroundings.store_id,
-        sink=channel.sink,
-        chunk_bytes=settings["chunk_bytes"],
-    )
+    return BlobSink(dict(settings), dataset.schema, store_id=surroundings.store_id, sink=channel.sink)
 
 
 KIND = Kind(
