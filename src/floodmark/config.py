@@ -50,16 +50,36 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSettings:
+    """[run]"""
+
+    flush_seconds: int = 30
+    """How long `floodmark run` lets captured rows wait before it flushes them."""
+    flush_bytes: int = 64 << 20
+    """… and how many waiting bytes (landing files and segments) it takes to flush earlier."""
+    export_seconds: int = 30
+    """How often it delivers to a sink that has neither `every` nor `cron`."""
+    stop_seconds_max: int = 60
+    """How long it may take to finish what is under way when it is asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a store."""
 
     store_id: str
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
+    run: RunSettings = field(default_factory=RunSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: dict[str, type] = {"spool": SpoolSettings, "flush": FlushSettings, "spark": SparkSettings}
+_SECTIONS: dict[str, type] = {
+    "spool": SpoolSettings,
+    "flush": FlushSettings,
+    "run": RunSettings,
+    "spark": SparkSettings,
+}
 
 
 def load(path: Path) -> Settings:
