@@ -22,12 +22,11 @@ from urllib.parse import quote, urlsplit
 
 from sqlalchemy import Connection
 
-from floodmark.control import datasets
+from floodmark.control import datasets, ledger
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.credentials import Credential, check_credential
 from floodmark.delivery.destination import Delivered, Holdings, Kind, Oversized, Parcel, Surroundings, whole_number
 from floodmark.delivery.sinks.exchange import Exchange
-from floodmark.delivery.sinks.passage import stores_passed
 from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
 from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
 from floodmark.schema import Schema
@@ -36,6 +35,7 @@ from floodmark.wire import (
     HEADER,
     HEADER_CHARACTERS_MAX,
     KEY_HEADER,
+    PATH_STORES_MAX,
     ChunkHeader,
     LedgerState,
     compress,
@@ -137,8 +137,8 @@ class ForwardSink:
         prepared = self._taken(parcel) or self._encoded(parcel)
         header = self._header(parcel, prepared)
         text = header.encode()
-        if len(text) > HEADER_CHARACTERS_MAX and parcel.tally.rows > 1:
-            raise Oversized  # too many rows were given up in it to name them all
+        if len(text) > HEADER_CHARACTERS_MAX:
+            raise _too_many_given_up(parcel)
         channel = parcel.channel
         key = idempotency_key(self._origin, channel.dataset, channel.partition, parcel.range, replay=parcel.replay)
         reply = self._send(
@@ -188,9 +188,10 @@ class ForwardSink:
 
     def _path(self, dataset: str) -> tuple[str, ...]:
         # Read for each chunk, after its rows: what brought a row here was recorded before the row was committed.
-        return self._surroundings.database.read(
-            lambda c: stores_passed(c, dataset, here=self._surroundings.store_id, origin=self._origin)
-        )
+        before = self._surroundings.database.read(lambda c: ledger.stores_before(c, dataset))
+        # Under another origin the store itself is still one that the rows passed.
+        own = tuple(dict.fromkeys((self._surroundings.store_id, self._origin)))
+        return (*[store for store in before if store not in own][: PATH_STORES_MAX - len(own)], *own)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,6 +221,18 @@ class ForwardSink:
         token = self._credential.text()
         reply = once(token)
         return once(self._credential.read_again(token)) if reply.status == 401 else reply
+
+
+def _too_many_given_up(parcel: Parcel) -> Exception:
+    """A header names each row that was given up in its range. A half of the chunk has half of them to name."""
+    if parcel.tally.rows > 1:
+        return Oversized()
+    # Sent all the same it would be refused, and the row, which is without blame, be given up too.
+    return Permanent(
+        f"{len(parcel.given_up):,} rows of {parcel.channel.dataset!r} in a row were given up: "
+        "too many to name in one chunk.",
+        hint="Look at them with `floodmark quarantine list`, and replay them.",
+    )
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
