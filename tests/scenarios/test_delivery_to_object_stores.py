@@ -436,6 +436,14 @@ def test_one_place_has_one_url(url: str, kept: str) -> None:
     assert sink_at({"url": url}).settings["url"] == kept
 
 
+def test_every_setting_stands_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    section = page.partition("### `blob`")[2].partition("\n## ")[0]
+    assert [name for name in ("url", *KIND.defaults) if f"`{name}`" not in section] == []
+    assert f"`chunk_rows` | `{KIND.defaults['chunk_rows']}`" in section
+    assert f"`chunk_bytes` | `{KIND.defaults['chunk_bytes']}`" in section
+
+
 def test_every_credential_is_a_secret_setting() -> None:
     assert KIND.secret == SECRET_SETTINGS
     assert {"secret_access_key", "session_token", "service_account", "account_key", "sas_token"} <= KIND.secret

@@ -263,6 +263,15 @@ def test_lines_are_what_capture_takes() -> None:
     assert json.loads(lines.splitlines()[3])["at"] == "2026-01-31T12:00:00+00:00"
 
 
+@given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC)), min_size=1))
+def test_instants_are_written_as_python_writes_them(instants: list[datetime | None]) -> None:
+    schema = Schema.declare({"at": "timestamp"})
+
+    lines = bytes(encoded(table([{"at": at} for at in instants], schema), "jsonl", schema)).splitlines()
+
+    assert [json.loads(line)["at"] for line in lines] == [at and at.isoformat() for at in instants]
+
+
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="xml") as refused:
         check_format("xml")
