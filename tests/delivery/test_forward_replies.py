@@ -12,7 +12,7 @@ import pytest
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered, parcel_of, reply_to, waits
 from delivery.servers import Answer, KeyOnlyServer, PoisonServer, Reaction, Silent, always, in_turn
 from floodmark.delivery.destination import Ahead, Busy, Holdings, Refused
-from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Permanent
+from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, Permanent
 from floodmark.sequence import SequenceRange, Tally
 
 
@@ -177,9 +177,13 @@ def test_a_history_that_the_hub_finds_parted_is_told(sender: Sender, server: Key
     assert "about DivergedHistory" in error.message
 
 
-@pytest.mark.parametrize(
-    "answer", [problem("Loop"), Answer(409, "taken"), problem("LedgerAhead", ledger={"through": "x"})]
-)
+def test_rows_that_would_go_round_are_told(sender: Sender, server: KeyOnlyServer) -> None:
+    error = reply_to(sender, server, problem("Loop"))
+    assert isinstance(error, Loop)
+    assert "the circle" in (error.hint or "")
+
+
+@pytest.mark.parametrize("answer", [Answer(409, "taken"), problem("LedgerAhead", ledger={"through": "x"})])
 def test_another_conflict_blocks_the_sink(sender: Sender, server: KeyOnlyServer, answer: Answer) -> None:
     error = reply_to(sender, server, answer)
     assert type(error) is Permanent

@@ -21,7 +21,7 @@ from typing import Any
 
 from floodmark.delivery.backoff import retry_after_seconds
 from floodmark.delivery.destination import Ahead, Busy, Holdings, Refused
-from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, MalformedChunk, Permanent
+from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, MalformedChunk, Permanent
 from floodmark.wire import ChunkHeader, LedgerState
 
 WORDS_CHARACTERS_MAX = 300
@@ -31,13 +31,14 @@ PATIENCE = frozenset({408, 425, 429})
 NO_LEDGER = frozenset({404, 405, 501})
 """What a server that is not a hub says to the question for its ledger."""
 
+_ELSEWHERE = "If the url is wrong, remove this sink and add it again with the right one."
 _ADVICE = {
-    401: "The token is missing, unknown or revoked there: give the sink another one.",
+    401: "The token is missing, unknown or revoked there: give another (`floodmark sink change NAME --set token=…`).",
     403: "Ask for the right there: a token is bound to origins and datasets.",
-    404: "Correct the sink's url, or add the dataset to the hub.",
-    405: "Correct the sink's url: this address takes no chunks.",
-    410: "Correct the sink's url: this address has been given up.",
-    415: "Correct the sink's url: the server there takes no lines of JSON.",
+    404: f"Is the dataset there? {_ELSEWHERE}",
+    405: _ELSEWHERE,
+    410: _ELSEWHERE,
+    415: _ELSEWHERE,
 }
 _BEHIND = (
     "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and goes on where "
@@ -136,8 +137,8 @@ class Judge:
             return self._conflict(reply, said, about)
         if 300 <= reply.status < 400:
             to = self.hide(plain(reply.location or ""))[:WORDS_CHARACTERS_MAX]
-            hint = "Redirects are not followed: give the sink the address that this one leads to"
-            return Permanent(said, hint=f"{hint}, {to} ." if to else f"{hint}.")
+            leads = f" It leads to {to} ." if to else ""
+            return Permanent(said, hint=f"Redirects are not followed.{leads} {_ELSEWHERE}")
         return Permanent(said, hint=_ADVICE.get(reply.status, "Correct the sink's settings, or the server's."))
 
     def _conflict(self, reply: Reply, said: str, about: str) -> FloodmarkError:
@@ -148,7 +149,9 @@ class Judge:
             return LedgerBehind(said, hint=_BEHIND) if ledger is None else self._behind(ledger, about)
         if reply.problem == "DivergedHistory":
             return DivergedHistory(said, hint=_PARTED)
-        return Permanent(said, hint="The server will not have this chunk: its words say why.")
+        if reply.problem == "Loop":
+            return Loop(said, hint="Remove one of the forward sinks that make the circle.")
+        return Permanent(said, hint="The server will not have this chunk, for the reason that it gives.")
 
     def _behind(self, ledger: LedgerState, about: str) -> LedgerBehind:
         return LedgerBehind(
