@@ -286,6 +286,19 @@ ROWS: dict[str, dict[str, Any]] = {
         "reason": "r",
         "removed_at": "t",
     },
+    "forfeits": {
+        "operation": "o",
+        "sink": "s1",
+        "dataset": "d",
+        "partition_key": "all",
+        "after_seq": 0,
+        "through_seq": 1,
+        "row_count": 1,
+        "checksum": "0",
+        "recorded_at": "t",
+    },
+    "purged": {"dataset": "d", "identity_hash": "h", "operation": "o"},
+    "generations": {"dataset": "d", "generation": 1, "state": "current"},
 }
 """One good row of every table, in an order that the references between them allow."""
 
@@ -329,6 +342,11 @@ def test_every_table_of_rows_has_a_good_row_here(guarded: Database) -> None:
 
 
 REFUSED: list[tuple[str, str, dict[str, Any]]] = [
+    ("a forfeit has numbers", "forfeits", {"operation": "p", "after_seq": 1}),
+    ("an identity is purged once", "purged", {}),
+    ("a generation is in one of four states", "generations", {"generation": 2, "state": "lost"}),
+    ("a generation's number is used once", "generations", {"state": "retired"}),
+    ("a removal is planned or done", "removals", {"operation": "p", "state": "perhaps"}),
     ("a dataset has one declaration", "datasets", {}),
     ("generations count from one", "datasets", {"name": "e", "generation": 0}),
     ("a horizon is not negative", "datasets", {"name": "e", "horizon": -1}),

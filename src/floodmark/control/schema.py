@@ -29,6 +29,8 @@ datasets = Table(
     Column("horizon", BigInteger, nullable=False),
     Column("synced_snapshot", BigInteger),
     Column("created_at", Text, nullable=False),
+    Column("event_cutoff", BigInteger),
+    Column("layout", Text, nullable=False, default="{}"),
 )
 
 landing = Table(
@@ -57,6 +59,8 @@ blocks = Table(
     Column("reserved_at", Text, nullable=False),
     Column("decided_at", Text),
     Column("reason", Text),
+    Column("expired", BigInteger, nullable=False, default=0),
+    Column("dropped", BigInteger, nullable=False, default=0),
 )
 
 block_partitions = Table(
@@ -231,6 +235,8 @@ rebuilds = Table(
     Column("state", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("settings", Text, nullable=False),
+    Column("generation", BigInteger),
+    Column("started_at", Text),
 )
 
 sources = Table(
@@ -255,4 +261,37 @@ removals = Table(
     Column("checksum", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("removed_at", Text, nullable=False),
+    Column("state", Text, nullable=False, default="done"),
+)
+
+forfeits = Table(
+    "forfeits",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("sink", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("recorded_at", Text, nullable=False),
+)
+
+purged = Table(
+    "purged",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("identity_hash", Text, primary_key=True),
+    Column("operation", Text, nullable=False),
+)
+
+generations = Table(
+    "generations",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("state", Text, nullable=False),
+    Column("location", Text),
+    Column("retired_at", Text),
 )

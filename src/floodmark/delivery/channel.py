@@ -11,10 +11,12 @@ blocked. So lone refused rows wait (`_waiting`) until one of their neighbours is
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +41,7 @@ from floodmark.delivery.destination import (
     Oversized,
     ParallelDestination,
     Parcel,
+    PreparingDestination,
     Refused,
     Task,
     TransactionalDestination,
@@ -258,9 +261,12 @@ class ChannelRun:
         for group in _scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=intent.settings["chunk_rows"]):
             rows = self.source.rows(intent, SequenceRange(group[0].range.after, group[-1].range.through))
             left = deque((chunk, rows.within(chunk.range)) for chunk in group)
-            while left and not self.tick.stop.is_set:
-                chunk, piece = left.popleft()
-                left.extendleft(reversed(self._ship(intent, destination, chunk, piece)))
+            with _Ahead(destination) as ahead:
+                while left and not self.tick.stop.is_set:
+                    chunk, piece = left.popleft()
+                    if left:
+                        ahead.prepare(self.channel, *left[0])
+                    left.extendleft(reversed(self._ship(intent, destination, chunk, piece)))
         if self._waiting and not self.tick.stop.is_set:
             raise self._nothing_gets_through()
 
@@ -332,7 +338,7 @@ class ChannelRun:
                 left -= wait
 
     def _parcel(self, chunk: Chunk, piece: Piece) -> Parcel | None:
-        parcel = Parcel(self.channel, chunk.range, piece.user_rows(), piece.sequence, piece.ids, piece.tally)
+        parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
         if not self.tick.kind.contiguous:
             return parcel
         waiting = {int(item.sequence[0].as_py()): item.tally for _, item, _ in self._waiting}
@@ -426,6 +432,26 @@ class ChannelRun:
         return self.tick.database.transact(work)
 
 
+class _Ahead(contextlib.ExitStack):
+    """Has the next chunk made ready while this one is under way, where the destination can."""
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__()
+        self._destination = destination
+        self._pool: ThreadPoolExecutor | None = None
+
+    def prepare(self, channel: Channel, chunk: Chunk, piece: Piece) -> None:
+        if not isinstance(self._destination, PreparingDestination) or piece.rows == 0:
+            return
+        if self._pool is None:
+            self._pool = self.enter_context(ThreadPoolExecutor(1, thread_name_prefix="prepare"))
+        # What goes wrong there goes wrong again in `deliver`, which is where it counts.
+        self._pool.submit(
+            self._destination.prepare,
+            Parcel(channel, chunk.range, piece.table, piece.sequence, piece.ids, Tally()),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """A task's work: too many bytes are an answer, not an error."""
@@ -441,8 +467,8 @@ class _Stored:
 
 def given_up_rows(piece: Piece) -> list[GivenUp]:
     return [
-        GivenUp(int(seq), Piece(piece.table.slice(index, 1)).tally, canonical_json(row))
-        for index, (seq, row) in enumerate(zip(piece.sequence.to_pylist(), piece.user_rows().to_pylist(), strict=True))
+        GivenUp(int(seq), piece.slice(index, 1).tally, canonical_json(row))
+        for index, (seq, row) in enumerate(zip(piece.sequence.to_pylist(), piece.table.to_pylist(), strict=True))
     ]
 
 

@@ -192,6 +192,15 @@ class TransactionalDestination(Destination, Protocol):
         ...
 
 
+@runtime_checkable
+class PreparingDestination(Destination, Protocol):
+    """A destination for which a parcel can be made ready while the one before it is under way."""
+
+    def prepare(self, parcel: Parcel) -> object:
+        """Make ready what depends on the parcel's rows alone; `deliver` finds it. Called in another thread."""
+        ...
+
+
 class Task(Protocol):
     """Stores one range's rows, wherever it runs: in this process, or in a task of Spark's. It can be pickled."""
 

@@ -134,4 +134,4 @@ def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:
             f"Row {seq} of {channel.dataset!r} is no longer in the lake.",
             hint="`floodmark quarantine show` still has its text; discard the entry.",
         )
-    return Parcel(channel, span, piece.user_rows(), piece.sequence, piece.ids, piece.tally, replay=True)
+    return Parcel(channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=True)

@@ -32,31 +32,24 @@ class Piece:
     """The rows of one range, in sequence order; a part of it costs nothing to make."""
 
     table: pa.Table
-    """User columns, and the two system columns that delivery needs."""
+    """User columns."""
+    sequence: pa.ChunkedArray
+    ids: pa.ChunkedArray
 
     @property
     def rows(self) -> int:
-        return int(self.table.num_rows)
-
-    @property
-    def sequence(self) -> pa.ChunkedArray:
-        return self.table[SEQ]
-
-    @property
-    def ids(self) -> pa.ChunkedArray:
-        return self.table[CONTENT_ID]
+        return len(self.sequence)
 
     @property
     def tally(self) -> Tally:
         return tally_of_ids(self.ids) if self.rows else Tally()
 
-    def user_rows(self) -> pa.Table:
-        return self.table.drop_columns([SEQ, CONTENT_ID])
-
     def within(self, span: SequenceRange) -> Piece:
-        sequence = self.sequence
-        first = bisect.bisect_right(sequence, span.after, key=_number)
-        return Piece(self.table.slice(first, bisect.bisect_right(sequence, span.through, key=_number) - first))
+        first = bisect.bisect_right(self.sequence, span.after, key=_number)
+        return self.slice(first, bisect.bisect_right(self.sequence, span.through, key=_number) - first)
+
+    def slice(self, first: int, count: int) -> Piece:
+        return Piece(self.table.slice(first, count), self.sequence.slice(first, count), self.ids.slice(first, count))
 
     def middle(self) -> int:
         """The number of the last row of the first half."""
@@ -97,8 +90,7 @@ class RowSource:
             found = _where(self._fetched[keep].within(span), self.values_of(intent.channel))
         else:
             found = self._scan(span, where=self.values_of(intent.channel) or None, keep=keep)
-        rows = user_columns(found.table, columns, self.view.dataset)
-        return Piece(rows.append_column(SEQ, found.sequence).append_column(CONTENT_ID, found.ids))
+        return Piece(user_columns(found.table, columns, self.view.dataset), found.sequence, found.ids)
 
     def values_of(self, channel: Channel) -> dict[str, Any]:
         by = self.view.dataset.partition_by
@@ -123,9 +115,9 @@ class RowSource:
             self.lake.scan(self.view.dataset.table_name, snapshot=self._snapshot(), within=span, where=where, keep=keep)
         )
         if not tables:
-            nothing = pa.schema([(SEQ, pa.int64()), (CONTENT_ID, pa.string())]).empty_table()
-            return Piece(nothing)
-        return Piece(pa.concat_tables(tables, promote_options="permissive").combine_chunks())
+            tables = [pa.schema([(SEQ, pa.int64()), (CONTENT_ID, pa.string())]).empty_table()]
+        rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        return Piece(rows.drop_columns([SEQ, CONTENT_ID]), rows[SEQ], rows[CONTENT_ID])
 
     def _snapshot(self) -> int:
         if self.view.snapshot is None:
@@ -137,15 +129,11 @@ def _where(piece: Piece, values: dict[str, Any]) -> Piece:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = piece.table
     for name, value in values.items():
-        if name not in table.column_names:
-            if value is not None:
-                return Piece(table.slice(0, 0))
-            continue
-        column = table[name]
-        table = table.filter(pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type)))
-    return Piece(table)
+        column = piece.table[name] if name in piece.table.column_names else pa.nulls(piece.rows, pa.string())
+        held = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+        piece = Piece(piece.table.filter(held), piece.sequence.filter(held), piece.ids.filter(held))
+    return piece
 
 
 def _number(scalar: pa.Int64Scalar) -> int:
