@@ -4,6 +4,7 @@ import pytest
 from replicas import Replica, SteppedClock
 
 from floodmark import faults
+from postgres import postgres_server  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -2,10 +2,15 @@
 
 import shutil
 import sqlite3
+import subprocess
+import sys
+import textwrap
 
 import pytest
 from replicas import merged
+from sqlalchemy import create_engine, text
 
+from floodmark import faults
 from floodmark.errors import InvalidSetting, NotLeader, Permanent, ProjectionStopped, Retryable
 from floodmark.eventlog import CatchUp, Event, EventLog, FileTarget, Runner, SqliteTarget, SqlTarget, projection
 
@@ -29,6 +34,14 @@ class Seen:
 
     def apply(self, event, connection):
         connection.execute("INSERT INTO seen VALUES (?)", [event.data["text"]])
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash():
+    raise Crash
 
 
 live = projection("live")(Seen)
@@ -199,6 +212,33 @@ def test_an_event_whose_file_was_gone_when_the_reader_passed_is_delivered_when_i
     assert len(rows(database)) == 4
 
 
+@pytest.mark.parametrize("back", ["at once", "later"])
+@pytest.mark.parametrize("damage", [b"", b'["', b"{}", b"\xff\x00"])
+def test_absences_that_cannot_be_read_cost_the_numbering_its_identity_and_no_reader_an_event(
+    replica, database, damage, back
+):
+    """E8: which events the reader passed over is unknown then, so it goes by what it has applied."""
+    a = replica()
+    made = [a.append(f"e{n}").transaction_id for n in range(4)]
+    away = a.file(made[1]).read_bytes()
+    a.file(made[1]).unlink()
+    a.log.refresh()
+    run(a.log, live, database)
+    identity = a.log.identity
+    a.log.close()
+    (a.path / "index" / "absent.json").write_bytes(damage)
+    if back == "later":
+        run(a.reopen(), live, database)
+        a.log.close()
+    a.file(made[1]).write_bytes(away)
+    run(a.reopen(), live, database)
+    assert rows(database) == ["e0", "e2", "e3", "e1"]
+    renewed = a.log.identity
+    assert renewed != identity
+    assert a.reopen().identity == renewed, "the damage is repaired, and costs one identity only"
+    assert run(a.log, live, database).applied == 0
+
+
 def test_a_child_that_arrives_before_its_parent_and_then_a_lost_numbering_repeat_nothing(replica, database):
     a, b = replica("A"), replica("B")
     made = [b.append(f"e{n}").transaction_id for n in range(5)]
@@ -346,6 +386,142 @@ def test_a_runner_that_another_machine_has_overtaken_takes_its_batch_back(replic
     a.pull(b)
     run(a.log, live, database)
     assert sorted(rows(database)) == ["four", "one", "three", "two"]
+
+
+TWO_AT_ONCE = """
+    import sys
+    from sqlalchemy import text
+    from floodmark.errors import Retryable
+    from floodmark.eventlog import EventLog, Runner, SqliteTarget, SqlTarget, projection
+
+    path, place = sys.argv[1:]
+    target = SqlTarget(place) if "://" in place else SqliteTarget(place)
+
+    @projection("shared")
+    def follow(event, connection):
+        if "://" in place:
+            connection.execute(text("INSERT INTO seen VALUES (:text)"), {"text": event.data["text"]})
+        else:
+            connection.execute("INSERT INTO seen VALUES (?)", [event.data["text"]])
+
+    with EventLog.open(path, sync=False) as log:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        taken_back = 0
+        while True:
+            try:
+                Runner(log, follow, target, batch_events=1).run()
+                break
+            except Retryable:
+                taken_back += 1
+        print(taken_back)
+"""
+SQL_TARGETS = ["sqlite3", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+
+
+@pytest.fixture
+def sql_place(request, tmp_path):
+    """Where a projection's rows go: a file for the standard library, or a URL for SQLAlchemy; with the table `seen`."""
+    kind = request.param
+    if kind == "postgresql":
+        place = request.getfixturevalue("postgres_server").create_schema().replace("://", "+psycopg://")
+    else:
+        place = f"sqlite:///{tmp_path / 'p.db'}" if kind == "sqlite" else str(tmp_path / "p.db")
+    engine = create_engine(place if "://" in place else f"sqlite:///{place}")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE seen (text TEXT)"))
+    yield place, engine
+    engine.dispose()
+
+
+def seen_in(engine):
+    with engine.connect() as connection:
+        return [row[0] for row in connection.execute(text("SELECT text FROM seen"))]
+
+
+@pytest.mark.parametrize("sql_place", SQL_TARGETS, indirect=True)
+def test_two_runners_at_once_on_two_clones_apply_each_event_once(replica, sql_place):
+    """E13: neither has the other's lock, since each has a log of its own; only the database stands between them."""
+    place, engine = sql_place
+    a, b = replica("A"), replica("B")
+    texts = [a.append(f"e{n:02}") and f"e{n:02}" for n in range(40)]
+    b.pull(a)
+    a.log.close()
+    b.log.close()
+    command = [sys.executable, "-c", textwrap.dedent(TWO_AT_ONCE)]
+    runners = [
+        subprocess.Popen([*command, str(one.path), place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for one in (a, b)
+    ]
+    try:
+        for runner in runners:
+            assert runner.stdout.readline() == "ready\n"
+        for runner in runners:
+            runner.stdin.write("go\n")
+            runner.stdin.flush()
+        for runner in runners:
+            runner.communicate(timeout=60)
+    finally:
+        for runner in runners:
+            runner.kill()
+    assert [runner.returncode for runner in runners] == [0, 0]
+    assert sorted(seen_in(engine)) == texts
+
+
+@pytest.mark.parametrize("sql_place", SQL_TARGETS[2:], indirect=True)
+def test_of_two_runners_that_begin_with_nothing_one_takes_its_batch_back(replica, sql_place):
+    """E13, in the order that a race would have it: both have read that there is no checkpoint before either writes one.
+
+    Only on a server: SQLite lets the second begin when the first has ended.
+    """
+    place, engine = sql_place
+    a, b = replica("A"), replica("B")
+    a.append("one", "two")
+    b.pull(a)
+
+    def apply(event, connection):
+        connection.execute(text("INSERT INTO seen VALUES (:text)"), {"text": event.data["text"]})
+
+    # The tables first: who makes them keeps the other waiting until it has committed, and here that is one thread.
+    SqlTarget(place).begin().commit()
+
+    def apply_beside(event, connection):
+        if event.data["text"] == "one":
+            Runner(b.log, projection("shared")(apply), SqlTarget(place)).run()
+        apply(event, connection)
+
+    with pytest.raises(Retryable, match="meanwhile"):
+        Runner(a.log, projection("shared")(apply_beside), SqlTarget(place)).run()
+    assert seen_in(engine) == ["one", "two"]
+    assert Runner(a.log, projection("shared")(apply), SqlTarget(place)).run().applied == 0
+
+
+@pytest.mark.parametrize("sql_place", SQL_TARGETS[1:], indirect=True)
+def test_any_database_takes_effects_checkpoints_and_quarantine_in_one_transaction(replica, sql_place):
+    """E12, on a server as on a file: a batch that fails leaves nothing, an event that is refused costs only itself."""
+    place, engine = sql_place
+    a = replica()
+    a.append("one", "bad", "three")
+    refuse = {"bad"}
+
+    @projection("p", on_poison="quarantine")
+    def follow(event, connection):
+        connection.execute(text("INSERT INTO seen VALUES (:text)"), {"text": event.data["text"]})
+        if event.data["text"] in refuse:
+            raise ValueError("no amount")
+
+    faults.arm("eventlog.applied", crash)
+    with pytest.raises(Crash):
+        Runner(a.log, follow, SqlTarget(place)).run()
+    faults.disarm_all()
+    assert seen_in(engine) == []
+    report = Runner(a.log, follow, SqlTarget(place)).run()
+    assert (report.applied, report.quarantined, seen_in(engine)) == (2, 1, ["one", "three"])
+    refuse.clear()
+    assert Runner(a.log, follow, SqlTarget(place)).retry_quarantined().applied == 1
+    assert seen_in(engine) == ["one", "three", "bad"]
+    a.append("four")
+    assert Runner(a.log, follow, SqlTarget(place)).run().applied == 1
 
 
 def test_catching_up_reports_its_progress(replica, database):

@@ -94,17 +94,24 @@ class IngestionLog:
         self._size = len(clean)
         self._torn = False
         self._stamp = _stamp(self._name)
-        self.absent = self._load_absent()
-        self._settle_identity(clean, existed=existed, lost=lost)
+        absent = self._load_absent()
+        self._settle_identity(clean, existed=existed, lost=lost or absent is None)
+        self.absent = absent or set()
+        if absent is None and not self._read_only:
+            # After the new identity: until that is durable, the damage must still be there to be seen.
+            durable_write(self._absent_path, b"[]")
 
-    def _load_absent(self) -> set[str]:
+    def _load_absent(self) -> set[str] | None:
+        """None if it cannot be read: an event that was passed over may be back already, and nothing tells which (E8).
+
+        The numbering then gets a new identity, so that readers go by what they have applied.
+        """
         try:
             return set(msgspec.json.decode(self._absent_path.read_bytes(), type=list[str]))
         except FileNotFoundError:
             return set()
         except (OSError, msgspec.DecodeError):
-            # Unknown absences: every number whose event is gone now is treated as absent again.
-            return set()
+            return None
 
     def _settle_identity(self, content: bytes, *, existed: bool, lost: bool) -> None:
         known = self._load_identity()

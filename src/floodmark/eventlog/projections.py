@@ -24,7 +24,6 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Literal, Protocol
 
 from floodmark import faults
@@ -242,11 +241,16 @@ class Runner:
         name, log = self._projection.name, self._log
         matches = self._projection.wanted.matcher()
         stopped: ProjectionStopped | None = None
-        applied = refused = self._moved = 0
+        applied = refused = offered = self._moved = 0
         with self._session() as session:
             text = session.load(name)
             course, anew = self._resume(session, text)
-            for place in islice(course.pending(), self._batch_events):
+            for place in course.pending():
+                # What is passed over does not count: two clones that take turns on one target each read the log
+                # from its beginning, and would only pass over, for ever, if a batch could end in the midst of that.
+                if place is not None and offered == self._batch_events:
+                    break
+                offered += place is not None
                 if place is not None and matches(log.history[place[0]].events[place[1]]):
                     stopped, accepted = self._offer(session, log.event_at(*place))
                     if stopped is not None:

@@ -55,10 +55,7 @@ class _SqlSession(ABC):
         else:
             changed = self._execute(_UPDATE, name=name, text=text, expected=expected).rowcount
         if changed != 1:
-            raise Retryable(
-                f"Another process has advanced projection {name!r} meanwhile; this batch was taken back.",
-                hint="Run it again: it goes on from where the other one is.",
-            )
+            raise _overtaken(name)
 
     def quarantine(self, name: str, event: QuarantinedEvent) -> None:
         entry = msgspec.json.encode(event).decode()
@@ -70,6 +67,13 @@ class _SqlSession(ABC):
 
     def release(self, name: str, event_id: str) -> None:
         self._execute(_RELEASE, name=name, event_id=event_id)
+
+
+def _overtaken(name: str) -> Retryable:
+    return Retryable(
+        f"Another process has advanced projection {name!r} meanwhile; this batch was taken back.",
+        hint="Run it again: it goes on from where the other one is.",
+    )
 
 
 class _SqliteSession(_SqlSession):
@@ -117,12 +121,31 @@ class SqliteTarget:
 class _AlchemySession(_SqlSession):
     def __init__(self, engine: Engine) -> None:
         from sqlalchemy import text
+        from sqlalchemy.exc import IntegrityError, ProgrammingError
 
         self._text = text
         self.connection: Connection = engine.connect()
+        try:
+            self._begin()
+        except (IntegrityError, ProgrammingError):
+            # Of two that make a table at once, PostgreSQL refuses the second, `IF NOT EXISTS` or not; when it says
+            # so the first has committed, and the table is there.
+            self._transaction.rollback()
+            self._begin()
+
+    def _begin(self) -> None:
         self._transaction = self.connection.begin()
         for statement in _TABLES:
             self._execute(statement)
+
+    def save(self, name: str, text: str, *, expected: str | None) -> None:
+        from sqlalchemy.exc import IntegrityError
+
+        try:
+            super().save(name, text, expected=expected)
+        except IntegrityError as error:
+            # Both began with no checkpoint, and the other one's is there now.
+            raise _overtaken(name) from error
 
     def _execute(self, statement: str, **values: Any) -> Any:
         return self.connection.execute(self._text(statement), values)
