@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from delivery.parcels import CHANNEL, Sender, numbered, reply_to
-from delivery.servers import Answer, KeyOnlyServer, Reaction, ScriptedServer, Silent, Stored, always, in_turn
+from delivery.servers import Answer, KeyOnlyServer, Reaction, Request, ScriptedServer, Silent, Stored, always, in_turn
 from floodmark.delivery.destination import Busy, Refused
 from floodmark.delivery.sinks import exchange
 from floodmark.errors import FloodmarkError, Permanent, Retryable
@@ -62,16 +62,30 @@ def test_a_server_that_hangs_is_given_up_in_time(sender: Sender, server: KeyOnly
     assert time.monotonic() - began < 5
 
 
-def test_a_server_that_hangs_holds_no_other_sink_up(sender: Sender, server: KeyOnlyServer) -> None:
-    with ScriptedServer() as hanging:
-        hanging.script = always(Silent.hangs)
-        slow = sender.sink(hanging.url, timeout_seconds=30)
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(slow.deliver, numbered(3))
-            sender.sink(server.url).deliver(numbered(3))
-            assert not waiting.done()
-            slow.close()  # which ends the wait: a stop is not held up either
-            assert isinstance(waiting.exception(10), Busy)
+def test_a_server_that_hangs_holds_no_other_sink_up_and_no_stop(sender: Sender, server: KeyOnlyServer) -> None:
+    arrived = threading.Event()
+
+    def hang(_: Request) -> Reaction:
+        arrived.set()
+        return Silent.hangs
+
+    with ScriptedServer() as hanging, ThreadPoolExecutor(1) as pool:
+        hanging.script = hang
+        slow = sender.sink(hanging.url, timeout_seconds=60)
+        waiting = pool.submit(slow.deliver, numbered(3))
+        assert arrived.wait(30)
+        sender.sink(server.url).deliver(numbered(3))
+        assert not waiting.done()
+        slow.close()
+        assert isinstance(waiting.exception(30), Busy)
+
+
+def test_a_closed_sink_sends_nothing_more(sender: Sender, server: KeyOnlyServer) -> None:
+    sink = sender.sink(server.url)
+    sink.close()
+    with pytest.raises(Busy, match="closed"):
+        sink.deliver(numbered(3))
+    assert server.requests == []
 
 
 def test_a_server_that_answers_a_byte_at_a_time_is_given_up_as_a_whole(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -281,3 +283,13 @@ def test_an_intent_keeps_where_it_goes_and_how_it_is_cut_but_no_credential() -> 
     """D1"""
     assert set(KIND.pinned) == {"url", "origin", "chunk_rows", "chunk_bytes"}
     assert set(KIND.pinned) <= {*KIND.defaults, *KIND.required}
+
+
+def test_every_setting_stands_in_the_reference_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    section = page.partition("### `forward`")[2].partition("\n#")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.MULTILINE))
+    assert set(rows) == {*KIND.defaults, *KIND.required}
+    assert {key: rows[key] for key, value in KIND.defaults.items() if value is not None} == {
+        key: f"`{value}`" for key, value in KIND.defaults.items() if value is not None
+    }

@@ -38,6 +38,7 @@ class Exchange:
         self._connections_max = connections_max
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
+        self._closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def send(
@@ -76,9 +77,9 @@ class Exchange:
             raise Busy(f"{place} broke the exchange off: {reason_of(error)}.") from error
 
     def close(self) -> None:
-        """Let go of the connections; what another thread has under way on them ends in `Busy`."""
+        """Let go of the connections, for good; what another thread has under way ends in `Busy`."""
         with self._lock:
-            client, self._client = self._client, None
+            client, self._client, self._closed = self._client, None, True
         self._break_off()
         if client is not None:
             client.close()
@@ -87,6 +88,8 @@ class Exchange:
         import httpx
 
         with self._lock:
+            if self._closed:
+                raise Busy("The sink was closed before its request left.")
             if self._client is None:
                 self._client = httpx.Client(
                     timeout=httpx.Timeout(self._timeout_seconds, connect=self._connect_timeout_seconds),
@@ -123,6 +126,8 @@ class Exchange:
             found = info["return_value"].get_extra_info("socket")
             if found is not None:
                 self._sockets.add(found)
+            if self._closed:  # while this connection was being made
+                self._break_off()
 
 
 def _read(response: httpx.Response, bytes_max: int) -> bytes:
