@@ -116,6 +116,26 @@ class DivergedHistory(Permanent):
     """Two histories carry the same sequence numbers with different rows."""
 
 
+class LedgerAhead(Permanent):
+    """The hub's ledger ends inside the chunk: part of its rows may be there already."""
+
+
+class Loop(Permanent):
+    """The rows have passed through this store before: taking them again would send them round for ever."""
+
+
+class KeyReused(Permanent):
+    """An idempotency key that was used before, for other rows."""
+
+
+class UnknownToken(Permanent):
+    """No token of that name in this store."""
+
+
+class TokenExists(Permanent):
+    """A token of that name exists already, in use or revoked."""
+
+
 class MalformedChunk(Permanent):
     """A chunk of rows that is torn, or not what its header says."""
 

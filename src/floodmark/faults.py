@@ -37,6 +37,8 @@ POINTS: dict[str, str] = {
     "delivery.given_up": "a refused row is in quarantine and its chunk settled, the next has not left",
     "delivery.replayed": "a row that had been given up is at its destination, still held here",
     "delivery.acknowledged": "a chunk is acknowledged, the next has not left",
+    "hub.stored": "a request's rows and its ledger row or receipt are written, not yet committed",
+    "hub.accepted": "a request's rows are committed, not yet answered",
     "flush.released": "a void block's segments are free again",
     "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
     "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",

@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("sql", "Run a SQL query over the datasets."),
     "sink": ("sink", "Add destinations and list them."),
     "export": ("export", "Deliver what is new to the sinks."),
+    "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
+    "token": ("token", "Decide who may send rows to this store's hub."),
     "status": ("status", "Show what the store holds and what waits."),
     "quarantine": ("quarantine", "Look at rows that did not fit, and decide about them."),
     "log": ("log", "Work with an event log."),

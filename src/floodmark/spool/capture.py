@@ -35,6 +35,7 @@ from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from sqlalchemy import Connection
 
 LINE_BYTES_MAX = 32 << 20
 """A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
@@ -76,10 +77,9 @@ class Capture:
 
     def capture(self, dataset: str, rows: Any) -> Receipt:
         """Store a list of dicts or an Arrow table; durable on return."""
-        if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
-            self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
+        self._forget_after_fork()
         declared = self._dataset(dataset)
-        self._check_room(dataset)
+        self.check_room(dataset)
         if hasattr(rows, "column_names") or hasattr(rows, "schema"):
             return self._capture_table(declared, rows)
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
@@ -94,8 +94,27 @@ class Capture:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(dataset, held)
             self._writer(dataset).append(line)
-        self._count(dataset, len(line))
+        self.count(dataset, len(line))
         return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+
+    def capture_once(self, dataset: str, rows: Any, *, also: Callable[[Connection, Receipt], bool]) -> Receipt | None:
+        """Store a list of dicts if `also`, which runs in the transaction that registers them, agrees; else nothing."""
+        self._forget_after_fork()
+        declared = self._dataset(dataset)
+        self.check_room(dataset)
+        with self._parsing:
+            grown, fitted, held, line = self._parsed(declared, rows)
+        receipt = Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+        if not rows:
+            return receipt if self.database.transact(lambda connection: also(connection, receipt)) else None
+        if not self.segments.add(grown, fitted.table, held=held, also=lambda connection: also(connection, receipt)):
+            return None
+        self.count(dataset, len(line))
+        return receipt
+
+    def _forget_after_fork(self) -> None:
+        if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
+            self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
 
     def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, list[Held], bytes]:
         """The dataset as it is grown by the rows, the rows that fit, those that do not, and the line to store."""
@@ -137,7 +156,7 @@ class Capture:
             return Receipt(rows=0)
         held = self._held(declared.name, fitted, lambda row: _row_of(table, row))
         self.segments.add(grown, fitted.table, held=held)
-        self._count(declared.name, table.nbytes)
+        self.count(declared.name, table.nbytes)
         return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
 
     def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit], *, rows: int) -> tuple[Dataset, Fit]:
@@ -177,7 +196,8 @@ class Capture:
 
     # ── back-pressure ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_room(self, dataset: str) -> None:
+    def check_room(self, dataset: str) -> None:
+        """`SpoolFull` if the dataset's backlog is at its limit."""
         look = self._looks.get(dataset)
         now = self.clock.monotonic_seconds()
         full = look is not None and look.bytes >= self.backlog_bytes_max
@@ -195,7 +215,8 @@ class Capture:
         offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
         return sealed + landing_bytes(self.root / "spool" / dataset / "landing", sealed=offsets)
 
-    def _count(self, dataset: str, size: int) -> None:
+    def count(self, dataset: str, size: int) -> None:
+        """Add what was just stored to the backlog, until it is looked at again."""
         look = self._looks.get(dataset)
         if look is not None:
             look.bytes += size

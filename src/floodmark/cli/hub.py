@@ -1,0 +1,111 @@
+"""`floodmark hub`"""
+
+from __future__ import annotations
+
+import click
+
+from floodmark.cli.options import store_path
+from floodmark.cli.output import note
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0 takes one that is free."
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that serve, on one store."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests a worker stores at once."
+)
+@click.option(
+    "--requests-max",
+    type=click.IntRange(1, 100_000),
+    default=64,
+    show_default=True,
+    help="Requests a worker holds in memory; more are answered 429.",
+)
+@click.option(
+    "--body-bytes-max",
+    type=click.IntRange(1024),
+    default=16 << 20,
+    show_default=True,
+    help="The largest body as it is sent.",
+)
+@click.option(
+    "--content-bytes-max",
+    type=click.IntRange(1024),
+    default=64 << 20,
+    show_default=True,
+    help="The largest body once it is decompressed.",
+)
+@click.option(
+    "--header-bytes-max",
+    type=click.IntRange(8192),
+    default=384 << 10,
+    show_default=True,
+    help="All headers of a request.",
+)
+@click.option(
+    "--request-seconds-max",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="How long a client may take to send a request.",
+)
+@click.option(
+    "--key-days",
+    type=click.IntRange(1),
+    default=7,
+    show_default=True,
+    help="How long the idempotency key of a capture is remembered.",
+)
+def hub(
+    host: str,
+    port: int,
+    workers: int,
+    threads: int,
+    requests_max: int,
+    body_bytes_max: int,
+    content_bytes_max: int,
+    header_bytes_max: int,
+    request_seconds_max: float,
+    key_days: int,
+) -> None:
+    """Take rows over HTTP, from other stores and from any client.
+
+    Stores with a forward sink send their chunks here, and each row is stored exactly once, whatever crashes in between.
+    Other clients post JSON. What is answered with success is durable; `floodmark flush` commits it. The hub itself
+    never starts Spark.
+
+    Without tokens it listens on this machine only. Make one with `floodmark token add`; from then on every request that
+    brings rows needs one. SIGTERM or Ctrl-C stops it after the requests at hand.
+
+    \b
+    Examples:
+      floodmark hub
+      floodmark hub --host 0.0.0.0 --port 8080 --workers 4
+      curl -d '[{"id": 1}]' -H 'Content-Type: application/json' http://127.0.0.1:8080/v1/datasets/orders/capture
+    """
+    from floodmark.hub.serve import serve
+    from floodmark.hub.settings import HubSettings
+
+    settings = HubSettings(
+        body_bytes_max=body_bytes_max,
+        content_bytes_max=content_bytes_max,
+        header_bytes_max=header_bytes_max,
+        request_seconds_max=request_seconds_max,
+        threads=threads,
+        requests_max=requests_max,
+        key_days=key_days,
+    )
+    serve(
+        store_path(),
+        host=host,
+        port=port,
+        workers=workers,
+        settings=settings,
+        listening=lambda address: note(f"Hub on {address}, {workers} workers. SIGTERM or Ctrl-C stops it."),
+    )
+    note("Hub stopped.")

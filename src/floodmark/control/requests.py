@@ -1,0 +1,54 @@
+"""Captures over HTTP that carried a key: the same key again gets the same receipt, and stores nothing.
+
+The row is written in the transaction that registers the rows (H1, for one request instead of a channel).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, select
+
+from floodmark.control.schema import requests
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was answered: what it brought, and what it was told."""
+
+    dataset: str
+    key: str
+    digest: str
+    rows: int
+    quarantined: int
+
+
+def find(connection: Connection, *, dataset: str, key: str) -> Request | None:
+    row = connection.execute(select(requests).where(requests.c.dataset == dataset, requests.c.key == key)).one_or_none()
+    if row is None:
+        return None
+    receipt = json.loads(row.receipt)
+    return Request(row.dataset, row.key, row.digest, receipt["rows"], receipt["quarantined"])
+
+
+def record(connection: Connection, request: Request, *, now: datetime) -> bool:
+    """Remember a request; false if the key is taken."""
+    if find(connection, dataset=request.dataset, key=request.key) is not None:
+        return False
+    connection.execute(
+        requests.insert().values(
+            dataset=request.dataset,
+            key=request.key,
+            digest=request.digest,
+            receipt=json.dumps({"rows": request.rows, "quarantined": request.quarantined}),
+            created_at=now.isoformat(),
+        )
+    )
+    return True
+
+
+def forget(connection: Connection, *, before: datetime) -> int:
+    """Drop what is older: nobody retries a request for ever. Times are texts in UTC, which sort like times."""
+    return connection.execute(delete(requests).where(requests.c.created_at < before.isoformat())).rowcount

@@ -1,0 +1,108 @@
+"""Who may send to the hub.
+
+A token is shown once, when it is made, and kept as its SHA-256: whoever reads the control database or a backup of it
+cannot send. A revoked token's row stays, so that a hub does not become open to all when its last token is revoked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, select, update
+
+from floodmark.control.schema import tokens
+from floodmark.errors import TokenExists, UnknownToken
+
+PREFIX = "fmk_"
+"""So that a token that leaks into a file is found by those who look for secrets there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a token allows; never the token itself."""
+
+    name: str
+    origins: tuple[str, ...] | None
+    """The stores whose rows it may send; None: of any."""
+    datasets: tuple[str, ...] | None
+    created_at: str
+    revoked_at: str | None = None
+
+    def allows_origin(self, origin: str) -> bool:
+        return self.origins is None or origin in self.origins
+
+    def allows_dataset(self, dataset: str) -> bool:
+        return self.datasets is None or dataset in self.datasets
+
+
+def new_secret() -> str:
+    """A token's text: 256 bits that nobody can guess."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_of(secret: str) -> str:
+    """What is kept of a token. It is random and long, so that a plain hash cannot be searched backwards."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def add(
+    connection: Connection,
+    name: str,
+    *,
+    secret: str,
+    origins: tuple[str, ...] | None,
+    datasets: tuple[str, ...] | None,
+    now: datetime,
+) -> None:
+    if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).one_or_none() is not None:
+        raise TokenExists(
+            f"There is a token {name!r} already, in use or revoked.",
+            hint="Choose another name: a revoked one keeps its name, so that old logs stay true.",
+        )
+    connection.execute(
+        tokens.insert().values(
+            name=name,
+            hash=hash_of(secret),
+            origins=None if origins is None else json.dumps(origins),
+            datasets=None if datasets is None else json.dumps(datasets),
+            created_at=now.isoformat(),
+        )
+    )
+
+
+def revoke(connection: Connection, name: str, *, now: datetime) -> None:
+    """From now on the token is refused. Revoking it again changes nothing."""
+    if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).one_or_none() is None:
+        raise UnknownToken(f"There is no token {name!r}.", hint="See `floodmark token list`.")
+    connection.execute(
+        update(tokens).where(tokens.c.name == name, tokens.c.revoked_at.is_(None)).values(revoked_at=now.isoformat())
+    )
+
+
+def everyone(connection: Connection) -> list[Token]:
+    return [_token(row) for row in connection.execute(select(tokens).order_by(tokens.c.name))]
+
+
+def any_exist(connection: Connection) -> bool:
+    """Whether requests need a token: also when all are revoked."""
+    return connection.execute(select(tokens.c.name).limit(1)).one_or_none() is not None
+
+
+def find(connection: Connection, *, hash: str) -> Token | None:
+    """The token with that hash, if it is in force."""
+    row = connection.execute(select(tokens).where(tokens.c.hash == hash, tokens.c.revoked_at.is_(None))).one_or_none()
+    return None if row is None else _token(row)
+
+
+def _token(row: Row) -> Token:  # type: ignore[type-arg]
+    return Token(
+        name=row.name,
+        origins=None if row.origins is None else tuple(json.loads(row.origins)),
+        datasets=None if row.datasets is None else tuple(json.loads(row.datasets)),
+        created_at=row.created_at,
+        revoked_at=row.revoked_at,
+    )

@@ -1,0 +1,90 @@
+"""Who may do what: a request's token, and what it is bound to.
+
+A store without tokens is open, and then its hub listens on loopback only. As soon as there is one, every request under
+`/v1` needs one; so it stays when the last token is revoked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from floodmark.control import tokens
+from floodmark.control.tokens import Token
+from floodmark.hub.intake import Intake
+
+REMEMBERED_SECONDS = 1.0
+"""So long a revoked token may still be taken: the control database is not asked at every request."""
+REMEMBERED_MAX = 4096
+SECRET_CHARACTERS_MAX = 512
+
+ANYBODY = Token(name="", origins=None, datasets=None, created_at="")
+"""What is allowed where no token is needed."""
+
+
+class Unauthorised(Exception):
+    """No token, or none that is known. What was sent is not repeated, not even in part."""
+
+
+class Forbidden(Exception):
+    """The token is good, and not for this."""
+
+
+@dataclass(slots=True)
+class Access:
+    """One worker's knowledge of tokens. Threads share it."""
+
+    intake: Intake
+    _looks: OrderedDict[str, tuple[float, Token | None]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def token(self, authorization: str | None) -> Token:
+        """The token of a request, by its `Authorization` header; `Unauthorised` if it may not come in."""
+        hashed = _hash(authorization)
+        token = self._remembered(hashed)
+        if token is None:
+            raise Unauthorised
+        return token
+
+    def _remembered(self, hashed: str) -> Token | None:
+        now = self.intake.clock.monotonic_seconds()
+        with self._lock:
+            look = self._looks.get(hashed)
+        if look is not None and 0 <= now - look[0] < REMEMBERED_SECONDS:
+            return look[1]
+        token = self.intake.database.read(lambda c: _look(c, hashed))
+        with self._lock:
+            self._looks[hashed] = (now, token)
+            self._looks.move_to_end(hashed)
+            while len(self._looks) > REMEMBERED_MAX:
+                self._looks.popitem(last=False)
+        return token
+
+
+def check_dataset(token: Token, dataset: str) -> None:
+    if not token.allows_dataset(dataset):
+        raise Forbidden(f"This token is not for the dataset {dataset!r}.")
+
+
+def check_origin(token: Token, origin: str) -> None:
+    if not token.allows_origin(origin):
+        raise Forbidden("This token is not for rows of that store.")
+
+
+def _look(connection: Connection, hashed: str) -> Token | None:
+    found = tokens.find(connection, hash=hashed) if hashed else None
+    if found is None and not tokens.any_exist(connection):
+        return ANYBODY
+    return found
+
+
+def _hash(authorization: str | None) -> str:
+    """The hash of what was sent; nothing for what cannot be a token."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not 0 < len(secret) <= SECRET_CHARACTERS_MAX:
+        return ""
+    return tokens.hash_of(secret)

@@ -1,0 +1,313 @@
+"""The hub's HTTP side: routes, limits, answers. What it does with rows stands in `chunks` and `captures`.
+
+The event loop reads requests and writes answers; everything that touches the disk or parses runs in a small pool of
+threads, so that a health check is answered while a chunk is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from floodmark import __version__, wire
+from floodmark.control import datasets, ledger, requests
+from floodmark.control.tokens import Token
+from floodmark.errors import FloodmarkError, SpoolFull
+from floodmark.hub import access, bodies
+from floodmark.hub.access import Access
+from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, Captures
+from floodmark.hub.chunks import Chunks
+from floodmark.hub.decision import state_of
+from floodmark.hub.intake import Intake
+from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
+from floodmark.hub.metrics import Metrics
+from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
+from floodmark.hub.settings import HubSettings
+from floodmark.store import Store
+
+T = TypeVar("T")
+Work = Callable[[Request], Awaitable[Response]]
+
+WATCH_SECONDS = 1.0
+FORGET_SECONDS = 3600.0
+
+log = logging.getLogger("floodmark.hub")
+
+
+@dataclass(slots=True)
+class Hub:
+    """One worker: an open store and the threads that work on it."""
+
+    intake: Intake
+    settings: HubSettings = field(default_factory=HubSettings)
+    access: Access = field(init=False)
+    chunks: Chunks = field(init=False)
+    captures: Captures = field(init=False)
+    metrics: Metrics = field(init=False)
+    busy: int = 0
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.access = Access(self.intake)
+        self.chunks = Chunks(self.intake, self.settings.content_bytes_max)
+        self.captures = Captures(self.intake, self.settings.content_bytes_max)
+        self.metrics = Metrics(self.intake)
+        self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    async def run(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Do something that waits or computes, off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*arguments, **options))
+
+    # ── rows in ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def take_chunk(self, request: Request) -> Response:
+        dataset = request.path_params["dataset"]
+        token = await self.token(request)
+        access.check_dataset(token, dataset)
+        bodies.content_type(request, frozenset({wire.CONTENT_TYPE}))
+        encoding = bodies.content_encoding(request)
+        text = bodies.one_header(request, wire.HEADER)
+        if text is None:
+            raise bodies.bad_request(f"The header {wire.HEADER} is missing.")
+        header = wire.ChunkHeader.parse(text)
+        access.check_origin(token, header.origin)
+        body = await self._body(request)
+        accepted = await self.run(self.chunks.accept, dataset, header, body, encoding)
+        self.metrics.rows.labels("chunks", dataset).inc(accepted.stored)
+        return answer({"stored": accepted.stored, "ledger": accepted.state.content()})
+
+    async def take_capture(self, request: Request) -> Response:
+        dataset = request.path_params["dataset"]
+        token = await self.token(request)
+        access.check_dataset(token, dataset)
+        media = bodies.content_type(request, JSON_LINES | {JSON_ARRAY})
+        encoding = bodies.content_encoding(request)
+        key = bodies.one_header(request, wire.KEY_HEADER)
+        if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
+            raise bodies.bad_request(f"{wire.KEY_HEADER} is a printable text of 1 to {KEY_CHARACTERS_MAX} characters.")
+        body = await self._body(request)
+        receipt = await self.run(self.captures.accept, dataset, body, encoding=encoding, media=media, key=key)
+        self.metrics.rows.labels("capture", dataset).inc(receipt.rows)
+        return answer({"rows": receipt.rows, "quarantined": receipt.quarantined})
+
+    async def _body(self, request: Request) -> bytes:
+        settings = self.settings
+        body = await bodies.read_body(
+            request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
+        )
+        self.metrics.bytes.labels(request.scope["floodmark.route"]).inc(len(body))
+        return body
+
+    async def token(self, request: Request) -> Token:
+        return await self.run(self.access.token, bodies.one_header(request, "authorization"))
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def show_ledger(self, request: Request) -> Response:
+        origin = request.path_params["origin"]
+        token = await self.token(request)
+        access.check_origin(token, origin)
+        entries = await self.run(self.intake.database.read, lambda c: ledger.of_origin(c, origin))
+        channels = [
+            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
+            for entry in entries
+            if token.allows_dataset(entry.dataset)
+        ]
+        return answer({"origin": origin, "channels": channels})
+
+    async def show_health(self, _request: Request) -> Response:
+        return answer({"status": "alive"})
+
+    async def show_readiness(self, _request: Request) -> Response:
+        full = await self.run(self._full_spools)
+        if full:
+            raise SpoolFull(f"The spool of {full:,} {'dataset' if full == 1 else 'datasets'} is full.")
+        return answer({"status": "ready"})
+
+    def _full_spools(self) -> int:
+        full = 0
+        for dataset in self.intake.database.read(datasets.everyone):
+            try:
+                self.intake.capture.check_room(dataset.name)
+            except SpoolFull:
+                full += 1
+        return full
+
+    async def show_metrics(self, _request: Request) -> Response:
+        return Response(await self.run(self.metrics.text), media_type=METRICS_TYPE)
+
+    async def show_page(self, _request: Request) -> Response:
+        return Response(PAGE, media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
+
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def forget_old_keys(self) -> int:
+        cutoff = self.intake.clock.now() - timedelta(days=self.settings.key_days)
+        return self.intake.database.transact(lambda c: requests.forget(c, before=cutoff))
+
+
+def answer(content: Any, *, status: int = 200, media: str = "application/json", headers: Any = None) -> Response:
+    return Response(orjson.dumps(content) + b"\n", status_code=status, media_type=media, headers=headers)
+
+
+def tell(problem: Problem) -> Response:
+    return answer(problem.content(), status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
+
+
+# ── the application ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -> Starlette:
+    """The ASGI application of one worker."""
+
+    def route(path: str, name: str, method: str, work: Work) -> Route:
+        return Route(path, _guarded(hub, name, work), methods=[method])
+
+    return Starlette(
+        routes=[
+            route("/v1/datasets/{dataset}/chunks", "chunks", "POST", hub.take_chunk),
+            route("/v1/datasets/{dataset}/capture", "capture", "POST", hub.take_capture),
+            route("/v1/ledger/{origin:path}", "ledger", "GET", hub.show_ledger),
+            route("/healthz", "healthz", "GET", hub.show_health),
+            route("/readyz", "readyz", "GET", hub.show_readiness),
+            route("/metrics", "metrics", "GET", hub.show_metrics),
+            route("/", "page", "GET", hub.show_page),
+        ],
+        exception_handlers={HTTPException: _not_found},  # type: ignore[dict-item]
+        lifespan=lifespan,
+    )
+
+
+def _guarded(hub: Hub, route: str, work: Work) -> Work:
+    """Whatever happens ends as an answer; no error leaves with its traceback, and none is passed over."""
+
+    async def endpoint(request: Request) -> Response:
+        request.scope["floodmark.route"] = route
+        started = time.monotonic()
+        hub.busy += 1
+        try:
+            if hub.busy > hub.settings.requests_max and request.method == "POST":
+                raise Refusal(_crowded())
+            response = await work(request)
+        except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
+            problem = problem_of(error)
+            _note(route, problem, error)
+            response = tell(problem)
+        finally:
+            hub.busy -= 1
+        hub.metrics.requests.labels(route, str(response.status_code)).inc()
+        hub.metrics.seconds.labels(route).observe(time.monotonic() - started)
+        return response
+
+    return endpoint
+
+
+def _crowded() -> Problem:
+    return Problem(
+        "Crowded",
+        429,
+        "The hub has as many requests at hand as it takes. Nothing was stored.",
+        "Send the same request again later.",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+def _note(route: str, problem: Problem, error: Exception) -> None:
+    """One line for the operator: no row, no token, no traceback."""
+    if problem.status < 500:
+        log.info("%s answered %d %s: %s", route, problem.status, problem.name, problem.detail)
+    elif isinstance(error, FloodmarkError):
+        log.warning("%s answered %d %s: %s", route, problem.status, problem.name, error.message)
+    else:
+        log.error("%s answered %d: %s at %s", route, problem.status, type(error).__name__, _place(error))
+
+
+def _place(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119
+
+
+async def _not_found(_request: Request, error: HTTPException) -> Response:
+    words = {404: ("NotFound", "There is nothing at this address."), 405: ("NotAllowed", "Not by this method.")}
+    name, detail = words.get(error.status_code, ("BadRequest", "The request makes no sense."))
+    headers = dict(error.headers) if error.headers else {}
+    return tell(Problem(name, error.status_code, detail, headers=headers))
+
+
+# ── a worker process ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def worker_app(open_store: Callable[[], Store], settings: HubSettings, supervisor: int | None) -> Starlette:
+    """What a worker process serves. The store is opened in that process: connections and locks do not cross a fork."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    log.setLevel(logging.INFO)
+    store = open_store()
+    hub = Hub(Intake.of(store), settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        watch = asyncio.create_task(_watch(hub, supervisor))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            hub.close()
+            store.close()
+
+    return build_app(hub, lifespan=lifespan)
+
+
+async def _watch(hub: Hub, supervisor: int | None) -> None:
+    """End with the supervisor, and forget old keys now and then."""
+    forgotten = -FORGET_SECONDS
+    while True:
+        if supervisor is not None and os.getppid() != supervisor:
+            # Nobody would restart this worker, or stop it: an orphan would keep the port for ever.
+            log.warning("The supervisor of this worker is gone; the worker stops.")
+            signal.raise_signal(signal.SIGTERM)
+            return
+        if time.monotonic() - forgotten >= FORGET_SECONDS:
+            forgotten = time.monotonic()
+            with contextlib.suppress(FloodmarkError):  # tried again in an hour; nothing depends on it
+                await hub.run(hub.forget_old_keys)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Floodmark hub</title>
+<style>
+:root{{color-scheme:light dark}}
+body{{font:1rem/1.5 system-ui;max-width:40rem;margin:3rem auto;padding:0 1rem}}
+</style>
+</head><body>
+<h1>Floodmark hub</h1>
+<p>Version {__version__}. Rows come in at <code>POST /v1/datasets/…/capture</code>, and from other stores at
+<code>POST /v1/datasets/…/chunks</code>.</p>
+<p><a href="/healthz">alive?</a> · <a href="/readyz">ready?</a> · <a href="/metrics">metrics</a></p>
+</body></html>
+""".encode()

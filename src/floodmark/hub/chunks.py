@@ -1,0 +1,162 @@
+"""Accepting a forwarded chunk: a segment and its ledger row, in one transaction.
+
+    decide → decode → fit → write the segment → register it and move the channel (one transaction) → answer
+
+A crash at any instant leaves both or neither, so a sender that never got an answer sends the same chunk again and the
+ledger tells whether it is there (H1). Two workers with chunks of one channel decide on what they read; the guarded move
+lets one of them through, and the other reads again (H2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from floodmark import faults, wire
+from floodmark.control import datasets, ledger
+from floodmark.control.datasets import Dataset
+from floodmark.control.ledger import Entry
+from floodmark.errors import Retryable, SchemaConflict
+from floodmark.hub.decision import AlreadyThere, Take, check_loop, decide, state_of
+from floodmark.hub.intake import Intake
+from floodmark.rows import Fit, fit, reasons_by_row
+from floodmark.schema import Column, parse_type
+from floodmark.wire import ChunkHeader, LedgerState, Lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RACES_MAX = 20
+"""How often a chunk is decided again because another worker moved its channel, or grew its dataset."""
+MISFITS_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of a chunk: the rows stored by this very request, and where the channel ends now."""
+
+    stored: int
+    state: LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The rows of a chunk, fitted to the dataset."""
+
+    dataset: Dataset
+    table: pa.Table
+    sequence: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Chunks:
+    """One worker's way of taking chunks. Threads share it."""
+
+    intake: Intake
+    content_bytes_max: int
+    _known: dict[str, Dataset] = field(default_factory=dict)
+    _parsing: threading.Lock = field(default_factory=threading.Lock)
+
+    def accept(self, dataset: str, header: ChunkHeader, body: bytes, encoding: str) -> Accepted:
+        """Take a chunk, or say why not; when this returns, what it says is durable."""
+        check_loop(header, store_id=self.intake.store_id)
+        declared = self._dataset(dataset)
+        content = None
+        for _ in range(RACES_MAX):
+            seen = self.intake.database.read(
+                lambda c: ledger.find(c, origin=header.origin, dataset=dataset, partition=header.partition)
+            )
+            if content is None and header.replay:  # its number decides, and that stands in the body
+                content = self._content(declared, header, body, encoding)
+            replayed = content.sequence[0] if content is not None and header.replay else None
+            step = decide(header, dataset=dataset, seen=seen, replayed=replayed)
+            if isinstance(step, AlreadyThere):
+                return Accepted(0, state_of(seen))
+            if content is None:
+                self.intake.capture.check_room(dataset)
+                content = self._content(declared, header, body, encoding)
+            if self._take(content, step):
+                faults.reach("hub.accepted")
+                self.intake.capture.count(dataset, len(body))
+                return Accepted(len(content.sequence), state_of(step.entry))
+        raise Retryable(f"Other chunks of the same channel of {dataset!r} came in the way {RACES_MAX} times.")
+
+    def _take(self, content: _Content, step: Take) -> bool:
+        """H1: rows and ledger move together. False if another worker moved the channel first."""
+
+        def move(connection: Connection) -> bool:
+            if not ledger.write(connection, step.entry, seen=step.seen, now=self.intake.clock.now()):
+                return False
+            faults.reach("hub.stored")
+            return True
+
+        if content.sequence:
+            return self.intake.segments.add(content.dataset, content.table, also=move)
+        return self.intake.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _content(self, declared: Dataset, header: ChunkHeader, body: bytes, encoding: str) -> _Content:
+        raw = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
+        # Whole turns: threads that hand the interpreter's lock to each other inside of this are several times slower.
+        with self._parsing:
+            lines = wire.decode_rows(raw, header)
+            grown, table = self._fitted(declared, header, lines)
+        return _Content(grown, table, tuple(lines.sequence))
+
+    def _fitted(self, declared: Dataset, header: ChunkHeader, lines: Lines) -> tuple[Dataset, pa.Table]:
+        """Fit all rows or none, and grow the dataset by what they bring, as capture does."""
+        for attempt in range(RACES_MAX):
+            try:
+                fitted = _fit(declared, header, lines)
+            except SchemaConflict:
+                # The schema that this worker remembers may be narrower than the dataset's by now.
+                if attempt:
+                    raise
+            else:
+                changes = tuple(column for column in fitted.schema if declared.schema.get(column.name) != column)
+                if not changes:
+                    return declared, fitted.table
+                with contextlib.suppress(SchemaConflict):  # another gave the column another type a moment ago
+                    return self._grow(declared, changes), fitted.table
+            declared = self._dataset(declared.name, fresh=True)
+        raise Retryable(f"The schema of {declared.name!r} kept changing.")
+
+    def _grow(self, declared: Dataset, changes: tuple[Column, ...]) -> Dataset:
+        grown = self.intake.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+        self._known[declared.name] = grown
+        return grown
+
+    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
+        """The dataset as this worker last saw it. Schemas only grow, so an old one is narrow, never wrong."""
+        if fresh or name not in self._known:
+            self._known[name] = self.intake.database.read(lambda c: datasets.get(c, name))
+        return self._known[name]
+
+
+def _fit(declared: Dataset, header: ChunkHeader, lines: Lines) -> Fit:
+    known = declared.schema
+    told = [
+        Column(name, parse_type(header.types[name]))
+        for name in lines.columns
+        if name in header.types and name not in known
+    ]
+    fitted = fit(known.merge(told), lines.columns, lines.values, rows=len(lines.sequence))
+    if fitted.misfits:
+        reasons = reasons_by_row(fitted.misfits)
+        first = [f"row {lines.sequence[row]}: {reason}" for row, reason in list(reasons.items())[:MISFITS_SHOWN_MAX]]
+        more = f" (and {len(reasons) - len(first):,} more)" if len(reasons) > len(first) else ""
+        raise SchemaConflict(
+            f"{len(reasons):,} of {len(lines.sequence):,} rows do not fit {declared.name!r}. {'; '.join(first)}{more}.",
+            hint="Nothing was stored. Correct the rows, or the dataset that the hub declares.",
+        )
+    return fitted
+
+
+def _has_moved(connection: Connection, entry: Entry) -> bool:
+    found = ledger.find(connection, origin=entry.origin, dataset=entry.dataset, partition=entry.partition)
+    return found == entry

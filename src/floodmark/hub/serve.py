@@ -1,0 +1,132 @@
+"""The hub as processes: one that listens and supervises, and workers that serve, each with its own open store."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from floodmark.control import tokens
+from floodmark.errors import InvalidSetting, Permanent
+from floodmark.hub.intake import Intake
+from floodmark.hub.settings import HubSettings
+from floodmark.store import Store, open_store
+
+KEEP_ALIVE_SECONDS = 75
+STOP_SECONDS_MAX = 30
+WORKER_PATIENCE_SECONDS = 60
+"""A worker that does not answer its supervisor for so long is taken for dead."""
+SHARED_COUNTERS = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
+
+
+def serve(
+    path: Path,
+    *,
+    host: str,
+    port: int,
+    workers: int,
+    settings: HubSettings,
+    listening: Callable[[str], None],
+) -> None:
+    """Serve the store until SIGTERM or SIGINT; requests at hand are finished first.
+
+    `listening` is told the address before the first request is taken.
+    """
+    with open_store(path) as store:  # what is wrong with it is told here, once, and not by every worker
+        check_exposure(store, host)
+    listener = _listen(host, port)
+    listening(_address(host, listener))
+    # prometheus_client looks at this when it is imported, which is not before the workers start.
+    shared = os.environ[SHARED_COUNTERS] = tempfile.mkdtemp(prefix="floodmark-hub-")
+    try:
+        _run(path, listener, workers=workers, settings=settings)
+    finally:
+        listener.close()
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings) -> None:
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    from floodmark.hub.app import worker_app
+    from floodmark.hub.protocol import BoundedProtocol
+
+    supervisor = os.getpid() if workers > 1 else None
+    config = uvicorn.Config(
+        partial(worker_app, partial(open_store, path), settings, supervisor),
+        factory=True,
+        http=BoundedProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        workers=workers,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=settings.header_bytes_max,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS_MAX,
+        timeout_worker_healthcheck=WORKER_PATIENCE_SECONDS,
+    )
+    if workers > 1:
+        Multiprocess(config, sockets=[listener]).run()
+    else:
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def check_exposure(store: Store, host: str) -> None:
+    """A store without tokens is open to whoever reaches it, so only this machine may."""
+    if is_loopback(host):
+        return
+    found = Intake.of(store).database.read(tokens.everyone)
+    if not any(token.revoked_at is None for token in found):
+        raise Permanent(
+            f"The hub would listen on {host}, and the store has no token: whoever reaches it could send rows.",
+            hint="Make one with `floodmark token add NAME`, or listen on 127.0.0.1 behind a proxy that checks.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise InvalidSetting(
+            f"The hub cannot listen on {host}, port {port}: {error.strerror or error}.",
+            hint="Choose another with --host and --port; port 0 takes any that is free.",
+        ) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}"

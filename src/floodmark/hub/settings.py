@@ -1,0 +1,25 @@
+"""The hub's limits. Each bounds what one request, or all of them together, may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """What a worker allows."""
+
+    body_bytes_max: int = 16 << 20
+    """A body as it is sent, compressed or not."""
+    content_bytes_max: int = 64 << 20
+    """A body once it is decompressed."""
+    header_bytes_max: int = 384 << 10
+    """All headers of a request: a chunk's own holds the numbers that were given up."""
+    request_seconds_max: float = 60.0
+    """How long a client may take to send a request."""
+    threads: int = 4
+    """Requests that a worker works on at the same time."""
+    requests_max: int = 64
+    """Requests that a worker has in memory at the same time; others are told to come again."""
+    key_days: int = 7
+    """How long the key of a capture is remembered."""

@@ -1,0 +1,251 @@
+"""The hub's records, on every control database: the ledger, tokens, and the keys of captures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from floodmark.control import ledger, requests, tokens
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset, insert
+from floodmark.control.ledger import Entry
+from floodmark.control.requests import Request
+from floodmark.errors import Corrupt, TokenExists, UnknownToken
+from floodmark.schema import Schema
+from floodmark.sequence import SEQUENCE_MAX, Tally
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ENTRY = Entry("edge", "events", "all", 10, Tally(7, 2**64 - 1), (3, 5), ("far", "edge"))
+
+
+def write(database: Database, entry: Entry, *, seen: int | None) -> bool:
+    return database.transact(lambda c: ledger.write(c, entry, seen=seen, now=NOW))
+
+
+def find(database: Database) -> Entry | None:
+    return database.read(lambda c: ledger.find(c, origin="edge", dataset="events", partition="all"))
+
+
+# ── the ledger ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_entry_is_found_as_it_was_written(database: Database) -> None:
+    assert find(database) is None
+    assert write(database, ENTRY, seen=None)
+    assert find(database) == ENTRY
+
+
+def test_the_highest_numbers_are_kept_exactly(database: Database) -> None:
+    entry = replace(ENTRY, through=SEQUENCE_MAX, given_up=(SEQUENCE_MAX,), tally=Tally(SEQUENCE_MAX, 2**64 - 1))
+    assert write(database, entry, seen=None)
+    assert find(database) == entry
+
+
+def test_an_entry_moves_only_from_the_version_that_was_seen(database: Database) -> None:
+    """H2."""
+    write(database, ENTRY, seen=None)
+    moved = replace(ENTRY, through=20, version=2)
+    assert write(database, moved, seen=1)
+    assert find(database) == moved
+    assert not write(database, replace(ENTRY, through=30, version=2), seen=1)
+    assert not write(database, replace(ENTRY, through=30), seen=None)
+    assert find(database) == moved
+
+
+def test_an_entry_that_is_not_there_does_not_move(database: Database) -> None:
+    assert not write(database, ENTRY, seen=1)
+    assert find(database) is None
+
+
+def test_an_end_never_goes_back(database: Database) -> None:
+    write(database, ENTRY, seen=None)
+    assert not write(database, replace(ENTRY, through=9, version=2), seen=1)
+    assert find(database) == ENTRY
+
+
+def together(work: Callable[[int], Any], *, threads: int = 4) -> list[Any]:
+    results: list[Any] = [None] * threads
+    start = threading.Barrier(threads)
+
+    def one(index: int) -> None:
+        start.wait()
+        results[index] = work(index)
+
+    running = [threading.Thread(target=one, args=(index,)) for index in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return results
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["a new channel", "a known channel"])
+def test_of_several_that_move_one_entry_at_once_one_does(database: Database, known: bool) -> None:
+    """H2, with real connections: each has seen the same version."""
+    if known:
+        write(database, ENTRY, seen=None)
+    outcomes = together(
+        lambda index: write(
+            database, replace(ENTRY, through=11 + index, version=2 if known else 1), seen=1 if known else None
+        )
+    )
+    assert sorted(outcomes) == [False, False, False, True]
+    found = find(database)
+    assert found is not None
+    assert found.through == 11 + outcomes.index(True)
+
+
+def test_a_transaction_that_fails_leaves_the_entry_as_it_was(database: Database) -> None:
+    """H1."""
+    write(database, ENTRY, seen=None)
+
+    def work(connection: Any) -> None:
+        assert ledger.write(connection, replace(ENTRY, through=20, version=2), seen=1, now=NOW)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        database.transact(work)
+    assert find(database) == ENTRY
+
+
+def test_an_origins_channels_are_listed_in_order_and_only_its_own(database: Database) -> None:
+    for origin, dataset, partition in [("edge", "b", "x"), ("edge", "a", "y"), ("edge", "a", "x"), ("other", "a", "x")]:
+        write(database, replace(ENTRY, origin=origin, dataset=dataset, partition=partition), seen=None)
+    found = database.read(lambda c: ledger.of_origin(c, "edge"))
+    assert [(entry.dataset, entry.partition) for entry in found] == [("a", "x"), ("a", "y"), ("b", "x")]
+    assert database.read(lambda c: ledger.of_origin(c, "nobody")) == []
+    totals = database.read(ledger.totals)
+    assert [(item.origin, item.dataset, item.channels, item.rows) for item in totals] == [
+        ("edge", "a", 2, 14),
+        ("edge", "b", 1, 7),
+        ("other", "a", 1, 7),
+    ]
+
+
+def test_the_stores_that_rows_came_by_are_those_of_the_dataset(database: Database) -> None:
+    write(database, ENTRY, seen=None)
+    write(database, replace(ENTRY, partition="b", path=("farther",)), seen=None)
+    write(database, replace(ENTRY, dataset="else", origin="nobody"), seen=None)
+    assert database.read(lambda c: ledger.stores_before(c, "events")) == ["edge", "far", "farther"]
+    assert database.read(lambda c: ledger.stores_before(c, "unheard")) == []
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(database: Database, name: str, secret: str, **bound: Any) -> None:
+    bound = {"origins": None, "datasets": None, **bound}
+    database.transact(lambda c: tokens.add(c, name, secret=secret, now=NOW, **bound))
+
+
+def test_a_token_is_found_by_its_hash_and_says_what_it_is_for(database: Database) -> None:
+    add(database, "edge", "secret", origins=("edge",), datasets=("events",))
+    add(database, "any", "other")
+    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    assert found is not None
+    assert (found.name, found.origins, found.datasets) == ("edge", ("edge",), ("events",))
+    assert found.allows_origin("edge")
+    assert not found.allows_origin("other")
+    assert found.allows_dataset("events")
+    assert not found.allows_dataset("other")
+    wide = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("other")))
+    assert wide is not None
+    assert wide.allows_origin("whoever")
+    assert wide.allows_dataset("whatever")
+    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("guess"))) is None
+
+
+def test_a_token_bound_to_nothing_allows_nothing(database: Database) -> None:
+    add(database, "none", "secret", origins=(), datasets=())
+    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    assert found is not None
+    assert not found.allows_origin("edge")
+    assert not found.allows_dataset("events")
+
+
+def test_the_token_itself_is_nowhere_in_the_database(database: Database) -> None:
+    from sqlalchemy import text
+
+    secret = tokens.new_secret()
+    add(database, "edge", secret)
+    row = database.read(lambda c: c.execute(text("SELECT * FROM tokens")).one())
+    assert secret not in str(row)
+    assert secret.removeprefix(tokens.PREFIX) not in str(row)
+
+
+def test_a_revoked_token_is_not_found_and_still_counts(database: Database) -> None:
+    assert not database.read(tokens.any_exist)
+    add(database, "edge", "secret")
+    database.transact(lambda c: tokens.revoke(c, "edge", now=NOW))
+    database.transact(lambda c: tokens.revoke(c, "edge", now=NOW + timedelta(days=1)))
+    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret"))) is None
+    assert database.read(tokens.any_exist), "a hub whose last token was revoked must not be open to all"
+    assert [item.revoked_at for item in database.read(tokens.everyone)] == [NOW.isoformat()]
+
+
+def test_a_name_is_used_once(database: Database) -> None:
+    add(database, "edge", "secret")
+    with pytest.raises(TokenExists, match="edge"):
+        add(database, "edge", "other")
+    with pytest.raises(UnknownToken, match="nobody"):
+        database.transact(lambda c: tokens.revoke(c, "nobody", now=NOW))
+    with pytest.raises(Corrupt):
+        add(database, "copy", "secret")
+
+
+def test_no_two_secrets_are_alike() -> None:
+    assert len({tokens.new_secret() for _ in range(1000)}) == 1000
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def with_datasets(database: Database) -> Database:
+    for name in ("events", "other"):
+        database.transact(
+            lambda c, name=name: insert(
+                c, Dataset(name=name, identity=(), event_time=None, partition_by=(), schema=Schema()), now=NOW
+            )
+        )
+    return database
+
+
+def test_a_key_is_remembered_once_with_its_receipt(with_datasets: Database) -> None:
+    """H1, for one request."""
+    request = Request("events", "k", "d", 3, 1)
+    record = lambda item: with_datasets.transact(lambda c: requests.record(c, item, now=NOW))  # noqa: E731
+    assert record(request)
+    assert not record(replace(request, digest="e"))
+    assert record(replace(request, dataset="other"))
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="k")) == request
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="j")) is None
+
+
+def test_of_several_requests_with_one_key_one_is_recorded(with_datasets: Database) -> None:
+    outcomes = together(
+        lambda index: with_datasets.transact(
+            lambda c: requests.record(c, Request("events", "k", f"d{index}", index, 0), now=NOW)
+        )
+    )
+    assert sorted(outcomes) == [False, False, False, True]
+    found = with_datasets.read(lambda c: requests.find(c, dataset="events", key="k"))
+    assert found is not None
+    assert found.rows == outcomes.index(True)
+
+
+def test_old_keys_are_forgotten_and_young_ones_are_not(with_datasets: Database) -> None:
+    for age in (0, 5, 10):
+        moment = NOW - timedelta(days=age)
+        with_datasets.transact(
+            lambda c, age=age, moment=moment: requests.record(c, Request("events", f"{age}", "d", 1, 0), now=moment)
+        )
+    forgotten = with_datasets.transact(lambda c: requests.forget(c, before=NOW - timedelta(days=7)))
+    assert forgotten == 1
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="10")) is None
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="5")) is not None

@@ -1,0 +1,206 @@
+"""Rows from any client: judged as captured rows are, and with a key stored once."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+
+import orjson
+import pytest
+from answers import problem
+from sending import segment_states, spooled, spooled_ids
+
+from floodmark import faults, wire
+from floodmark.hub.settings import HubSettings
+from floodmark.testing import SimulatedCrash
+
+POINTS = ["segment.announced", "segment.written", "hub.stored", "segment.registered", "hub.accepted"]
+
+
+def rows(*ids: int) -> bytes:
+    return orjson.dumps([{"id": id, "text": f"row {id}"} for id in ids])
+
+
+def committed(store) -> list[int]:
+    store.flush("events")
+    return sorted(row["id"] for batch in store.read_since("events") for row in batch.table.to_pylist())
+
+
+def test_an_array_of_objects_is_captured(hub, store):
+    response = hub.capture(rows(1, 2, 3))
+    assert response.status_code == 200
+    assert response.json() == {"rows": 3, "quarantined": 0}
+    assert committed(store) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("media", ["application/x-ndjson", "application/jsonl", "Application/X-NDJSON; charset=UTF-8"])
+def test_json_lines_are_captured_and_blank_lines_do_not_count(hub, store, media):
+    response = hub.capture(b'{"id":1}\n\n  \n{"id":2}', Content_Type=media)
+    assert response.json() == {"rows": 2, "quarantined": 0}
+    assert committed(store) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("zstd", wire.compress), ("gzip", gzip.compress), ("GZIP", gzip.compress), ("identity", bytes)],
+)
+def test_a_compressed_body_is_captured(hub, store, encoding, pack):
+    assert hub.capture(pack(rows(1, 2)), Content_Encoding=encoding).json()["rows"] == 2
+    assert committed(store) == [1, 2]
+
+
+def test_nothing_is_a_capture_of_no_rows(hub, store):
+    assert hub.capture(b"[]").json() == {"rows": 0, "quarantined": 0}
+    assert hub.capture(b"", Content_Type="application/x-ndjson").json() == {"rows": 0, "quarantined": 0}
+    assert hub.capture(b"[]", key="k").json() == {"rows": 0, "quarantined": 0}
+    assert hub.capture(b"[]", key="k").json() == {"rows": 0, "quarantined": 0}
+    problem(hub.capture(rows(1), key="k"), 422, "KeyReused")
+    assert committed(store) == []
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_rows_that_do_not_fit_are_held_and_counted(hub, store, key):
+    store.add_dataset("events", schema={"id": "long"})
+    response = hub.capture(b'[{"id":1},{"id":"one"},{"id":2}]', key=key)
+    assert response.json() == {"rows": 2, "quarantined": 1}
+    assert committed(store) == [1, 2]
+    assert store.status().datasets[0].quarantined == 1
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_if_no_row_fits_the_request_is_refused(hub, store, key):
+    store.add_dataset("events", schema={"id": "long"})
+    problem(hub.capture(b'[{"id":"one"}]', key=key), 422, "SchemaConflict")
+    problem(hub.capture(b'[{"_ingest_seq":1}]', key=key), 422, "InvalidName")
+    assert store.status().datasets[0].quarantined == 0
+    assert hub.capture(rows(1), key=key).json()["rows"] == 1, "a refused request has not used its key up"
+
+
+@pytest.mark.parametrize(
+    ("content", "media"),
+    [
+        (b"", "application/json"),
+        (b"{}", "application/json"),
+        (b"null", "application/json"),
+        (b"[1]", "application/json"),
+        (b'[{"id":1},null]', "application/json"),
+        (b'[{"id":1}', "application/json"),
+        (b"\xff", "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b"[]", "application/x-ndjson"),
+        (b'{"id":1}\n{"id":', "application/x-ndjson"),
+        (b'{"id":1}{"id":2}', "application/x-ndjson"),
+    ],
+)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_body_that_is_no_list_of_rows_is_refused_whole(hub, store, content, media, key):
+    problem(hub.capture(content, key=key, Content_Type=media), 400, "MalformedChunk")
+    assert committed(store) == []
+
+
+def test_an_unknown_dataset_is_refused_and_the_others_are_not_named(hub):
+    content = problem(hub.capture(rows(1), dataset="elsewhere"), 404, "UnknownDataset")
+    assert "events" not in str(content)
+    problem(hub.capture(rows(1), dataset="..%2f..%2fetc"), 404, "NotFound")
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_same_key_again_gets_the_same_receipt_and_stores_nothing(hub, store, start_hub, reopen):
+    store.add_dataset("events", schema={"id": "long"})
+    body = b'[{"id":1},{"id":"one"},{"id":2}]'
+    first = hub.capture(body, key="k")
+    other = start_hub(reopen())
+    for client in (hub, other, hub):
+        again = client.capture(body, key="k")
+        assert (again.status_code, again.json()) == (200, first.json())
+    assert other.capture(gzip.compress(body), key="k", Content_Encoding="gzip").json() == first.json()
+    assert committed(store) == [1, 2]
+    assert store.status().datasets[0].quarantined == 1
+
+
+def test_the_same_key_for_other_rows_is_refused(hub, store):
+    hub.capture(rows(1), key="k")
+    content = problem(hub.capture(rows(2), key="k"), 422, "KeyReused")
+    assert "fresh key" in content["hint"]
+    assert committed(store) == [1]
+
+
+def test_keys_belong_to_their_dataset(hub, store):
+    store.add_dataset("other")
+    assert hub.capture(rows(1), key="k").json()["rows"] == 1
+    assert hub.capture(rows(2), key="k", dataset="other").json()["rows"] == 1
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_hub_that_dies_at_any_point_stores_the_rows_of_a_key_once(hub, store, start_hub, reopen, point):
+    """H1."""
+    faults.arm(point, die)
+    with pytest.raises(SimulatedCrash):
+        hub.hub.captures.accept("events", rows(1, 2), encoding="identity", media="application/json", key="k")
+    faults.disarm_all()
+    assert start_hub(reopen()).capture(rows(1, 2), key="k").json() == {"rows": 2, "quarantined": 0}
+    assert spooled_ids(store) == [1, 2]
+
+
+def die() -> None:
+    raise SimulatedCrash
+
+
+def test_of_two_workers_with_one_key_one_stores_and_both_answer_alike(hub, store, start_hub, reopen):
+    """H2, for one request: both have looked for the key before either writes it."""
+    other = start_hub(reopen())
+    answers = []
+    faults.arm("segment.written", faults.nth_time(1, lambda: answers.append(other.capture(rows(1, 2), key="k"))))
+    answers.append(hub.capture(rows(1, 2), key="k"))
+    assert [answer.json() for answer in answers] == [{"rows": 2, "quarantined": 0}] * 2
+    assert sorted(segment_states(store)) == ["dropped", "sealed"]
+    assert spooled_ids(store) == [1, 2]
+
+
+def test_many_threads_with_one_key_store_once(hub, store):
+    body = rows(*range(100))
+    accept = hub.hub.captures.accept
+    receipts = []
+
+    def push() -> None:
+        receipts.append(accept("events", body, encoding="identity", media="application/json", key="k"))
+
+    threads = [threading.Thread(target=push) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [receipt.rows for receipt in receipts] == [100] * 6
+    assert spooled_ids(store) == list(range(100))
+
+
+def test_keys_are_forgotten_after_their_days(hub, store, clock):
+    hub.capture(rows(1), key="k")
+    clock.advance(6 * 86400)
+    assert hub.hub.forget_old_keys() == 0
+    clock.advance(2 * 86400)
+    assert hub.hub.forget_old_keys() == 1
+    assert HubSettings().key_days == 7
+    hub.capture(rows(2), key="k")
+    assert spooled(store) == [{"id": 1, "text": "row 1"}, {"id": 2, "text": "row 2"}]
+
+
+@pytest.mark.parametrize("key", ["", " ", "x" * 256, "tab\there", "ümlaut"])
+def test_a_key_that_is_none_is_refused(hub, store, key):
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key.encode()}
+    problem(hub.post("/v1/datasets/events/capture", rows(1), headers), 400, "BadRequest")
+    assert committed(store) == []
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_full_spool_asks_for_patience(hub, store, clock, key):
+    hub.capture(rows(1), key=None if key is None else "first")
+    store._capture.backlog_bytes_max = 1
+    clock.advance(5)
+    response = hub.capture(rows(2), key=key)
+    problem(response, 503, "SpoolFull")
+    assert int(response.headers["retry-after"]) > 0
+    store._capture.backlog_bytes_max = 1 << 30
+    assert committed(store) == [1]
