@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,41 @@ def test_a_body_may_be_made_ahead_while_the_one_before_is_under_way(
     assert [row["n"] for row in server.rows()] == list(range(1, 13))
     # The header was made at its turn, with the totals of then.
     assert [request.chunk["before"]["rows"] for request in server.requests] == [0, 3, 7]
+
+
+def test_a_body_that_is_being_made_is_waited_for_and_not_made_twice(
+    sink: ForwardSink, server: KeyOnlyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    encode = forward.encode_rows
+    made: list[int] = []
+
+    def slowly(rows: pa.Table, *args: Any, **named: Any) -> bytes:
+        begun.set()
+        assert go_on.wait(30)
+        made.append(rows.num_rows)
+        return encode(rows, *args, **named)
+
+    monkeypatch.setattr(forward, "encode_rows", slowly)
+    parcel = numbered(3)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(sink.prepare, parcel)
+        assert begun.wait(30)
+        delivered = pool.submit(sink.deliver, parcel)
+        go_on.set()
+        assert delivered.result(30).bytes > 0
+    assert made == [3]
+    assert len(server.rows()) == 3
+
+
+def test_a_body_that_could_not_be_made_ahead_fails_when_its_turn_comes(sender: Sender, server: KeyOnlyServer) -> None:
+    sink = sender.sink(server.url, chunk_bytes=100)
+    parcel = numbered(30)
+    with pytest.raises(Oversized):
+        sink.prepare(parcel)
+    for _ in range(2):
+        with pytest.raises(Oversized):
+            sink.deliver(parcel)
 
 
 def test_what_was_made_ahead_of_other_rows_is_not_sent(sink: ForwardSink, server: KeyOnlyServer) -> None:

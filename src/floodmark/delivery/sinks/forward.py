@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -61,12 +62,8 @@ HOPELESS = 4
 class Prepared:
     """A parcel's rows as they travel."""
 
-    rows: pa.Table
-    """What the body was made of: the very object."""
     body: bytes
     """Compressed."""
-    bytes: int
-    """Before compression."""
     digest: str
     types: Mapping[str, str]
 
@@ -90,7 +87,8 @@ class ForwardSink:
         self._hub = False
         """Whether the server has shown a ledger."""
         self._lock = threading.Lock()
-        self._prepared: list[Prepared] = []
+        self._ahead: list[tuple[pa.Table, Future[Prepared]]] = []
+        """Bodies that are made ahead, or being made, by the very rows they are made of."""
 
     def __repr__(self) -> str:
         return f"ForwardSink({self._url})"
@@ -127,14 +125,20 @@ class ForwardSink:
 
     def prepare(self, parcel: Parcel) -> Prepared:
         """Make the body of a parcel ahead of its turn; `deliver` finds it here. Raises `Oversized` as that does."""
-        made = self._encoded(parcel)
+        making: Future[Prepared] = Future()
         with self._lock:
-            self._prepared = [*self._prepared, made][-PREPARED_MAX:]
-        return made
+            self._ahead = [*self._ahead, (parcel.rows, making)][-PREPARED_MAX:]
+        try:
+            making.set_result(self._encoded(parcel))
+        except BaseException as error:  # whoever waits for it must not wait for ever
+            making.set_exception(error)
+            raise
+        return making.result()
 
     def deliver(self, parcel: Parcel) -> Delivered:
         """Send a parcel. It counts as delivered when the server says so, and if it is a hub, its ledger too."""
-        prepared = self._taken(parcel) or self._encoded(parcel)
+        making = self._taken(parcel)
+        prepared = self._encoded(parcel) if making is None else making.result()
         header = self._header(parcel, prepared)
         text = header.encode()
         if len(text) > HEADER_CHARACTERS_MAX:
@@ -153,10 +157,10 @@ class ForwardSink:
 
     # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _taken(self, parcel: Parcel) -> Prepared | None:
+    def _taken(self, parcel: Parcel) -> Future[Prepared] | None:
         with self._lock:
-            found = next((item for item in self._prepared if item.rows is parcel.rows), None)
-            self._prepared = [item for item in self._prepared if item is not found]
+            found = next((making for rows, making in self._ahead if rows is parcel.rows), None)
+            self._ahead = [item for item in self._ahead if item[1] is not found]
         return found
 
     def _encoded(self, parcel: Parcel) -> Prepared:
@@ -167,7 +171,7 @@ class ForwardSink:
         lines = encode_rows(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
         if several and len(lines) > self._chunk_bytes:
             raise Oversized
-        return Prepared(parcel.rows, compress(lines), len(lines), digest_of(lines), types_to_tell(schema, parcel.rows))
+        return Prepared(compress(lines), digest_of(lines), types_to_tell(schema, parcel.rows))
 
     def _schema(self, connection: Connection, channel: Channel) -> Schema:
         return datasets.get(connection, channel.dataset).schema
