@@ -174,3 +174,49 @@ def test_an_answer_that_was_lost_meets_its_own_object() -> None:
         assert not place.create("k", b"content")
         assert place.read("k") == b"content"
         assert [request.method for request in server.requests] == ["PUT", "PUT", "GET"]
+
+
+@pytest.mark.parametrize(
+    ("given", "header", "value", "taken", "missing"),
+    [
+        ({"url": "s3://bucket/x"}, "if-none-match", "*", refusal(412, "PreconditionFailed"), "NoSuchBucket"),
+        (
+            {"url": "gs://bucket/x", "bearer_token": "token"},
+            "x-goog-if-generation-match",
+            "0",
+            refusal(412, "PreconditionFailed"),
+            "NoSuchBucket",
+        ),
+        (
+            {"url": "az://bucket/x", "account": "someone", "account_key": "aHVzaGh1c2g="},
+            "if-none-match",
+            "*",
+            refusal(409, "BlobAlreadyExists"),
+            "ContainerNotFound",
+        ),
+    ],
+    ids=["s3", "gs", "az"],
+)
+def test_each_provider_is_asked_to_create_only_what_is_absent(
+    given: dict[str, str], header: str, value: str, taken: Reply, missing: str
+) -> None:
+    stored: set[str] = set()
+
+    def answer(request) -> Reply:
+        if "nosuch" in request.path:
+            return refusal(404, missing)
+        assert request.headers[header] == value
+        if request.path in stored:
+            return taken
+        stored.add(request.path)
+        return Reply(201, headers={"ETag": '"1"', "x-goog-generation": "1"})
+
+    with scripted(answer) as server:
+        own = {key: value for key, value in settings("", server.endpoint).items() if key != "url"}
+        known = {"endpoint": server.endpoint} if given["url"][:2] != "s3" else own
+        place = place_of({**KIND.defaults, **known, **given})
+        assert [place.create("m/all/0-3.parquet", b"x") for _ in range(2)] == [True, False]
+        elsewhere = place_of({**KIND.defaults, **known, **given, "url": given["url"].replace("bucket", "nosuch")})
+        told = refused(CALLS["create"], elsewhere)
+    assert isinstance(told, Permanent)
+    assert told.message.startswith(("There is no bucket 'nosuch'", "There is no container 'nosuch'"))
