@@ -41,13 +41,18 @@ check: $(VENV)/.ready ## Linters, types and layers only
 	@$(VENV)/bin/lint-imports --no-cache
 
 .PHONY: bench
-bench: setup ## Measure, as ratios in one run; writes .cache/bench/*.json
+bench: setup $(VENV)/.bench-ready ## Measure, as ratios in one run; writes .cache/bench/*.json
 	@$(PYTHON) -m bench
+
+$(VENV)/.bench-ready: bench/requirements.lock $(VENV)/.ready
+	@scripts/uv.sh pip install --quiet --require-hashes --python $(PYTHON) --requirement bench/requirements.lock
+	@touch $@
 
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --extra dev --extra postgres pyproject.toml -o requirements.lock
+	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate --constraint requirements.lock bench/requirements.in -o bench/requirements.lock
 
 .PHONY: clean
 clean: ## Remove everything that the targets above made

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("store", "eventlog")
+PARTS = ("store", "delivery", "eventlog")
 
 
 def main() -> None:
