@@ -118,15 +118,15 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
     if request.param == "memory":
         yield MemoryDriver()
         return
-    yield from _spark_driver(request, tmp_path)
+    yield from spark_lake(request, tmp_path)
 
 
 @pytest.fixture
 def spark_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkDriver]:
-    yield from _spark_driver(request, tmp_path)
+    yield from spark_lake(request, tmp_path)
 
 
-def _spark_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkDriver]:
+def spark_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkDriver]:
     from floodmark.lake.catalog import Catalog
     from floodmark.lake.spark import SparkLake
 

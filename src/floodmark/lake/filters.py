@@ -11,14 +11,18 @@ A condition is written in Spark's SQL. The lake in memory asks SQLite instead, w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import InvalidSetting
+from floodmark.errors import InvalidSetting, reason_of
+from floodmark.lake.types import quoted, spark_type
 from floodmark.schema.names import is_system_column, name_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from floodmark.schema.types import ColumnType
 
 _TOKEN = re.compile(
     r"""
@@ -120,6 +124,16 @@ def bad_filter(expression: str, problem: str) -> InvalidSetting:
         f"The filter {shown!r} cannot be used: {problem}.",
         hint="Write one SQL condition over the dataset's columns, such as: kind = 'sale' AND amount > 10.",
     )
+
+
+def check_filter(spark: SparkSession, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
+    """Let Spark look at a condition beside columns of those names and types, and nothing else in reach. No job."""
+    check_text(expression, [name for name, _ in columns])
+    nulls = ", ".join(f"cast(null as {spark_type(kind)}) as {quoted(name)}" for name, kind in columns)
+    try:
+        spark.sql(f"SELECT {nulls}").where(expression).schema  # noqa: B018 - looked at, not run
+    except Exception as error:
+        raise bad_filter(expression, reason_of(error)) from error
 
 
 def kept_by_sqlite(rows: pa.Table, expression: str, columns: Collection[str]) -> pa.Table:

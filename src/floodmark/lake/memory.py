@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
-from floodmark.lake.canonical import user_columns
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.table import AppendRefused, Work
-from floodmark.lake.tasks import RangeOutcome, dealt, done, told
+from floodmark.lake.tasks import RangeWork
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
 
@@ -165,7 +164,7 @@ class MemoryLake:
         keep: str | None = None,
     ) -> Iterator[pa.Table]:
         rows = self._selected(table, snapshot, within, where, keep)
-        if rows is not None:
+        if rows.num_rows:
             yield rows if columns is None else rows.select([*columns, SEQ])
 
     def check_filter(self, table: str, expression: str) -> None:
@@ -185,16 +184,13 @@ class MemoryLake:
         where: dict[str, Any] | None = None,
         keep: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
-        outcomes: list[RangeOutcome] = []
-        for task in dealt(ranges, [1] * len(ranges), tasks=self.tasks):
-            for index in task:
-                rows = self._selected(table, snapshot, ranges[index], where, keep, schema)
-                seen = None if rows is None else user_columns(rows, columns, schema)
-                identifiers = None if rows is None else rows[CONTENT_ID]
-                outcomes.append(done(index, ranges[index], identifiers, seen, work))
-                if outcomes[-1].error is not None:
-                    break
-        yield from told(ranges, outcomes)
+        job = RangeWork(tuple(ranges), columns, schema, work)
+        outcomes = [
+            outcome
+            for places in job.dealt([1] * len(ranges), tasks=self.tasks)
+            for outcome in job.each(places, lambda within: self._selected(table, snapshot, within, where, keep, schema))
+        ]
+        yield from job.told(outcomes)
 
     # ── what happens beside appends ──────────────────────────────────────────────────────────────────────────────
 
@@ -280,8 +276,8 @@ class MemoryLake:
         where: dict[str, Any] | None,
         keep: str | None,
         schema: Schema | None = None,
-    ) -> pa.Table | None:
-        """The rows of a range that the conditions let through, in order; None if there are none."""
+    ) -> pa.Table:
+        """The rows of a range that the conditions let through, in order."""
         rows = _in_order(list(self._parts(table, snapshot, within)) or [_NO_ROWS])
         for name, value in (where or {}).items():
             held = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, pa.scalar(value).type)
@@ -289,7 +285,7 @@ class MemoryLake:
         if keep is not None:
             columns = {*self.tables[table].schema.names, *(schema.names if schema else ())}
             rows = kept_by_sqlite(rows, keep, columns)
-        return rows if rows.num_rows else None
+        return rows
 
     def _stamped(self, request: Append) -> pa.Table:
         """The rows of a block with their numbers, without those that are duplicates at the base."""

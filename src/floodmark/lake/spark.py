@@ -8,30 +8,24 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
-from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.commit import Append, Base, TableState
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import sync_directory, sync_file
-from floodmark.lake.canonical import user_columns
-from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY, Catalog
-from floodmark.lake.filters import bad_filter, check_text
-from floodmark.lake.table import AppendRefused, Work
-from floodmark.lake.tasks import check_rising, done, told
+from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
+from floodmark.lake.files import local_path
+from floodmark.lake.reading import SparkReader
+from floodmark.lake.table import AppendRefused
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
-from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
-from floodmark.sequence import CHECKSUM_MODULUS, SEQUENCE_MAX, SequenceRange, Tally
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from floodmark.schema.types import ColumnType
+    from pyspark.sql import DataFrame
 
 BUCKET_WIDTH = 1 << 20
 TABLE_PROPERTIES = {
@@ -53,28 +47,10 @@ EVOLUTION_RACES_MAX = 5
 
 
 @dataclass(slots=True)
-class SparkLake:
+class SparkLake(SparkReader):
     """Tables in one Iceberg catalog."""
 
-    catalog: Catalog
-    start: Callable[[], SparkSession]
-    """Starts the session on first need, and not before: metadata is read without a JVM."""
-    jobs: int = field(default=0, init=False)
-    """How many actions were started on Spark."""
-    _session: SparkSession | None = field(default=None, init=False)
-
-    @property
-    def spark(self) -> SparkSession:
-        if self._session is None:
-            session = self.start()
-            self.catalog.attach(session)
-            self._session = session
-        return self._session
-
     # ── metadata, without a JVM ──────────────────────────────────────────────────────────────────────────────────
-
-    def load(self, table: str) -> TableState | None:
-        return self.catalog.state(table)
 
     def highest_seq(self, state: TableState) -> int:
         """From the newest stamped commit still known; after an expiry from the bounds in the manifests."""
@@ -103,10 +79,10 @@ class SparkLake:
         if table is None:
             raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and report this.")
         directories: set[Path] = set()
-        root = Path(_local_path(table.location()) or "/").parent.parent
+        root = Path(local_path(table.location()) or "/").parent.parent
         try:
             for location, size in self._files_since(table, state, since):
-                path = _local_path(location)
+                path = local_path(location)
                 _check_whole(table.io, location, size)
                 if path is not None:
                     sync_file(Path(path))
@@ -188,7 +164,8 @@ class SparkLake:
             )
             if request.base.snapshot is not None:
                 writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
-            writer.overwrite(F.lit(False))
+            with self._action():
+                writer.overwrite(F.lit(False))
         return True
 
     def _check_base(self, request: Append) -> None:
@@ -231,7 +208,8 @@ class SparkLake:
         try:
             settled = settle_function(request.settle)(rows).transform(as_table(request.schema))
             fixed = fingerprint(request.event_time)
-            same = settled.transform(fixed).first() == rows.transform(fixed).first()
+            with self._action(), self._action():
+                same = settled.transform(fixed).first() == rows.transform(fixed).first()
         except Permanent:
             raise
         except Exception as error:
@@ -258,10 +236,13 @@ class SparkLake:
         committed = self._committed(request)
         try:
             suspected = _kept(suspects(rows, committed, key), held)
-            if suspected.count() == 0:
+            with self._action():
+                suspicions = suspected.count()
+            if suspicions == 0:
                 return rows
             out = _kept(losers(rows, committed, key, suspected), held)
-            count = out.count()
+            with self._action():
+                count = out.count()
         except Exception as error:
             raise Retryable(
                 f"The committed rows of {request.table!r} could not be read to find duplicates: {reason_of(error)}.",
@@ -292,133 +273,6 @@ class SparkLake:
         column = request.schema.get(request.event_time)
         is_date = column is not None and column.type == DATE
         return frame.transform(within_event_span(request.event_time, request.event_span, is_date=is_date))
-
-    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def frame(self, table: str, *, snapshot: int) -> DataFrame:
-        """One snapshot of a table, by its id, system columns included."""
-        return self.spark.read.option("versionAsOf", str(snapshot)).table(self.catalog.spark_name(table))
-
-    def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
-        from floodmark.lake import transforms
-
-        return not self.frame(table, snapshot=snapshot).transform(transforms.within(within)).select(SEQ).isEmpty()
-
-    def figures(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        within: SequenceRange,
-        partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
-        from pyspark.sql import functions as F
-
-        from floodmark.lake import transforms
-
-        grouped = (
-            self._selected(table, snapshot, within, where, keep)
-            .groupBy(*[quoted(name) for name in partition_by])
-            .agg(
-                F.count(F.lit(1)),
-                F.sum(transforms.checksum_part()),
-                F.min(SEQ),
-                F.max(SEQ),
-            )
-        )
-        found = []
-        for row in grouped.collect():
-            *values, rows, checksum, first, last = row  # by place: a user's column may be called anything
-            if rows:
-                tally = Tally(rows, int(checksum) % CHECKSUM_MODULUS)
-                found.append(PartitionFigures(partition_key(partition_by, values), tally, first, last))
-        return sorted(found, key=lambda item: item.partition)
-
-    def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
-        from floodmark.lake import transforms
-
-        above = transforms.within(SequenceRange(after, SEQUENCE_MAX))
-        found = self.frame(table, snapshot=snapshot).transform(above).select(SEGMENT).distinct().collect()
-        return {row[SEGMENT] for row in found}
-
-    def scan(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        within: SequenceRange,
-        columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> Iterator[pa.Table]:
-        frame = self._selected(table, snapshot, within, where, keep)
-        if columns is not None:
-            frame = frame.select(*[quoted(name) for name in columns], SEQ)
-        rows = frame.toArrow()
-        if rows.num_rows:
-            yield rows.sort_by(SEQ)
-
-    def check_filter(self, table: str, expression: str) -> None:
-        state = self.load(table)
-        if state is not None:
-            self._check_filter(expression, state.columns)
-
-    def _check_filter(self, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
-        """Let Spark look at the condition beside columns of the same names and types, and nothing else in reach."""
-        check_text(expression, [name for name, _ in columns])
-        nulls = ", ".join(f"cast(null as {spark_type(kind)}) as {quoted(name)}" for name, kind in columns)
-        try:
-            self.spark.sql(f"SELECT {nulls}").where(expression).schema  # noqa: B018 - analysed, not run
-        except Exception as error:
-            raise bad_filter(expression, reason_of(error)) from error
-
-    def _selected(
-        self,
-        table: str,
-        snapshot: int,
-        within: SequenceRange,
-        where: dict[str, Any] | None,
-        keep: str | None,
-        schema: Schema | None = None,
-    ) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        from floodmark.lake import transforms
-
-        frame = self.frame(table, snapshot=snapshot).transform(transforms.within(within))
-        for name, value in (where or {}).items():
-            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
-        if keep is not None:
-            state = self.load(table)
-            known = dict(state.columns if state else ()) | {column.name: column.type for column in schema or ()}
-            self._check_filter(keep, tuple(known.items()))
-            missing = {name: kind for name, kind in known.items() if name not in frame.columns}
-            frame = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in missing.items()})
-            frame = frame.where(keep).drop(*missing)
-        return frame
-
-    def each_range(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        ranges: Sequence[SequenceRange],
-        columns: tuple[str, ...],
-        schema: Schema,
-        work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
-        outcomes = []
-        for index, within in enumerate(ranges):
-            found = list(self.scan(table, snapshot=snapshot, within=within, where=where, keep=keep))
-            rows, identifiers = (
-                (user_columns(found[0], columns, schema), found[0][CONTENT_ID]) if found else (None,) * 2
-            )
-            outcomes.append(done(index, within, identifiers, rows, work))
-        yield from told(ranges, outcomes)
 
 
 def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:
@@ -459,7 +313,6 @@ def _check_segments(request: Append) -> None:
 
 
 def _spark_type(column: Any) -> str:
-    from floodmark.lake.types import spark_type
 
     return "string" if column is None else spark_type(column.type)
 
@@ -476,11 +329,6 @@ def _check_whole(io: Any, location: str, size: int | None) -> None:
             f"A file that the table refers to {what}: {location}.",
             hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and report this.",
         )
-
-
-def _local_path(location: str) -> str | None:
-    parsed = urlparse(location)
-    return unquote(parsed.path) if parsed.scheme in ("file", "") else None
 
 
 def _up_to(directory: Path, root: Path) -> Iterator[Path]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from floodmark.errors import Corrupt, FloodmarkError, OutcomeUnknown
+from floodmark.errors import Corrupt, FloodmarkError, Retryable
+from floodmark.lake.canonical import user_columns
+from floodmark.lake.files import Odd
+from floodmark.schema import CONTENT_ID, Schema
 from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -28,89 +31,124 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RangeOutcome:
-    """What became of one range: its tally and what the work said, or the error that the work ended with."""
+    """What became of one range: its tally and what the work said, or the error that the work ended with.
+
+    With neither, the range was not begun: its task had stopped, or (`odd`) could not read it.
+    """
 
     index: int
     tally: Tally = field(default_factory=Tally)
     answer: dict[str, Any] | None = None
     error: BaseException | None = None
+    odd: bool = False
 
 
-def dealt(ranges: Sequence[SequenceRange], weights: Sequence[float], *, tasks: int) -> list[range]:
-    """The ranges' places in at most so many tasks: neighbours together, about the same weight in each."""
-    check_rising(ranges)
-    groups: list[range] = []
-    whole, sum_, start = sum(weights), 0.0, 0
-    for index, weight in enumerate(weights):
-        share = (len(groups) + 1) * whole / tasks
-        # The range goes where the larger half of it belongs.
-        if index > start and len(groups) < tasks - 1 and sum_ + weight / 2 > share:
-            groups.append(range(start, index))
-            start = index
-        sum_ += weight
-    return [*groups, range(start, len(ranges))] if ranges else []
+@dataclass(frozen=True, slots=True)
+class RangeWork:
+    """What is to be done with each of some ranges."""
 
+    ranges: tuple[SequenceRange, ...]
+    columns: tuple[str, ...]
+    schema: Schema
+    work: Work
 
-def check_rising(ranges: Sequence[SequenceRange]) -> None:
-    for left, right in pairwise(ranges):
-        if right.after < left.through:
-            raise ValueError(f"ranges must rise and not overlap: {left}, {right}")
+    def __post_init__(self) -> None:
+        for left, right in pairwise(self.ranges):
+            if right.after < left.through:
+                raise ValueError(f"ranges must rise and not overlap: {left}, {right}")
 
+    def each(self, places: Iterable[int], read: Callable[[SequenceRange], pa.Table]) -> list[RangeOutcome]:
+        """Do the work on some of the ranges, one after the other, up to the first that fails.
 
-def done(
-    index: int, within: SequenceRange, identifiers: pa.ChunkedArray | None, rows: pa.Table | None, work: Work
-) -> RangeOutcome:
-    """Do the work on one range's rows."""
-    from floodmark.rows.content import tally_of_ids
+        `read` gives the rows of a range: in order, with their content ids, columns as they are stored.
+        """
+        outcomes, stopped = [], False
+        for index in places:
+            outcomes.append(RangeOutcome(index) if stopped else self._one(index, read))
+            stopped = stopped or outcomes[-1].error is not None
+        return outcomes
 
-    if rows is None or identifiers is None or rows.num_rows == 0:
-        return RangeOutcome(index, answer={})
-    try:
-        answer = work(within, rows)
-        orjson.dumps(answer)
-    except Exception as error:  # noqa: BLE001 - it is raised where the answers are read
-        return RangeOutcome(index, error=error)
-    return RangeOutcome(index, tally_of_ids(identifiers), answer)
+    def _one(self, index: int, read: Callable[[SequenceRange], pa.Table]) -> RangeOutcome:
+        from floodmark.rows.content import tally_of_ids
 
+        try:
+            rows = read(self.ranges[index])
+        except Odd:
+            return RangeOutcome(index, odd=True)
+        if rows.num_rows == 0:
+            return RangeOutcome(index, answer={})
+        try:
+            answer = self.work(self.ranges[index], user_columns(rows, self.columns, self.schema))
+            orjson.dumps(answer)
+        except Exception as error:  # noqa: BLE001 - it is raised where the answers are read
+            return RangeOutcome(index, error=error)
+        return RangeOutcome(index, tally_of_ids(rows[CONTENT_ID]), answer)
 
-def told(
-    ranges: Sequence[SequenceRange], outcomes: Iterable[RangeOutcome]
-) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
-    """The results in order of the ranges; then the error of the lowest range that failed, if one did."""
-    found: dict[int, RangeOutcome] = {}
-    for outcome in outcomes:
-        if outcome.index in found:
-            raise Corrupt(f"Range {ranges[outcome.index]} was answered for twice.", hint="Report this.")
-        found[outcome.index] = outcome
-    for index, outcome in sorted(found.items()):
-        if outcome.answer is not None:
-            yield ranges[index], outcome.tally, outcome.answer
-    for _, outcome in sorted(found.items()):
-        if outcome.error is not None:
-            raise outcome.error
-    if len(found) != len(ranges):
-        lost = next(ranges[index] for index in range(len(ranges)) if index not in found)
-        raise OutcomeUnknown(f"No task answered for range {lost}.", hint="Do the same ranges again.")
+    def dealt(self, weights: Sequence[float], *, tasks: int) -> list[range]:
+        """The ranges' places in at most so many tasks: neighbours together, about the same weight in each."""
+        groups: list[range] = []
+        whole, sum_, start = sum(weights), 0.0, 0
+        for index, weight in enumerate(weights):
+            share = (len(groups) + 1) * whole / tasks
+            # A range goes where the larger half of it belongs.
+            if index > start and len(groups) < tasks - 1 and sum_ + weight / 2 > share:
+                groups.append(range(start, index))
+                start = index
+            sum_ += weight
+        return [*groups, range(start, len(weights))] if weights else []
+
+    def told(self, outcomes: Iterable[RangeOutcome]) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+        """The results in order of the ranges; then the error of the lowest range that failed, if one did."""
+        found: dict[int, RangeOutcome] = {}
+        for outcome in outcomes:
+            if outcome.index in found:
+                raise Corrupt(f"Range {self.ranges[outcome.index]} was answered for twice.", hint="Report this.")
+            found[outcome.index] = outcome
+        for index, outcome in sorted(found.items()):
+            if outcome.answer is not None:
+                yield self.ranges[index], outcome.tally, outcome.answer
+        for _, outcome in sorted(found.items()):
+            if outcome.error is not None:
+                raise outcome.error
+        lost = [range_ for index, range_ in enumerate(self.ranges) if index not in found or found[index].answer is None]
+        if lost:
+            raise Retryable(f"No task answered for range {lost[0]}.", hint="Do the same ranges again.")
 
 
 # ── across processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def sealed(error: BaseException) -> bytes:
+def packed(outcomes: Iterable[RangeOutcome]) -> bytes:
+    return pickle.dumps([(item.index, item.tally, item.answer, _sealed(item.error), item.odd) for item in outcomes])
+
+
+def unpacked(raw: bytes) -> list[RangeOutcome]:
+    """What a task sent. It is trusted as the rows are: whoever runs our tasks could write anything anyway."""
+    return [
+        RangeOutcome(index, tally, answer, _unsealed(error), odd)
+        for index, tally, answer, error, odd in pickle.loads(raw)  # noqa: S301 - said above
+    ]
+
+
+def _sealed(error: BaseException | None) -> bytes | None:
     """An error as bytes, with where it came from if it is not one of ours."""
+    if error is None:
+        return None
     if not isinstance(error, FloodmarkError):
         error.add_note("".join(traceback.format_exception(error)))
     try:
         raw = pickle.dumps(error)
         pickle.loads(raw)  # noqa: S301 - our own bytes: some errors can be written and not read
     except Exception:  # noqa: BLE001 - it need not be picklable to be told
-        return pickle.dumps(OutcomeUnknown(f"A task failed: {type(error).__name__}: {error}."))
+        return pickle.dumps(Retryable(f"A task failed: {type(error).__name__}: {error}."))
     return raw
 
 
-def unsealed(raw: bytes) -> BaseException:
+def _unsealed(raw: bytes | None) -> BaseException | None:
+    if raw is None:
+        return None
     try:
-        error = pickle.loads(raw)  # noqa: S301 - written by our own task, on a worker that we trust with the rows
+        error = pickle.loads(raw)  # noqa: S301 - see `unpacked`
     except Exception as problem:  # noqa: BLE001 - a class that only the worker knows
-        return OutcomeUnknown(f"A task failed, and its error cannot be read here: {problem}.")
-    return error if isinstance(error, BaseException) else OutcomeUnknown(f"A task failed: {error!r}.")
+        return Retryable(f"A task failed, and its error cannot be read here: {problem}.")
+    return error if isinstance(error, BaseException) else Retryable(f"A task failed: {error!r}.")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from floodmark.lake.types import quoted
+from floodmark.lake.types import quoted, spark_type
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from floodmark.schema.types import ColumnType
 
 _ROW = "_ingest_row"
 _START = "_ingest_start"
@@ -54,6 +56,24 @@ def as_table(schema: Schema) -> Transform:
 def within(range_: SequenceRange) -> Transform:
     """The rows of a range. Files are pruned by it: the table is partitioned and ordered by the number."""
     return lambda frame: frame.where((F.col(SEQ) > range_.after) & (F.col(SEQ) <= range_.through))
+
+
+def selected(where: Mapping[str, Any], keep: str | None, known: Mapping[str, ColumnType]) -> Transform:
+    """The rows that have the values and of which the condition is true.
+
+    A known column that the frame does not have (it is newer than the frame's snapshot) is null to both.
+    """
+
+    def transform(frame: DataFrame) -> DataFrame:
+        newer = {name: kind for name, kind in known.items() if name not in frame.columns}
+        whole = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in newer.items()})
+        for name, value in where.items():
+            whole = whole.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+        if keep is not None:
+            whole = whole.where(keep)
+        return whole.select(*[quoted(name) for name in frame.columns]) if newer else whole
+
+    return transform
 
 
 def without_system_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:

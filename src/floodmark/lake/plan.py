@@ -1,0 +1,136 @@
+"""Which data files hold a range, read from a snapshot's manifests without a JVM, and whether they need only reading.
+
+A file needs more than reading where rows of it are deleted by another file, where it is not Parquet, is encrypted, or
+where a column has a default for rows of before it. A plan is made only where none of that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from floodmark.errors import SchemaConflict
+from floodmark.lake.files import RangeReader, StoredColumn, StoredFile, local_path
+from floodmark.lake.types import from_iceberg, physical
+from floodmark.schema import CONTENT_ID, SEQ
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table as IcebergTable
+
+_EVERYTHING = (1, SEQUENCE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The files of some ranges that can be read as they are."""
+
+    files: tuple[StoredFile, ...]
+    columns: tuple[StoredColumn, ...]
+    """Those asked for that the snapshot has, and the system columns."""
+    where: Mapping[str, Any]
+    settings: Mapping[str, str]
+
+    def within(self, range_: SequenceRange) -> Plan:
+        """The part of it that a range needs."""
+        return replace(self, files=tuple(file for file in self.files if file.share(range_) > 0))
+
+    def reader(self, *, threads: bool = False) -> RangeReader:
+        return RangeReader(self.files, self.columns, self.where, self.settings, threads)
+
+    def rows(self, range_: SequenceRange) -> float:
+        """About how many rows a range has."""
+        return sum(file.rows * file.share(range_) for file in self.files)
+
+    def bytes(self, range_: SequenceRange) -> float:
+        """About how many bytes of files a range takes."""
+        return sum(file.bytes * file.share(range_) for file in self.files)
+
+
+def plan(
+    table: IcebergTable,
+    *,
+    snapshot: int,
+    ranges: Sequence[SequenceRange],
+    columns: Sequence[str] | None,
+    where: Mapping[str, Any],
+) -> Plan | None:
+    """The files of the ranges; None where Iceberg's own reader is needed. `columns` None: all there are."""
+    try:
+        held = _columns(table, snapshot, None if columns is None else {*columns, *where, SEQ, CONTENT_ID})
+        files = tuple(_files(table, snapshot, ranges))
+    except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, OSError):
+        # Whatever is wrong with the table, Spark says so with more authority.
+        return None
+    # A name that the snapshot does not have yet is null in all its rows.
+    if any(value is not None for name, value in where.items() if name not in held):
+        files = ()
+    present = {name: value for name, value in where.items() if name in held}
+    return Plan(files, tuple(held.values()), present, dict(table.io.properties))
+
+
+class _NeedsMore(Exception):
+    """Reading is not enough."""
+
+
+def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) -> Iterator[StoredFile]:
+    from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
+    from pyiceberg.manifest import FileFormat
+
+    hull = And(GreaterThan(SEQ, ranges[0].after), LessThanOrEqual(SEQ, ranges[-1].through))
+    number = table.schema().find_field(SEQ).field_id
+    for task in table.scan(row_filter=hull, snapshot_id=snapshot).plan_files():
+        file = task.file
+        stored = StoredFile(file.file_path, *_span(file, number), file.record_count, file.file_size_in_bytes)
+        if not any(stored.share(item) > 0 for item in ranges):
+            continue
+        if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
+            raise _NeedsMore
+        if local_path(file.file_path) is None and not any(key.startswith("s3.") for key in table.io.properties):
+            raise _NeedsMore  # Spark knows how to reach it; we were not told
+        yield stored
+
+
+def _span(file: DataFile, number: int) -> tuple[int, int]:
+    lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
+    if number not in lower or number not in upper:
+        return _EVERYTHING
+    first, last = (int.from_bytes(bounds[number], "little", signed=True) for bounds in (lower, upper))
+    return first, last
+
+
+def _columns(table: IcebergTable, snapshot: int, names: set[str] | None) -> dict[str, StoredColumn]:
+    """The columns as they were called and typed at the snapshot."""
+    known = table.snapshot_by_id(snapshot)
+    if known is None:
+        raise _NeedsMore
+    schema = table.schema() if known.schema_id is None else table.schemas()[known.schema_id]
+    held = {}
+    for item in schema.fields:
+        if names is None or item.name in names:
+            if any(default is not None for default in _defaults(item)):
+                raise _NeedsMore
+            kind = physical(from_iceberg(item.field_type))
+            held[item.name] = StoredColumn(item.name, kind, tuple(_ids(item)))
+    return held
+
+
+def _nested(item: Any) -> Iterator[Any]:
+    from pyiceberg.types import ListType, StructType
+
+    yield item
+    if isinstance(item.field_type, StructType):
+        for inner in item.field_type.fields:
+            yield from _nested(inner)
+    elif isinstance(item.field_type, ListType):
+        yield from _nested(item.field_type.element_field)
+
+
+def _ids(item: Any) -> Iterator[int]:
+    return (inner.field_id for inner in _nested(item))
+
+
+def _defaults(item: Any) -> Iterator[Any]:
+    return (inner.initial_default for inner in _nested(item))
