@@ -6,9 +6,8 @@
 | `file:/path`  | what the file holds, without blanks around it |
 | anything else | the text itself                               |
 
-It is read when it is first needed, and again when the destination refuses it: a secret that is rotated outside
-needs no restart. Its own text stands in no message, `repr`, log or status; what a destination says is searched
-for it before anybody sees it.
+It is read anew for each use: a secret that is rotated outside needs no restart. Its own text stands in no message,
+`repr`, log or status; what a destination says is searched for it before anybody sees it.
 """
 
 from __future__ import annotations
@@ -53,15 +52,17 @@ class Credential:
         return self._source if self._source.startswith(("env:", "file:")) else "a text in the settings"
 
     def text(self) -> str:
-        """The secret, read at first need."""
+        """The secret as its source has it now. While that is being replaced, and away, the one before."""
+        try:
+            secret = self._read()
+        except Retryable:
+            with self._lock:
+                if self._known:
+                    return self._known[-1]
+            raise
         with self._lock:
-            return self._known[-1] if self._known else self._read()
-
-    def read_again(self, refused: str) -> str:
-        """The secret after the destination refused the text given here: read anew, unless somebody just did."""
-        with self._lock:
-            current = self._known[-1] if self._known else refused
-            return current if current != refused else self._read()
+            self._known = [*(one for one in self._known if one != secret), secret]
+        return secret
 
     def hide(self, text: str) -> str:
         """A text of somebody else's, with this secret made unreadable in it, also where the text ends in its middle."""
@@ -83,8 +84,6 @@ class Credential:
             secret = self._checked(self._content(_path(self._source)))
         else:
             secret = self._source
-        if secret not in self._known:
-            self._known.append(secret)
         return secret
 
     def _content(self, path: Path) -> str:

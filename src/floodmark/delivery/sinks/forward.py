@@ -222,9 +222,8 @@ class ForwardSink:
 
         if self._credential is None:
             return once(None)
-        token = self._credential.text()
-        reply = once(token)
-        return once(self._credential.read_again(token)) if reply.status == 401 else reply
+        reply = once(self._credential.text())
+        return once(self._credential.text()) if reply.status == 401 else reply
 
 
 def _too_many_given_up(parcel: Parcel) -> Exception:
