@@ -5,6 +5,7 @@ Every key has a default, and every problem is told with its key and what is allo
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -64,6 +65,23 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogSettings:
+    """[catalogs.NAME]: an Iceberg catalog with tables that rows are delivered to.
+
+    A value may be `env:NAME`: then it stands in the environment, and nowhere else.
+    """
+
+    type: str
+    """`rest`, or `sql` (also written `jdbc`): Iceberg's JDBC catalog on SQLite or PostgreSQL."""
+    uri: str = field(repr=False)
+    """Where it answers; for `sql` the URL of the database."""
+    warehouse: str | None = None
+    """Where its files are."""
+    properties: dict[str, str] = field(default_factory=dict, repr=False)
+    """Any further properties; `spark.…` are for Spark only, `python.…` for PyIceberg only."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a store."""
 
@@ -72,8 +90,11 @@ class Settings:
     flush: FlushSettings = field(default_factory=FlushSettings)
     run: RunSettings = field(default_factory=RunSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
+    catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
 
+_CATALOGS = "catalogs"
+_CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 _SECTIONS: dict[str, type] = {
     "spool": SpoolSettings,
     "flush": FlushSettings,
@@ -96,13 +117,13 @@ def load(path: Path) -> Settings:
     store_id = content.pop("store_id", None)
     if not isinstance(store_id, str) or not store_id:
         raise InvalidSetting(f"{path}: store_id is missing.", hint="It was written by `floodmark init`; restore it.")
+    catalogs = _catalogs(path, content.pop(_CATALOGS, {}))
     unknown = sorted(set(content) - set(_SECTIONS))
     if unknown:
-        raise InvalidSetting(
-            f"{path}: unknown key {unknown[0]!r}.", hint=f"The sections are {', '.join(f'[{s}]' for s in _SECTIONS)}."
-        )
+        names = ", ".join(f"[{name}]" for name in (*_SECTIONS, "catalogs.NAME"))
+        raise InvalidSetting(f"{path}: unknown key {unknown[0]!r}.", hint=f"The sections are {names}.")
     sections = {name: _section(path, name, content.get(name, {})) for name in _SECTIONS}
-    return Settings(store_id=store_id, **sections)
+    return Settings(store_id=store_id, catalogs=catalogs, **sections)
 
 
 def initial_text(store_id: str) -> str:
@@ -130,6 +151,36 @@ def _section(path: Path, name: str, given: Any) -> Any:
             raise InvalidSetting(f"{path}: unknown key {name}.{key}.", hint=f"Allowed here: {', '.join(known)}.")
         _check_value(path, f"{name}.{key}", value, known[key])
     return kind(**given)
+
+
+def _catalogs(path: Path, given: Any) -> dict[str, CatalogSettings]:
+    if not isinstance(given, dict) or not all(isinstance(section, dict) for section in given.values()):
+        raise InvalidSetting(f"{path}: a catalog is a section.", hint="Write it as [catalogs.NAME].")
+    return {name: _catalog(path, name, _flat(section)) for name, section in given.items()}
+
+
+def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
+    key = f"{_CATALOGS}.{name}"
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name) is None:
+        raise InvalidSetting(f"{path}: {name!r} cannot name a catalog.", hint="Use letters, digits, _ and -.")
+    for item, value in given.items():
+        _check_value(path, f"{key}.{item}", value, str)
+    kind = _CATALOG_TYPES.get(given.pop("type", ""))
+    if kind is None:
+        raise InvalidSetting(f"{path}: {key}.type is missing or unknown.", hint=f"One of {', '.join(_CATALOG_TYPES)}.")
+    uri, warehouse = given.pop("uri", None), given.pop("warehouse", None)
+    if uri is None or (kind == "sql" and warehouse is None):
+        missing = "uri" if uri is None else "warehouse"
+        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs it to be found.")
+    return CatalogSettings(kind, uri, warehouse, given)
+
+
+def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`s3.endpoint = "…"` is a table in a table to TOML, and one key to Iceberg."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
 def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:

@@ -367,7 +367,8 @@ class Store:
         from floodmark.lake.spark import SparkLake
 
         name = f"floodmark_{self.store_id.replace('-', '')[:12]}"
-        return SparkLake(Catalog.embedded(name=name, lake=self.path / "lake"), self._start_spark)
+        embedded = Catalog.embedded(name=name, lake=self.path / "lake")
+        return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
 
     def _start_spark(self) -> SparkSession:
         from floodmark.lake.session import start_session

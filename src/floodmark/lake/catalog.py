@@ -7,10 +7,11 @@ catalog name, so a table's head is known in a millisecond and without Spark.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.commit import Base, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
@@ -20,6 +21,8 @@ from floodmark.schema import is_system_column
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as IcebergCatalog
     from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
     from pyspark.sql import SparkSession
 
 BLOCK_PROPERTY = "floodmark.block"
@@ -37,11 +40,12 @@ _MOVE_BACK = (
 
 @dataclass
 class Catalog:
-    """One catalog with one namespace of tables."""
+    """One catalog with one namespace of tables: the store's own, or one that rows are delivered to."""
 
     name: str
     spark_settings: dict[str, str]
     python_settings: dict[str, str]
+    namespace: str = NAMESPACE
 
     @classmethod
     def embedded(cls, *, name: str, lake: Path) -> Catalog:
@@ -69,10 +73,11 @@ class Catalog:
             spark.conf.set(f"{prefix}.{key}", value)
 
     def spark_name(self, table: str) -> str:
-        return f"`{self.name}`.`{NAMESPACE}`.`{table}`"
+        return f"`{self.name}`.`{self.namespace}`.`{table}`"
 
     @cached_property
-    def _python(self) -> IcebergCatalog:
+    def python(self) -> IcebergCatalog:
+        """The same catalog without a JVM."""
         from pyiceberg.catalog import load_catalog
 
         return load_catalog(self.name, **self.python_settings)
@@ -83,7 +88,7 @@ class Catalog:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return self._python.load_table((NAMESPACE, table))
+            return self.python.load_table((self.namespace, table))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except SQLAlchemyError as error:
@@ -112,7 +117,7 @@ class Catalog:
         engine = create_engine(self.python_settings["uri"])
         try:
             with engine.begin() as connection:
-                here = {"catalog": self.name, "namespace": NAMESPACE, "table": table}
+                here = {"catalog": self.name, "namespace": self.namespace, "table": table}
                 row = connection.execute(text(_POINTER), here).one_or_none()
                 if row is None or row.previous_metadata_location is None:
                     return False
@@ -137,16 +142,10 @@ class Catalog:
 
 def table_state(name: str, loaded: IcebergTable) -> TableState:
     metadata = loaded.metadata
-    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    lineage = []
-    id = metadata.current_snapshot_id
-    while id is not None and id in known:
-        lineage.append(_snapshot(known[id]))
-        id = known[id].parent_snapshot_id
     return TableState(
         name=name,
         uuid=str(metadata.table_uuid),
-        lineage=tuple(lineage),
+        lineage=tuple(snapshot_of(snapshot) for snapshot in lineage(metadata)),
         columns=tuple(
             (field.name, from_iceberg(field.field_type))
             for field in metadata.schema().fields
@@ -156,7 +155,17 @@ def table_state(name: str, loaded: IcebergTable) -> TableState:
     )
 
 
-def _snapshot(snapshot: Any) -> Snapshot:
+def lineage(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
+    """The commits from the head back, as far as the history is still known."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    id = metadata.current_snapshot_id
+    while id is not None and id in known:
+        yield known[id]
+        id = known[id].parent_snapshot_id
+
+
+def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
+    """One commit, as a verdict needs it."""
     summary = snapshot.summary
     extra = summary.additional_properties if summary else {}
     through = extra.get(THROUGH_PROPERTY)

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.table import AppendRefused, Work
+from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
@@ -56,6 +58,8 @@ class MemoryLake:
     """Decides what becomes of a request: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
     tasks: int = 2
     """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
+    targets: MemoryTargets = field(default_factory=MemoryTargets)
+    """Other people's catalogs: what table sinks deliver to."""
     jobs: int = 0
     """Always 0: there is no engine."""
     rows_read: int = 0
@@ -191,6 +195,9 @@ class MemoryLake:
             for outcome in job.each(places, lambda within: self._selected(table, snapshot, within, where, keep, schema))
         ]
         yield from job.told(outcomes)
+
+    def target(self, name: TargetName) -> MemoryTarget:
+        return MemoryTarget(name, self.targets, self)
 
     # ── what happens beside appends ──────────────────────────────────────────────────────────────────────────────
 

@@ -8,19 +8,21 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit import Append, Base, TableState
+from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
 from floodmark.lake.files import local_path
 from floodmark.lake.reading import SparkReader
 from floodmark.lake.table import AppendRefused
+from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 
@@ -49,6 +51,10 @@ EVOLUTION_RACES_MAX = 5
 @dataclass(slots=True)
 class SparkLake(SparkReader):
     """Tables in one Iceberg catalog."""
+
+    catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
+    """Other catalogs: those with the tables that table sinks deliver to."""
+    _targets: SparkTargets | None = field(default=None, init=False)
 
     # ── metadata, without a JVM ──────────────────────────────────────────────────────────────────────────────────
 
@@ -115,6 +121,13 @@ class SparkLake(SparkReader):
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:
         return self.catalog.roll_back(table, block=block, base=base)
+
+    def target(self, name: TargetName) -> Target:
+        from floodmark.lake.spark_targets import SparkTargets
+
+        if self._targets is None:
+            self._targets = SparkTargets(self, self.catalogs)
+        return self._targets.target(name)
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.lake.targets import Target, TargetName
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -137,4 +138,8 @@ class Lake(Protocol):
         error of the lowest range that failed is raised, as it was raised in the task. A range that came neither
         with a result nor with that error may have been done, failed or never begun.
         """
+        ...
+
+    def target(self, name: TargetName) -> Target:
+        """Somebody else's table, to which this lake's rows are copied. `Permanent` if its catalog is not known."""
         ...

@@ -1,0 +1,344 @@
+"""A table sink: chunks are copied into another Iceberg table, each exactly once.
+
+The copy runs wholly in Spark, as a compare-and-swap append. Whatever becomes of the call, the target decides what
+became of the chunk; `lake.targets` has the terms and the verdict. The steps, and what each is for:
+
+1. Load the target once, and record its base if none is on record. The first base stands: it is from before every
+   attempt, so the history since then has them all.
+2. Decide from that load. Delivered → make it durable, done. Not to be told → stop, and say so: a user may have
+   deleted the rows, and must not get them again.
+3. Else append on that load's head, and look again, whatever the append said.
+
+Rows a user deletes from the target stay deleted: what is settled is never sent again, and what is not yet settled is
+recognised by the commit's mark, not by its rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from floodmark import faults
+from floodmark.commit import Base
+from floodmark.control import bases, deliveries
+from floodmark.control.database import Database
+from floodmark.control.deliveries import Channel, Intent
+from floodmark.delivery.destination import (
+    Copied,
+    Delivered,
+    Destination,
+    Holdings,
+    Kind,
+    Parcel,
+    Source,
+    Surroundings,
+    whole_number,
+)
+from floodmark.errors import DivergedHistory, FloodmarkError, InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.lake.targets import (
+    ORIGIN_SEQ,
+    Claim,
+    Cut,
+    Fate,
+    Mark,
+    Measure,
+    Origin,
+    Target,
+    TargetAppend,
+    TargetName,
+    TargetState,
+    check_claim,
+    fate,
+    missing_columns,
+)
+from floodmark.schema import Schema, columns_of_arrow
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SENDS_MAX = 2
+"""How often one call appends on the same head: if that head is still the head, it was no conflict."""
+CONFLICTS_MAX = 8
+"""How many heads one call tries, before it leaves the target to those who write to it so busily."""
+_PART = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What is to be brought, and how it will be recognised."""
+
+    mark: Mark
+    last: int
+    """The number of its last row."""
+    rows: Cut | pa.Table
+    columns: Schema
+    claim: Claim
+    intent: Intent | None
+    """None for a row that is replayed: it has no chunk on record, and so no base."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSink:
+    """One dataset's target, from one store."""
+
+    target: Target
+    database: Database
+    store_id: str
+    dataset: str
+    keep: str | None
+
+    def open(self) -> None:
+        """Make sure that the catalog answers and that the table, if there is one, may be this sink's."""
+        self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+
+    def held(self, channel: Channel, *, after: int) -> Holdings:
+        """The end of what is there: by our commits as far as they are known, else by the rows.
+
+        Chunks arrive in order, so the highest number stands for all below it.
+        """
+        state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+        if state is None or state.history.head is None:
+            return Holdings()
+        known = [landed.mark for landed in state.chunks_of(self._origin(channel))]
+        if known:
+            newest = max(known, key=lambda mark: mark.range.through)
+            end, totals = newest.range.through, newest.totals
+        else:
+            beyond = SequenceRange(after, SEQUENCE_MAX)
+            seen = self.target.seen(state, store=self.store_id, partition=channel.partition, within=beyond)
+            end, totals = seen.last, None
+        return Holdings(end=end, tally=totals) if end > after else Holdings()
+
+    def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
+        inside = {seq: tally for seq, tally in source.given_up.items() if seq in range}
+        cut = Cut(source.table, source.snapshot, range, source.columns, source.where, source.keep, frozenset(inside))
+        measure = self.target.measure(cut)
+        if measure.tally.rows == 0:
+            return Copied(0, Tally())  # without rows there is nothing to commit
+        mark = Mark(self._origin(intent.channel), range, measure.tally, self._totals(intent, range, measure, inside))
+        claim = Claim(self.store_id, self.dataset, source.keep)
+        return Copied(self._bring(_Chunk(mark, measure.last, cut, source.columns, claim, intent)), mark.tally)
+
+    def deliver(self, parcel: Parcel) -> Delivered:
+        """Bring a row that was given up before. Ordinary chunks are copied.
+
+        It is recognised by its mark or by its row. After a crash it would be sent again if both were gone: the row
+        deleted and the snapshot expired, between the crash and the next try.
+        """
+        if not parcel.replay:
+            raise ValueError("a table sink copies its chunks; only replayed rows are handed to it")
+        mark = Mark(self._origin(parcel.channel), parcel.range, parcel.tally)
+        columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
+        rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
+        claim = Claim(self.store_id, self.dataset, self.keep)
+        return Delivered(self._bring(_Chunk(mark, parcel.range.through, rows, columns, claim, None)))
+
+    def close(self) -> None:
+        pass
+
+    def _origin(self, channel: Channel) -> Origin:
+        return Origin(self.store_id, channel.dataset, channel.partition)
+
+    def _totals(
+        self, intent: Intent, range: SequenceRange, measure: Measure, given_up: Mapping[int, Tally]
+    ) -> Tally | None:
+        """Everything settled with this chunk, if the watermark stands right before it, as it does in order."""
+        before = self.database.read(lambda c: deliveries.watermark(c, intent.channel))
+        if before is None or before.seq != range.after:
+            return None
+        return sum(given_up.values(), before.tally + measure.tally)
+
+    # ── one chunk ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _bring(self, chunk: _Chunk) -> int:
+        """See a chunk to its end; its size there, as far as it is known."""
+        base: Base | None = None
+        sent: list[int | None] = []
+        error: Exception | None = None
+        while True:
+            state = self._loaded_or_made(chunk, base)
+            first_look = False
+            if base is None:
+                base = self._base(chunk, state)
+                faults.reach("table.base_recorded")
+                if base is None:
+                    return 0  # settled by another process since: nothing may be sent
+                first_look = state is not None and base == state.base
+            outcome = self._fate(chunk, base, state, first_look=first_look)
+            if outcome is Fate.DELIVERED and state is not None:
+                return self._durable(chunk, base, state)
+            if outcome is not Fate.OPEN or state is None:
+                raise self._problem(chunk, outcome)
+            head = state.history.head
+            if len(sent) == CONFLICTS_MAX or sent.count(head) == SENDS_MAX:
+                raise self._not_now(chunk, error)
+            sent.append(head)
+            error = self._append(chunk, state)
+            faults.reach("table.appended")
+
+    def _loaded_or_made(self, chunk: _Chunk, base: Base | None) -> TargetState | None:
+        state = self.target.load()
+        if state is None and base is None and self._recorded(chunk) is None:
+            self.target.fit(chunk.columns, chunk.claim)
+            state = self.target.load()
+            if state is None:
+                raise Retryable(f"Table {self.target.name} was created and is not there.")
+        if base is not None and (state is None or state.history.uuid != base.table_uuid):
+            return state  # another table: that is what is to be said, and not whose rows are in it
+        return self._checked(state, chunk.claim)
+
+    def _checked(self, state: TargetState | None, claim: Claim) -> TargetState | None:
+        """The state, if its rows with our name on them can only be this dataset's."""
+        if state is None or check_claim(self.target.name, state, claim) or state.history.head is None:
+            return state
+        missing_columns(self.target.name, state, Schema())  # without the columns of an origin nothing can be asked
+        everything = SequenceRange(0, SEQUENCE_MAX)
+        if self.target.seen(state, store=self.store_id, partition=None, within=everything).tally.rows:
+            key, value = claim.property
+            raise Permanent(
+                f"Table {self.target.name} has rows of this store, and does not say of which dataset.",
+                hint=f"If they are rows of {claim.dataset!r}, and this sink is to go on behind them: "
+                f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ('{key}' = '{value}').",
+            )
+        return state
+
+    def _recorded(self, chunk: _Chunk) -> Base | None:
+        intent = chunk.intent
+        if intent is None:
+            return None
+        return self.database.read(lambda c: bases.recorded_base(c, intent, chunk.mark.range))
+
+    def _base(self, chunk: _Chunk, state: TargetState | None) -> Base | None:
+        """The base that counts: the one on record, else this load's. None if the chunk is settled."""
+        intent = chunk.intent
+        if intent is None:
+            return None if state is None else state.base
+        if state is None:
+            return self._recorded(chunk)
+        return self.database.transact(
+            lambda c: bases.record_base(c, intent, chunk.mark.range, state.base), landed=lambda _: False
+        )
+
+    def _fate(self, chunk: _Chunk, base: Base, state: TargetState | None, *, first_look: bool) -> Fate:
+        mark, replayed = chunk.mark, chunk.intent is None
+        outcome = fate(mark, base=base, state=state, first_look=first_look or replayed)
+        if state is None or outcome not in (Fate.ASK_ROWS, Fate.OTHER_RANGES):
+            return outcome
+        if outcome is Fate.OTHER_RANGES and not replayed:
+            return outcome  # the chunk around a replayed row is there, without that row
+        seen = self.target.seen(state, store=mark.origin.store, partition=mark.origin.partition, within=mark.range)
+        if seen.last == chunk.last:
+            return Fate.DELIVERED  # a chunk arrives whole, and after those before it
+        unknown = state.history.since(base.snapshot) is None
+        return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
+
+    def _append(self, chunk: _Chunk, state: TargetState) -> Exception | None:
+        """Send the chunk; an error is not a verdict."""
+        name = self.target.name
+        if missing_columns(name, state, chunk.columns) or not check_claim(name, state, chunk.claim):
+            self.target.fit(chunk.columns, chunk.claim)
+        try:
+            self.target.append(TargetAppend(chunk.mark, state.history.head, chunk.rows, chunk.columns))
+        except FloodmarkError:
+            raise  # nothing was sent: the target says so by raising one of ours
+        except Exception as error:  # noqa: BLE001 - whatever it was, the target decides, not the error
+            return error
+        return None
+
+    def _durable(self, chunk: _Chunk, base: Base, state: TargetState) -> int:
+        """A local warehouse does not sync by itself: what is acknowledged must outlast a loss of power."""
+        since, size = base.snapshot, 0
+        known = state.history.since(base.snapshot) or ()
+        for snapshot in state.history.lineage:
+            landed = state.landed.get(snapshot.id)
+            if landed is not None and landed.mark.key == chunk.mark.key:
+                size = landed.bytes
+                if snapshot not in known:
+                    since = snapshot.parent  # from before the base: the record of its delivery was lost
+        self.target.sync(state, since=since)
+        faults.reach("table.synced")
+        return size
+
+    # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _what(self, chunk: _Chunk) -> str:
+        mark = chunk.mark
+        return f"rows {mark.range} of {mark.origin.dataset!r} ({mark.origin.partition})"
+
+    def _problem(self, chunk: _Chunk, outcome: Fate) -> Permanent:
+        table, what = self.target.name, self._what(chunk)
+        again = "remove the sink and add it again: it goes on behind the highest number of this store in the table"
+        if outcome is Fate.OTHER_TABLE:
+            return Permanent(
+                f"Table {table} is gone, or not the one that {what} were first sent to.",
+                hint=f"To deliver to the table of that name as it is now, {again}.",
+            )
+        if outcome is Fate.OTHER_ROWS:
+            return DivergedHistory(
+                f"Table {table} has {what} already, and they are other rows.",
+                hint="Was this store restored from a backup, or copied? Deliver to another table.",
+            )
+        if outcome is Fate.OTHER_RANGES:
+            return DivergedHistory(
+                f"Table {table} has a part of {what} already, cut otherwise.",
+                hint=f"Was this store restored from a backup, or copied? If it is this store's own, {again}.",
+            )
+        return Permanent(
+            f"Whether {what} were delivered to table {table} cannot be told: its snapshots since the first try have "
+            "expired, and the rows are not all there. They were not sent again.",
+            hint=f"If they never arrived, {again}. If they arrived and were deleted, add it with a start behind them.",
+        )
+
+    def _not_now(self, chunk: _Chunk, error: Exception | None) -> Retryable:
+        cause = f": {reason_of(error)}" if error else ""
+        return Retryable(
+            f"The append of {self._what(chunk)} to table {self.target.name} did not come about{cause}.",
+            hint="The next export looks first, and tries again.",
+        )
+
+
+def target_name(text: Any, dataset: str) -> TargetName:
+    """The table of a dataset: `catalog.namespace` has one named like it, `catalog.namespace.table` is one."""
+    parts = text.split(".") if isinstance(text, str) else []
+    if len(parts) not in (2, 3) or not all(_PART.fullmatch(part) for part in parts):
+        raise InvalidSetting(
+            f"table is {text!r}.",
+            hint='Write "catalog.namespace" for one table per dataset, or "catalog.namespace.table".',
+        )
+    return TargetName(parts[0], parts[1], (parts[2:] or [dataset])[0])
+
+
+def _check(settings: dict[str, Any]) -> None:
+    whole_number(settings, "chunk_rows")
+    target_name(settings["table"], "dataset")
+    if settings["table"].count(".") > 1:
+        chosen = settings.get("datasets")
+        if chosen is None or len(chosen) != 1:
+            raise InvalidSetting(
+                f"table is {settings['table']!r}, one table, and the sink takes "
+                f"{'every dataset' if chosen is None else f'{len(chosen)} datasets'}.",
+                hint='Name exactly one in datasets, or write "catalog.namespace" for one table per dataset.',
+            )
+
+
+def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> Destination:
+    return TableSink(
+        target=surroundings.lake.target(target_name(settings["table"], channel.dataset)),
+        database=surroundings.database,
+        store_id=surroundings.store_id,
+        dataset=channel.dataset,
+        keep=settings.get("where"),
+    )
+
+
+KIND = Kind(
+    name="table",
+    defaults={"chunk_rows": 1_000_000},
+    required=("table",),
+    check=_check,
+    connect=_connect,
+    pinned=("table", "chunk_rows"),
+)

@@ -1,0 +1,108 @@
+"""Catalogs that rows are delivered to: those of the settings file, as Spark and as Python see them.
+
+A catalog is described once, in `[catalogs.NAME]`. Its name is what other engines know it by, too: a SQL catalog keeps
+the name beside every table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from floodmark.config import CatalogSettings
+from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.lake.catalog import Catalog
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+
+def configured(name: str, settings: CatalogSettings, *, namespace: str) -> Catalog:
+    """A catalog of the settings file, with one of its namespaces."""
+    shared = {key: value for key, value in settings.properties.items() if not key.startswith(("spark.", "python."))}
+    if settings.warehouse is not None:
+        shared["warehouse"] = settings.warehouse
+    spark, python = _addresses(name, _resolved(name, {"uri": settings.uri})["uri"], settings.type)
+    return Catalog(
+        name,
+        spark_settings=_resolved(name, {**shared, **_only(settings, "spark."), **spark}),
+        python_settings=_resolved(name, {**shared, **_only(settings, "python."), **python}),
+        namespace=namespace,
+    )
+
+
+def _only(settings: CatalogSettings, prefix: str) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in settings.properties.items() if key.startswith(prefix)}
+
+
+def _resolved(name: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with what the environment holds of them."""
+    found = {}
+    for key, value in settings.items():
+        if value.startswith("env:"):
+            secret = os.environ.get(value.removeprefix("env:"))
+            if secret is None:
+                raise InvalidSetting(
+                    f"catalogs.{name}.{key} is {value}, and there is no such variable in the environment.",
+                    hint="Set it for every process that exports.",
+                )
+            value = secret  # noqa: PLW2901 - it is what the setting says
+        found[key] = value
+    return found
+
+
+def _addresses(name: str, uri: str, kind: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The catalog's address, as Spark takes it and as Python takes it."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    if kind == "rest":
+        address = {"type": "rest", "uri": uri}
+        return address, address
+    try:
+        url = make_url(uri)
+    except ArgumentError:
+        url = None
+    if url is not None and url.get_backend_name() == "sqlite" and url.database:
+        spark = {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=60000"}
+        python = f"sqlite:///{url.database}"
+    elif url is not None and url.get_backend_name() == "postgresql" and url.host:
+        spark = {"uri": f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database or ''}"}
+        spark |= {"jdbc.user": url.username} if url.username else {}
+        spark |= {"jdbc.password": str(url.password)} if url.password else {}
+        python = url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    else:
+        raise InvalidSetting(
+            f"catalogs.{name}.uri is not the address of a SQL database that can be used here.",
+            hint="Write sqlite:////absolute/path or postgresql://user@host/database.",
+        )
+    return {"type": "jdbc", "jdbc.schema-version": "V1", **spark}, {"type": "sql", "uri": python}
+
+
+def loaded(catalog: Catalog, table: str) -> IcebergTable | None:
+    """A table as PyIceberg loads it, freshly; None if there is none.
+
+    A catalog that refuses us will refuse us again; one that does not answer may answer later.
+    """
+    from pyiceberg import exceptions
+    from sqlalchemy.exc import SQLAlchemyError
+
+    where = f"Catalog {catalog.name!r}"
+    try:
+        return catalog.python.load_table((catalog.namespace, table))
+    except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
+        return None
+    except (
+        exceptions.UnauthorizedError,
+        exceptions.ForbiddenError,
+        exceptions.OAuthError,
+        exceptions.BadRequestError,
+        exceptions.NotInstalledError,
+    ) as error:
+        raise Permanent(
+            f"{where} does not let us load {catalog.namespace}.{table}: {reason_of(error)}.",
+            hint=f"Correct [catalogs.{catalog.name}] in floodmark.toml, or the rights there.",
+        ) from error
+    except (exceptions.RESTError, exceptions.ValidationError, SQLAlchemyError, OSError, ValueError) as error:
+        raise Retryable(f"{where} did not say what {catalog.namespace}.{table} is: {reason_of(error)}.") from error

@@ -1,0 +1,86 @@
+"""Commits made durable. Hadoop's local file system does not fsync: every file of a commit is opened and synced here.
+
+On other file systems the files are looked at only: one that is missing, or shorter than it was written, is noticed
+before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from floodmark.commit import TableState
+from floodmark.errors import FilesMissing
+from floodmark.files import sync_directory, sync_file
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+
+def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -> None:
+    """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
+    directories: set[Path] = set()
+    root = Path(local_path(table.location()) or "/").parent.parent
+    try:
+        for location, size in _files_since(table, state, since):
+            path = local_path(location)
+            _check_whole(table.io, location, size)
+            if path is not None:
+                sync_file(Path(path))
+                directories.update(_up_to(Path(path).parent, root))
+    except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
+        raise FilesMissing(
+            f"The manifests of table {state.name!r} cannot be read: {error}.",
+            hint="Keep the store as it is, and report this.",
+        ) from error
+    for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
+        sync_directory(directory)
+
+
+def local_path(location: str) -> str | None:
+    """The path of a file on this machine; None for one that is elsewhere."""
+    parsed = urlparse(location)
+    return unquote(parsed.path) if parsed.scheme in ("file", "") else None
+
+
+def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
+    """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
+    new = state.since(since)
+    ids = None if new is None else {snapshot.id for snapshot in new}
+    yield table.metadata_location, None
+    if not state.lineage:
+        return
+    for snapshot in table.metadata.snapshots:
+        if ids is None or snapshot.snapshot_id in ids:
+            yield snapshot.manifest_list, None
+    for manifest in table.snapshot_by_id(state.lineage[0].id).manifests(table.io):
+        if ids is not None and manifest.added_snapshot_id not in ids:
+            continue
+        yield manifest.manifest_path, manifest.manifest_length
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if ids is None or entry.snapshot_id in ids:
+                yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
+
+
+def _check_whole(io: Any, location: str, size: int | None) -> None:
+    """A file that is not there, or shorter than it was written, never reached the disk."""
+    try:
+        found = len(io.new_input(location))
+    except OSError:
+        found = -1
+    if found < 1 or (size is not None and found != size):
+        what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
+        raise FilesMissing(
+            f"A file that the table refers to {what}: {location}.",
+            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and report this.",
+        )
+
+
+def _up_to(directory: Path, root: Path) -> Iterator[Path]:
+    """A directory and those above it, as far as the lake's own: a new directory's name must last too."""
+    while directory != root and root in directory.parents:
+        yield directory
+        directory = directory.parent
+    yield root

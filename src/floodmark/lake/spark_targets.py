@@ -1,0 +1,348 @@
+"""Targets on Iceberg through Spark: the copy runs wholly in Spark, from the lake's table to somebody else's.
+
+Metadata is read without a JVM where the catalog is described in the settings file. A catalog that only the Spark
+session knows is read through Spark, in one load: the session says where the table's metadata file is, and that file
+never changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from floodmark.commit import TableState
+from floodmark.config import CatalogSettings
+from floodmark.errors import FloodmarkError, Permanent, Retryable, SchemaConflict, reason_of
+from floodmark.lake.catalog import NAMESPACE, Catalog, lineage, snapshot_of
+from floodmark.lake.catalogs import configured, loaded
+from floodmark.lake.durable import sync_commits
+from floodmark.lake.targets import (
+    ORIGIN_COLUMNS,
+    ORIGIN_PARTITION,
+    ORIGIN_SEQ,
+    ORIGIN_STORE,
+    Claim,
+    Cut,
+    Landed,
+    Mark,
+    Measure,
+    TargetAppend,
+    TargetColumn,
+    TargetName,
+    TargetState,
+)
+from floodmark.lake.types import evolution, from_iceberg, quoted, spark_type
+from floodmark.schema import CONTENT_ID, SEQ, Schema
+from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import DataFrame, SparkSession
+
+    from floodmark.lake.spark import SparkLake
+
+TABLE_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+CHANGES_MAX = 5
+"""How often a table's shape is tried to be changed beside others who do the same."""
+
+
+class TargetCatalog(Protocol):
+    """Where a target's metadata comes from."""
+
+    def attach(self, spark: SparkSession) -> None: ...
+    def spark_name(self, table: str) -> str: ...
+    def load(self, table: str) -> IcebergTable | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedCatalog:
+    """A catalog of the settings file, or the lake's own."""
+
+    catalog: Catalog
+
+    def attach(self, spark: SparkSession) -> None:
+        self.catalog.attach(spark)
+
+    def spark_name(self, table: str) -> str:
+        return self.catalog.spark_name(table)
+
+    def load(self, table: str) -> IcebergTable | None:
+        return loaded(self.catalog, table)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCatalog:
+    """A catalog that only the Spark session knows."""
+
+    name: str
+    namespace: str
+    lake: SparkLake
+
+    def attach(self, spark: SparkSession) -> None:
+        # Too late for a catalog that was used before: hence the REFRESH of each load.
+        spark.conf.set(f"spark.sql.catalog.{self.name}.cache-enabled", "false")
+
+    def spark_name(self, table: str) -> str:
+        return f"`{self.name}`.`{self.namespace}`.`{table}`"
+
+    def load(self, table: str) -> IcebergTable | None:
+        """The table by its metadata file. One load: whatever is read from the file is of one instant."""
+        from pyiceberg.table import StaticTable
+        from pyspark.errors import AnalysisException
+
+        name = self.spark_name(table)
+        try:
+            self.lake.spark.sql(f"REFRESH TABLE {name}")
+            log = self.lake.spark.sql(f"SELECT file FROM {name}.metadata_log_entries").collect()  # noqa: S608 - names
+        except AnalysisException as error:
+            if (error.getCondition() or "").startswith(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")):
+                return None
+            raise Permanent(f"Spark cannot use {name}: {reason_of(error)}.", hint=self._way_out()) from error
+        except Exception as error:
+            raise Retryable(f"Spark did not say what {name} is: {reason_of(error)}.") from error
+        try:
+            return StaticTable.from_metadata(log[-1][0])
+        except Exception as error:
+            raise Permanent(
+                f"The metadata of {name} at {log[-1][0]} cannot be read without Spark: {reason_of(error)}.",
+                hint=self._way_out(),
+            ) from error
+
+    def _way_out(self) -> str:
+        return f"Describe the catalog in floodmark.toml: [catalogs.{self.name}] with type, uri and warehouse."
+
+
+@dataclass(slots=True)
+class SparkTargets:
+    """The tables that one lake's rows are copied to."""
+
+    lake: SparkLake
+    settings: Mapping[str, CatalogSettings]
+    _catalogs: dict[tuple[str, str], TargetCatalog] = field(default_factory=dict)
+
+    def target(self, name: TargetName) -> SparkTarget:
+        key = (name.catalog, name.namespace)
+        if key not in self._catalogs:
+            self._catalogs[key] = self._catalog(name)
+        return SparkTarget(name, self._catalogs[key], self.lake)
+
+    def _catalog(self, name: TargetName) -> TargetCatalog:
+        described = self.settings.get(name.catalog)
+        if described is not None:
+            return DescribedCatalog(configured(name.catalog, described, namespace=name.namespace))
+        own = self.lake.catalog
+        if name.catalog == own.name:
+            if name.namespace == NAMESPACE:
+                raise Permanent(
+                    f"{name} lies among the store's own tables.", hint="Deliver to another namespace of the catalog."
+                )
+            return DescribedCatalog(Catalog(own.name, own.spark_settings, own.python_settings, name.namespace))
+        if self.lake.spark.conf.get(f"spark.sql.catalog.{name.catalog}", None) is None:
+            raise Permanent(
+                f"The catalog {name.catalog!r} of {name} is not known.",
+                hint=f"Describe it in floodmark.toml: [catalogs.{name.catalog}] with type, uri and warehouse; or "
+                f"configure spark.sql.catalog.{name.catalog} in the Spark session.",
+            )
+        return SessionCatalog(name.catalog, name.namespace, self.lake)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTarget:
+    """One table."""
+
+    name: TargetName
+    catalog: TargetCatalog
+    lake: SparkLake
+
+    @property
+    def spark(self) -> SparkSession:
+        self.catalog.attach(self.lake.spark)
+        return self.lake.spark
+
+    @property
+    def _spark_name(self) -> str:
+        return self.catalog.spark_name(self.name.table)
+
+    def load(self) -> TargetState | None:
+        table = self.catalog.load(self.name.table)
+        return None if table is None else target_state(str(self.name), table)
+
+    def sync(self, state: TargetState, *, since: int | None) -> None:
+        sync_commits(state.handle, state.history, since=since)
+
+    # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fit(self, columns: Schema, claim: Claim) -> None:
+        for attempt in range(CHANGES_MAX):
+            statements = self._changes(self.load(), columns, claim)
+            if not statements:
+                return
+            try:
+                for statement in statements:
+                    self.spark.sql(statement)
+            except FloodmarkError:
+                raise
+            except Exception as error:
+                # Another process may have made the same change a moment ago: look again before giving up.
+                if attempt == CHANGES_MAX - 1:
+                    raise Retryable(
+                        f"Table {self.name} could not be created or changed: {reason_of(error)}."
+                    ) from error
+
+    def _changes(self, state: TargetState | None, columns: Schema, claim: Claim) -> list[str]:
+        key, value = claim.property
+        if state is None:
+            return self._creation(columns, {**TABLE_PROPERTIES, key: value})
+        have = tuple((column.name, column.type) for column in state.columns if column.type is not None)
+        changes = evolution(self._spark_name, have, columns)
+        if state.properties.get(key) != value:
+            changes.append(f"ALTER TABLE {self._spark_name} SET TBLPROPERTIES ({_text(key)} = {_text(value)})")
+        return changes
+
+    def _creation(self, columns: Schema, properties: Mapping[str, str]) -> list[str]:
+        """Not partitioned: the rows of one small partition lie far apart by number, and each stretch of numbers would
+        make a file. In the order of numbers within each file, a range is found by the files' bounds as well.
+        """
+        shape = [f"{quoted(column.name)} {spark_type(column.type)}" for column in columns]
+        shape += [f"{name} {spark_type(kind)}" for name, kind in ORIGIN_COLUMNS.items()]
+        shape[-2] += " not null"
+        told = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+        return [
+            f"CREATE NAMESPACE IF NOT EXISTS `{self.name.catalog}`.`{self.name.namespace}`",
+            f"CREATE TABLE IF NOT EXISTS {self._spark_name} ({', '.join(shape)}) USING iceberg TBLPROPERTIES ({told})",
+            f"ALTER TABLE {self._spark_name} WRITE LOCALLY ORDERED BY {ORIGIN_SEQ}",
+        ]
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def measure(self, cut: Cut) -> Measure:
+        from pyspark.sql import functions as F
+
+        from floodmark.lake.transforms import checksum_part
+
+        whole = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part()), F.max(SEQ))
+        self.lake.jobs += 1
+        rows, checksum, last = whole.collect()[0]
+        return Measure(Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS), last or 0)
+
+    def append(self, request: TargetAppend) -> None:
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as F
+
+        writer = (
+            self._rows(request)
+            .writeTo(self._spark_name)
+            .option("isolation-level", "serializable")
+            .options(**{f"snapshot-property.{key}": value for key, value in request.mark.properties.items()})
+        )
+        if request.head is not None:
+            writer = writer.option("validate-from-snapshot-id", str(request.head))
+        try:
+            self.lake.jobs += 1
+            writer.overwrite(F.lit(False))
+        except AnalysisException as error:
+            if (error.getCondition() or "").startswith("INCOMPATIBLE_DATA_FOR_TABLE"):
+                raise SchemaConflict(
+                    f"The rows do not fit table {self.name}: {reason_of(error)}.",
+                    hint="Change the table's columns, or deliver to another table.",
+                ) from error
+            raise
+
+    def seen(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> Measure:
+        from pyspark.sql import functions as F
+
+        if state.history.head is None:
+            return Measure(Tally(), 0)
+        number = F.col(ORIGIN_SEQ)
+        there = self.spark.read.option("versionAsOf", str(state.history.head)).table(self._spark_name)
+        there = there.where((F.col(ORIGIN_STORE) == store) & (number > within.after) & (number <= within.through))
+        if partition is not None:
+            there = there.where(F.col(ORIGIN_PARTITION) == partition)
+        try:
+            self.lake.jobs += 1
+            rows, last = there.agg(F.count(F.lit(1)), F.max(number)).collect()[0]
+        except Exception as error:
+            raise Retryable(f"The rows of table {self.name} could not be read: {reason_of(error)}.") from error
+        return Measure(Tally(rows, 0), last or 0)
+
+    def _source(self, cut: Cut) -> DataFrame:
+        """The rows of a range in the lake, with the columns that are wanted and the system's."""
+        from pyspark.sql import functions as F
+
+        from floodmark.lake.transforms import within
+
+        frame = self.lake.frame(cut.table, snapshot=cut.snapshot).transform(within(cut.range))
+        known = set(frame.columns)
+        missing = {
+            column.name: F.lit(None).cast(spark_type(column.type)) for column in cut.columns if column.name not in known
+        }
+        frame = frame.withColumns(missing) if missing else frame
+        for name, value in (cut.where or {}).items():
+            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+        if cut.keep is not None:
+            self.lake.check_filter(cut.table, cut.keep)
+            frame = frame.where(cut.keep)
+        if cut.without:
+            frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))
+        return frame.select(*[quoted(column.name) for column in cut.columns], SEQ, CONTENT_ID)
+
+    def _rows(self, request: TargetAppend) -> DataFrame:
+        """The rows as the target takes them: what it has beyond the dataset is null."""
+        from pyspark.sql import functions as F
+
+        if isinstance(request.rows, Cut):
+            frame = self._source(request.rows).withColumnRenamed(SEQ, ORIGIN_SEQ)
+        else:
+            frame = self.spark.createDataFrame(request.rows)
+        origin = request.mark.origin
+        sent = {name: F.col(quoted(name)) for name in request.columns.names} | {
+            ORIGIN_STORE: F.lit(origin.store),
+            ORIGIN_SEQ: F.col(ORIGIN_SEQ),
+            ORIGIN_PARTITION: F.lit(origin.partition),
+        }
+        shape = self.spark.table(self._spark_name).schema.fields
+        return frame.select(*[sent.get(item.name, F.lit(None).cast(item.dataType)).alias(item.name) for item in shape])
+
+
+def target_state(name: str, table: IcebergTable) -> TargetState:
+    """What a sink needs to know, all of it from one load."""
+    metadata = table.metadata
+    history = list(lineage(metadata))
+    landed = {snapshot.snapshot_id: found for snapshot in history if (found := _landed(snapshot)) is not None}
+    return TargetState(
+        TableState(name, str(metadata.table_uuid), tuple(snapshot_of(item) for item in history), columns=()),
+        landed,
+        tuple(_column(item) for item in metadata.schema().fields),
+        dict(metadata.properties),
+        table,
+    )
+
+
+def _landed(snapshot: Any) -> Landed | None:
+    told = snapshot.summary.additional_properties if snapshot.summary else {}
+    mark = Mark.parse(told)
+    return None if mark is None else Landed(mark, int(told.get("added-files-size", "0")))
+
+
+def _column(item: Any) -> TargetColumn:
+    """A column, also of a type that no dataset has: then it is compared with nothing."""
+    text = str(item.field_type)
+    try:
+        # A time without a zone is not an instant, though both are written alike here.
+        kind = None if re.search(r"\btimestamp\b", text) else from_iceberg(item.field_type)
+    except (FloodmarkError, ValueError):
+        kind = None
+    return TargetColumn(item.name, kind, text, required=item.required)
+
+
+def _text(value: str) -> str:
+    """A text in SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
