@@ -138,6 +138,19 @@ def test_a_ledger_that_agrees_acknowledges(sender: Sender, server: KeyOnlyServer
     sender.sink(server.url).deliver(parcel)
 
 
+def test_a_ledger_with_many_given_up_rows_is_read_whole(sender: Sender, server: KeyOnlyServer) -> None:
+    parcel = numbered(3, after=100_000)
+    many = tuple(range(50_000, 70_000))
+    server.script = always(Answer(200, {"stored": 3, "ledger": state(100_003, parcel.tally, many)}))
+    sink = sender.sink(server.url)
+    for _ in range(2):
+        sink.deliver(parcel)
+    server.script = always(Answer(200, {"stored": 3, "ledger": state(100_004, parcel.tally, many)}))
+    with pytest.raises(Ahead) as ahead:
+        sink.deliver(parcel)
+    assert len(ahead.value.holdings.given_up) == 20_000
+
+
 @pytest.mark.parametrize("answer", [Answer(200, {}), problem("LedgerAhead")])
 def test_a_hub_that_has_more_is_ahead(sender: Sender, server: KeyOnlyServer, answer: Answer) -> None:
     assert isinstance(answer.body, dict)

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from sqlalchemy import Connection
-
 from floodmark.control import datasets, ledger
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.credentials import Credential, check_credential
@@ -30,7 +28,6 @@ from floodmark.delivery.destination import Delivered, Holdings, Kind, Oversized,
 from floodmark.delivery.sinks.exchange import Exchange
 from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
 from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
-from floodmark.schema import Schema
 from floodmark.wire import (
     CONTENT_TYPE,
     HEADER,
@@ -49,7 +46,8 @@ from floodmark.wire import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REPLY_BYTES_MAX = 64 << 10
+REPLY_BYTES_MAX = 1 << 20
+"""A hub's reply names the rows that were given up: room for some 50,000."""
 LEDGER_BYTES_MAX = 16 << 20
 """A ledger has a line for each channel of ours: room for some 100,000."""
 PREPARED_MAX = 8
@@ -167,14 +165,11 @@ class ForwardSink:
         several = parcel.rows.num_rows > 1
         if several and parcel.rows.nbytes > HOPELESS * self._chunk_bytes:
             raise Oversized
-        schema = self._surroundings.database.read(lambda c: self._schema(c, parcel.channel))
+        schema = self._surroundings.database.read(lambda c: datasets.get(c, parcel.channel.dataset)).schema
         lines = encode_rows(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
         if several and len(lines) > self._chunk_bytes:
             raise Oversized
         return Prepared(compress(lines), digest_of(lines), types_to_tell(schema, parcel.rows))
-
-    def _schema(self, connection: Connection, channel: Channel) -> Schema:
-        return datasets.get(connection, channel.dataset).schema
 
     def _header(self, parcel: Parcel, prepared: Prepared) -> ChunkHeader:
         return ChunkHeader(

@@ -25,6 +25,8 @@ from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop
 from floodmark.wire import ChunkHeader, LedgerState
 
 WORDS_CHARACTERS_MAX = 300
+WORDS_BYTES_MAX = 64 << 10
+"""Where no JSON says which are a reply's words, they are looked for in its beginning."""
 
 POISON = frozenset({400, 413, 422})
 PATIENCE = frozenset({408, 425, 429})
@@ -163,7 +165,8 @@ class Judge:
         content = reply.content()
         told = [content[key] for key in ("detail", "hint") if isinstance(content.get(key), str)]
         told = told or [content[key] for key in ("message", "error", "title") if isinstance(content.get(key), str)][:1]
-        text = self.hide(plain(" ".join(told) or reply.body.decode("utf-8", errors="replace")))
+        raw = reply.body[:WORDS_BYTES_MAX].decode("utf-8", errors="replace")
+        text = self.hide(plain(" ".join(told)[:WORDS_BYTES_MAX] or raw))
         return text if len(text) <= WORDS_CHARACTERS_MAX else text[: WORDS_CHARACTERS_MAX - 1] + "…"
 
 
