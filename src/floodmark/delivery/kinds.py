@@ -19,11 +19,11 @@ from typing import Any
 
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Kind
-from floodmark.delivery.sinks import blob, forward, projection
+from floodmark.delivery.sinks import blob, forward, projection, table
 from floodmark.errors import InvalidSetting
 from floodmark.schema.partitions import value_text
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (blob.KIND, forward.KIND, projection.KIND)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (blob.KIND, forward.KIND, table.KIND, projection.KIND)}
 
 COMMON: dict[str, Any] = {
     "datasets": None,

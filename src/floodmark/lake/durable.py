@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from floodmark.commit import TableState
 from floodmark.errors import FilesMissing
 from floodmark.files import sync_directory, sync_file
+from floodmark.lake.files import local_path
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -37,12 +37,6 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
         ) from error
     for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
         sync_directory(directory)
-
-
-def local_path(location: str) -> str | None:
-    """The path of a file on this machine; None for one that is elsewhere."""
-    parsed = urlparse(location)
-    return unquote(parsed.path) if parsed.scheme in ("file", "") else None
 
 
 def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:

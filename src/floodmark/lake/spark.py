@@ -8,18 +8,16 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit import Append, Base, TableState
 from floodmark.config import CatalogSettings
-from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Permanent, Retryable, reason_of
-from floodmark.files import sync_directory, sync_file
+from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
-from floodmark.lake.files import local_path
+from floodmark.lake.durable import sync_commits
 from floodmark.lake.reading import SparkReader
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import Target, TargetName
@@ -28,6 +26,8 @@ from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from floodmark.lake.spark_targets import SparkTargets
 
 BUCKET_WIDTH = 1 << 20
 TABLE_PROPERTIES = {
@@ -80,44 +80,10 @@ class SparkLake(SparkReader):
         return highest
 
     def sync(self, state: TableState, *, since: int | None) -> None:
-        """Hadoop's local file system does not fsync: open every file of the commits since `since` and do it here."""
         table = self.catalog.table(state.name)
         if table is None:
             raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and report this.")
-        directories: set[Path] = set()
-        root = Path(local_path(table.location()) or "/").parent.parent
-        try:
-            for location, size in self._files_since(table, state, since):
-                path = local_path(location)
-                _check_whole(table.io, location, size)
-                if path is not None:
-                    sync_file(Path(path))
-                    directories.update(_up_to(Path(path).parent, root))
-        except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
-            raise FilesMissing(
-                f"The manifests of table {state.name!r} cannot be read: {error}.",
-                hint="Keep the store as it is, and report this.",
-            ) from error
-        for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
-            sync_directory(directory)
-
-    def _files_since(self, table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
-        """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
-        new = state.since(since)
-        ids = None if new is None else {snapshot.id for snapshot in new}
-        yield table.metadata_location, None
-        if not state.lineage:
-            return
-        for snapshot in table.metadata.snapshots:
-            if ids is None or snapshot.snapshot_id in ids:
-                yield snapshot.manifest_list, None
-        for manifest in table.snapshot_by_id(state.lineage[0].id).manifests(table.io):
-            if ids is not None and manifest.added_snapshot_id not in ids:
-                continue
-            yield manifest.manifest_path, manifest.manifest_length
-            for entry in manifest.fetch_manifest_entry(table.io):
-                if ids is None or entry.snapshot_id in ids:
-                    yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
+        sync_commits(table, state, since=since)
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:
         return self.catalog.roll_back(table, block=block, base=base)
@@ -328,25 +294,3 @@ def _check_segments(request: Append) -> None:
 def _spark_type(column: Any) -> str:
 
     return "string" if column is None else spark_type(column.type)
-
-
-def _check_whole(io: Any, location: str, size: int | None) -> None:
-    """A file that is not there, or shorter than it was written, never reached the disk."""
-    try:
-        found = len(io.new_input(location))
-    except OSError:
-        found = -1
-    if found < 1 or (size is not None and found != size):
-        what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
-        raise FilesMissing(
-            f"A file that the table refers to {what}: {location}.",
-            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and report this.",
-        )
-
-
-def _up_to(directory: Path, root: Path) -> Iterator[Path]:
-    """A directory and those above it, as far as the lake's own: a new directory's name must last too."""
-    while directory != root and root in directory.parents:
-        yield directory
-        directory = directory.parent
-    yield root
