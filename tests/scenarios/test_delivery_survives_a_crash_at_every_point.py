@@ -10,6 +10,7 @@ import pytest
 from floodmark import faults
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, crash_at, kill_store
+from scenarios import hubs  # noqa: F401 - one more place
 from scenarios.destinations import DATASET, PLACES, SINK, Place
 
 POINTS = ["delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged"]

@@ -109,14 +109,12 @@ class _Fitting:
         candidates = values if fitting is None else [values[row] for row in fitting]
         kind = infer(candidates)
         if kind is None:
+            # Where no row fits anyway there is nothing to infer from, and nothing wrong with this column.
+            judged = enumerate(values) if candidates else ()
             self.add_faults(
                 name,
                 "new",
-                {
-                    row: f"no column type holds a {type(value).__name__}"
-                    for row, value in enumerate(values)
-                    if value is not None
-                },
+                {row: f"no column type holds a {type(value).__name__}" for row, value in judged if value is not None},
             )
             return
         self.arrays[name], faults = fit_values(kind, values)
