@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
@@ -35,6 +36,11 @@ class S3Server:
         httpx.put(f"{self.endpoint}/{name}").raise_for_status()
         return name
 
+    def keys(self, bucket: str) -> list[str]:
+        """The names of the bucket's objects, as the server itself writes them."""
+        page = httpx.get(f"{self.endpoint}/{bucket}", params={"list-type": "2"}).raise_for_status()
+        return [item.text or "" for item in ET.fromstring(page.text).iter() if item.tag.endswith("}Key")]
+
     def settings(self, url: str) -> dict[str, str]:
         """What a blob sink needs to deliver to a url here."""
         return settings(url, self.endpoint)
@@ -54,7 +60,7 @@ def settings(url: str, endpoint: str) -> dict[str, str]:
 def s3_server() -> Iterator[S3Server]:
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, __file__, str(port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -65,6 +71,24 @@ def s3_server() -> Iterator[S3Server]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def serve(port: int) -> None:
+    """Moto, one request at a time.
+
+    It looks whether a key is taken and stores the object in two steps, and two threads of it can both find the key
+    free. S3 does both at once, and that is what the tests are about.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import run_simple
+
+    app, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def in_turn(environ, start_response):
+        with turn:
+            return app(environ, start_response)
+
+    run_simple("127.0.0.1", port, in_turn, threaded=True, request_handler=MotoRequestHandler)
 
 
 def free_port() -> int:
@@ -163,3 +187,7 @@ def scripted(answer: Callable[[Request], Reply]) -> Iterator[ScriptedServer]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -103,7 +103,7 @@ def test_nobody_listens(call: Call) -> None:
 
     assert isinstance(told, Busy)
     assert "cannot be reached: there is no connection" in told.message
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40  # three more tries, with pauses of at most two seconds
 
 
 def test_a_store_that_never_answers_is_given_up(call: Call, monkeypatch) -> None:

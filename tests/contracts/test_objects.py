@@ -20,6 +20,7 @@ from floodmark.delivery.sinks.writer import ObjectWriter
 from floodmark.errors import Permanent, Retryable
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
+from s3 import S3Server
 
 ODD = "m/site=a%2Fb%20%C3%A9/kind!"
 """Partition keys hold percent signs and exclamation marks; a name must come back as it was given."""
@@ -31,6 +32,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectPlace:
         return LocalObjects(tmp_path / "not" / "yet" / "there")
     server = request.getfixturevalue("s3_server")
     return place_of({**KIND.defaults, **server.settings(f"s3://{server.create_bucket()}/deep/er")})
+
+
+@pytest.mark.parametrize("prefix", ["", "/a b/é%20=!", "/~x/(1)*'"])
+def test_a_prefix_is_taken_as_it_stands(s3_server: S3Server, prefix: str) -> None:
+    """Whatever else looks into the bucket finds the objects under the names that the url says."""
+    bucket = s3_server.create_bucket()
+    place = place_of({**KIND.defaults, **s3_server.settings(f"s3://{bucket}{prefix}")})
+
+    assert place.create("m/all/0-3.parquet", b"content")
+
+    assert (place.read("m/all/0-3.parquet"), list(place.list("m/all"))) == (b"content", ["0-3.parquet"])
+    assert s3_server.keys(bucket) == [f"{prefix}/m/all/0-3.parquet".removeprefix("/")]
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,10 @@ def place_of(settings: Mapping[str, Any]) -> ObjectPlace:
 def _canonical(url: Any) -> str:
     if not isinstance(url, str):
         raise InvalidSetting(f"The url is a {type(url).__name__}.", hint=_URLS)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url if unquote(url).isprintable() else "")
+    except ValueError:
+        parts = urlsplit("")
     if "@" in parts.netloc or parts.query or parts.fragment:
         # Not repeated: it may hold a password or a signature.
         raise InvalidSetting(
@@ -110,7 +113,10 @@ def _check_option(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidSetting(f"{name} is {value!r}.", hint="It is a text.")
     if name == "endpoint":
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise InvalidSetting(
                 f"The endpoint {value!r} is no address.", hint="Write https://host or http://host:port."
