@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,8 +90,8 @@ class Flusher:
     patience_seconds: float = 60.0
     """How long to wait for another flush of the same dataset on this machine instead of repeating its work."""
 
-    def flush(self, dataset: str) -> FlushReport:
-        """Seal and commit everything acknowledged at this moment."""
+    def flush(self, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
+        """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks."""
         self.recover()
         sealed = self.sealer.seal(dataset)
         # What is registered from now on is the next flush's: beside a busy writer this one would never end.
@@ -99,7 +99,10 @@ class Flusher:
         done: list[_Decided] = []
         with self._quietly_alone(dataset):
             done.extend(self.settle(dataset))
-            while (decided := self._flush_batch(dataset, registered=registered)) is not None:
+            while not (stop is not None and stop()):
+                decided = self._flush_batch(dataset, registered=registered)
+                if decided is None:
+                    break
                 done.append(decided)
         return _report(dataset, done, quarantined=sealed.quarantined)
 

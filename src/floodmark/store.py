@@ -184,11 +184,15 @@ class Store:
         self._flusher.recover()
         return self._sealer.seal(dataset)
 
-    def flush(self, dataset: str | None = None) -> FlushReport:
-        """Stamp and commit everything acknowledged at this moment, of one dataset or of all."""
+    def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
+        """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
+
+        Setting `stop` ends it after the commit under way; what is left waits in the spool.
+        """
+        asked = None if stop is None else lambda: stop.is_set
         if dataset is not None:
-            return self._flusher.flush(dataset)
-        reports = [self._flusher.flush(item.name) for item in self.datasets()]
+            return self._flusher.flush(dataset, stop=asked)
+        reports = [self._flusher.flush(item.name, stop=asked) for item in self.datasets()]
         return _sum_up(reports)
 
     # ── rows out ─────────────────────────────────────────────────────────────────────────────────────────────────

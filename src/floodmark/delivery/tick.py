@@ -50,7 +50,8 @@ class Exporter:
     _asked: set[tuple[Channel, int]] = field(default_factory=set)
     _failures: dict[str, int] = field(default_factory=dict)
     """How many ticks of each sink in a row did not get through: the back-off ladder's rung."""
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _opening: dict[tuple[str, str, Schema, str], threading.Lock] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def database(self) -> Database:
@@ -108,6 +109,8 @@ class Exporter:
         whole = {**sink.settings, **{key: value for key, value in settings.items() if key in kind.pinned}}
         key = (sink.instance, dataset.name, dataset.schema, json.dumps(whole, sort_keys=True))
         with self._lock:
+            opening = self._opening.setdefault(key, threading.Lock())
+        with opening:  # its own: a place that hangs while it is opened holds up no other sink
             if key not in self._destinations:
                 made = kind.connect(self.surroundings, channel, whole)
                 made.open()
