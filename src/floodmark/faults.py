@@ -42,6 +42,7 @@ POINTS: dict[str, str] = {
     "table.base_recorded": "a target's base is on record, nothing was sent to it",
     "table.appended": "an append to a target returned, the target was not looked at since",
     "table.synced": "a chunk is durable in its target, not yet acknowledged",
+    "run.exported": "a sink's scheduled tick has ended, its slot is not yet recorded",
     "flush.released": "a void block's segments are free again",
     "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
     "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",

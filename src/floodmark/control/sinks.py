@@ -81,5 +81,19 @@ def ticked_at(connection: Connection, instance: str) -> datetime | None:
     return None if found is None else datetime.fromisoformat(found)
 
 
+def schedules(connection: Connection) -> dict[str, tuple[datetime | None, datetime]]:
+    """Of every sink, by its instance: when its last scheduled tick was due, and when it was added."""
+    found = connection.execute(
+        select(sinks.c.instance, sinks.c.ticked_at, sinks.c.created_at).where(sinks.c.state != "removed")
+    )
+    return {
+        row.instance: (
+            None if row.ticked_at is None else datetime.fromisoformat(row.ticked_at),
+            datetime.fromisoformat(row.created_at),
+        )
+        for row in found
+    }
+
+
 def set_ticked(connection: Connection, instance: str, *, at: datetime) -> None:
     connection.execute(update(sinks).where(sinks.c.instance == instance).values(ticked_at=at.isoformat()))

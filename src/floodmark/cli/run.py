@@ -1,0 +1,101 @@
+"""`floodmark run`"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import open_store
+
+if TYPE_CHECKING:
+    from floodmark.daemon.events import Event
+    from floodmark.daemon.loop import Daemon
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Do everything that is due, once, and end: for cron and timers.")
+@click.option("--beside", is_flag=True, help="Run although another one runs on this store already.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document per line and event, on standard output.")
+@click.pass_context
+def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None:
+    """Flush and deliver, by itself, until it is stopped.
+
+    Captured rows are committed when they have waited a while or are many; each sink gets what is new on its own
+    schedule. Datasets and sinks that come, go or change meanwhile are noticed. Spark starts with the first rows and
+    stays warm. Capture and the hub are processes of their own, and go on whether this one runs or not.
+
+    SIGTERM or Ctrl-C: what is under way is finished first. A second one: it is given up, and the next start takes it
+    up. Nothing is lost either way.
+
+    \b
+    Examples:
+      floodmark run
+      floodmark run --json >> events.jsonl
+      floodmark run --once
+
+    What happens is told on standard error, one line each. Exit codes: 0 stopped with everything finished; 1 a thing
+    took longer than run.stop_seconds_max to finish, or something failed with --once; 130 stopped in the middle.
+    """
+    from floodmark.daemon.loop import Daemon
+    from floodmark.daemon.presence import present
+
+    store = open_store()
+    with present(store.path, beside=beside) as another:
+        daemon = Daemon(store, _tell_json if as_json else _tell)
+        with _signals(daemon):
+            code = daemon.once() if once else daemon.run(beside=another)
+        if daemon.under_way:
+            _leave(code)
+        store.close()
+    context.exit(code)
+
+
+@contextlib.contextmanager
+def _signals(daemon: Daemon) -> Iterator[None]:
+    """Both ways to stop a program ask this one to; afterwards they mean again what they meant before."""
+    asking = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda got, _: daemon.ask_to_stop(signal.Signals(got).name)) for number in asking]
+    try:
+        yield
+    finally:
+        for number, handler in zip(asking, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _leave(code: int) -> None:
+    """End at once. A thread hangs, and the ordinary way out would close things under its hands."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _tell(event: Event) -> None:
+    _say(lambda: click.echo(f"{_time()} {event.text}", err=True))
+    if event.error is not None and os.environ.get("FLOODMARK_TRACEBACK"):
+        traceback.print_exception(event.error)
+
+
+def _tell_json(event: Event) -> None:
+    import orjson
+
+    line = orjson.dumps({"at": _time(), "event": event.name, **event.details})
+    _say(lambda: click.echo(line))
+
+
+def _say(line: Callable[[], None]) -> None:
+    """Whoever reads the lines may go away; the rows still have to get where they belong."""
+    with contextlib.suppress(OSError):
+        line()
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,165 @@
+"""What the daemon says: one line for each thing that happened, and each change of state once.
+
+A sink that cannot be reached for a day is one line in the morning and one in the evening, whatever number of tries lay
+between. A flush or an export that found nothing to do is no event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.daemon.lanes import subject_of
+from floodmark.daemon.plan import Change, Export, Flush, Outcome, Work
+from floodmark.delivery.report import ExportReport
+from floodmark.errors import Corrupt, FloodmarkError
+from floodmark.flush import FlushReport
+
+_NUMBERS = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line. `details` are what programs read of it."""
+
+    name: str
+    text: str
+    details: dict[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None
+    """For a traceback, where somebody wants one."""
+
+
+@dataclass(slots=True)
+class Voice:
+    """Tells events, and remembers what it has told."""
+
+    tell: Callable[[Event], None]
+    _problems: dict[str, str] = field(default_factory=dict)
+    """What is wrong with each subject, without numbers: they differ from try to try and make nothing new of it."""
+    _slow: set[int] = field(default_factory=set)
+
+    def started(self, *, store: str, pid: int, beside: bool) -> None:
+        also = " beside another one" if beside else ""
+        self.tell(Event("started", f"Running on {store}{also} (process {pid}).", {"store": store, "pid": pid}))
+
+    def noticed(self, change: Change) -> None:
+        details = {"subject": change.subject, "name": change.name, "change": change.what}
+        self.tell(Event("noticed", f"{change.subject} {change.name} was {change.what}", details))
+        if change.what == "removed":
+            self._problems.pop(f"{change.subject} {change.name}", None)
+
+    def ended(self, outcome: Outcome, *, retry_seconds: float | None) -> None:
+        """Tell what a piece of work brought, and whether it got through where it did not before."""
+        if isinstance(outcome.report, FlushReport):
+            self._flushed(outcome.report, outcome.seconds)
+        elif isinstance(outcome.report, ExportReport):
+            self._exported(outcome.report, outcome.seconds)
+        subject = subject_of(outcome.work)
+        if outcome.failed:
+            self.problem(subject, _problem(outcome), retry_seconds=retry_seconds, error=outcome.error)
+        else:
+            self.well(subject)
+
+    def problem(
+        self, subject: str, text: str, *, retry_seconds: float | None, error: BaseException | None = None
+    ) -> None:
+        gist = _NUMBERS.sub("", text)
+        if self._problems.get(subject) == gist:
+            return
+        self._problems[subject] = gist
+        again = "" if retry_seconds is None else f" Next try in {retry_seconds:.0f} s."
+        self.tell(
+            Event(
+                "problem",
+                f"{subject}: {text}{again}",
+                {"subject": subject, "problem": text, "retry_seconds": retry_seconds},
+                error,
+            )
+        )
+
+    def well(self, subject: str) -> None:
+        if self._problems.pop(subject, None) is not None:
+            self.tell(Event("recovered", f"{subject}: gets through again", {"subject": subject}))
+
+    def slow(self, work: Work, seconds: float) -> None:
+        if id(work) not in self._slow:
+            self._slow.add(id(work))
+            doing = "a flush" if isinstance(work, Flush) else "an export"
+            text = f"{subject_of(work)}: {doing} has been under way for {seconds:.0f} s"
+            self.tell(Event("slow", text, {"subject": subject_of(work), "seconds": round(seconds, 3)}))
+
+    def stopping(self, under_way: Sequence[Work], *, reason: str, seconds_max: int) -> None:
+        subjects = [subject_of(work) for work in under_way]
+        rest = f"; finishing {', '.join(subjects)}, for {seconds_max} s at most" if subjects else ""
+        self.tell(Event("stopping", f"Stopping ({reason}){rest}.", {"reason": reason, "under_way": subjects}))
+
+    def stopped(self, under_way: Sequence[Work]) -> None:
+        subjects = [subject_of(work) for work in under_way]
+        given_up = f" Given up: {', '.join(subjects)}; the next start takes up where they were." if subjects else ""
+        self.tell(Event("stopped", f"Stopped.{given_up}", {"given_up": subjects}))
+
+    def _flushed(self, report: FlushReport, seconds: float) -> None:
+        if not (report.rows or report.duplicates or report.quarantined):
+            return
+        parts = [f"{_count(report.rows, 'row')} committed"]
+        parts += [f"in {report.block}"] if report.block is not None else []
+        parts += [_count(report.duplicates, "duplicate")] if report.duplicates else []
+        parts += [f"{report.quarantined:,} in quarantine"] if report.quarantined else []
+        block = None if report.block is None else {"after": report.block.after, "through": report.block.through}
+        details = {
+            "dataset": report.dataset,
+            "rows": report.rows,
+            "duplicates": report.duplicates,
+            "quarantined": report.quarantined,
+            "block": block,
+            "blocks": report.blocks,
+            "seconds": round(seconds, 3),
+        }
+        self.tell(Event("flushed", f"dataset {report.dataset}: {', '.join(parts)} ({seconds:.1f} s)", details))
+
+    def _exported(self, report: ExportReport, seconds: float) -> None:
+        if not (report.rows or report.quarantined):
+            return
+        refused = f", {report.quarantined:,} refused" if report.quarantined else ""
+        details = {
+            "sink": report.sink,
+            "rows": report.rows,
+            "chunks": report.chunks,
+            "bytes": report.bytes,
+            "quarantined": report.quarantined,
+            "seconds": round(seconds, 3),
+        }
+        moved = f"{_count(report.rows, 'row')} in {_count(report.chunks, 'chunk')}"
+        self.tell(Event("exported", f"sink {report.sink}: {moved}{refused} ({seconds:.1f} s)", details))
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number:,} {of}" if number == 1 else f"{number:,} {of}s"
+
+
+def _problem(outcome: Outcome) -> str:
+    """What went wrong, in a sentence or two."""
+    if outcome.error is not None:
+        told = told_of(outcome.error)
+        if isinstance(outcome.error, Corrupt) and isinstance(outcome.work, Flush):
+            told += (
+                " It is not flushed any more; everything else goes on. Start `floodmark run` again after the repair."
+            )
+        return told
+    report = outcome.report
+    if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):
+        raise TypeError("only an export fails without an error")
+    first = report.blocked or next(iter(report.errors.values()))
+    others = len(report.errors) - 1
+    return ("blocked: " if report.blocked else "") + first + (f" ({others} more like this.)" if others else "")
+
+
+def told_of(error: BaseException) -> str:
+    """An error in a sentence, also one that nobody expected."""
+    if isinstance(error, FloodmarkError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    detail = f": {lines[0][:300]}" if lines else ""
+    return f"Something unexpected happened ({type(error).__name__}{detail})."

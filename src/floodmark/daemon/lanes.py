@@ -1,0 +1,124 @@
+"""Threads: each sink has its own for as long as it is there, and a few take turns at flushing.
+
+So whatever hangs, in a destination or in Spark, holds up nothing but itself. The threads live on between two pieces of
+work, because on Spark's side each has a connection and a thread of its own as well.
+
+Everything here but the work itself is done by one thread, the daemon's: nothing needs a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from floodmark.clock import Clock
+from floodmark.daemon.plan import Export, Flush, Outcome, Work
+from floodmark.delivery.channel import Stop
+
+JOIN_SECONDS_MAX = 1.0
+
+Perform = Callable[[Work, Stop], Outcome]
+
+
+class Lane:
+    """One thread, and what it has been given to do."""
+
+    def __init__(self, name: str, perform: Perform, report: Callable[[Outcome], None], stop: Stop) -> None:
+        self.work: Work | None = None
+        self.stop = stop
+        self._perform = perform
+        self._report = report
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        # A daemon thread: one that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Work) -> None:
+        self.work = work
+        self._inbox.put(work)
+
+    def close(self) -> None:
+        """Let the thread end, after what it is doing."""
+        self._inbox.put(None)
+
+    def join(self) -> None:
+        self._thread.join(JOIN_SECONDS_MAX)
+
+    def _run(self) -> None:
+        while (work := self._inbox.get()) is not None:
+            self._report(self._perform(work, self.stop))
+
+
+@dataclass(slots=True)
+class Lanes:
+    """All threads of one daemon."""
+
+    perform: Perform
+    report: Callable[[Outcome], None]
+    """Is called by the threads."""
+    clock: Clock
+    _flushing: list[Lane] = field(default_factory=list)
+    _exporting: dict[str, Lane] = field(default_factory=dict)
+    """By the sink's instance."""
+    _leaving: list[Lane] = field(default_factory=list)
+    """Of sinks that were removed while something was under way."""
+
+    def begin(self, work: Work) -> None:
+        """Give work to a thread; what it is for must not be under way."""
+        self._lane_for(work).begin(work)
+
+    def end(self, work: Work) -> None:
+        """The thread has reported; it is free again."""
+        for lane in self._all():
+            if lane.work is work:
+                lane.work = None
+        self._leaving = [lane for lane in self._leaving if lane.work is not None]
+
+    def under_way(self) -> list[Work]:
+        return [lane.work for lane in self._all() if lane.work is not None]
+
+    def drop(self, instance: str) -> None:
+        """The sink is gone: its tick ends after the chunk under way, and its thread with it."""
+        lane = self._exporting.pop(instance, None)
+        if lane is not None:
+            lane.stop.set()
+            lane.close()
+            if lane.work is not None:
+                self._leaving.append(lane)
+
+    def stop(self) -> None:
+        """Ticks end after the chunk under way, flushes after the commit; waits end at once."""
+        for lane in self._all():
+            lane.stop.set()
+
+    def close(self) -> None:
+        """End the threads. One that hangs is left to the end of the process."""
+        for lane in self._all():
+            lane.close()
+        for lane in self._all():
+            if lane.work is None:
+                lane.join()
+
+    def _lane_for(self, work: Work) -> Lane:
+        if isinstance(work, Export):
+            if work.instance not in self._exporting:
+                self._exporting[work.instance] = self._new(f"export-{work.sink}")
+            return self._exporting[work.instance]
+        idle = next((lane for lane in self._flushing if lane.work is None), None)
+        if idle is None:
+            idle = self._new(f"flush-{len(self._flushing) + 1}")
+            self._flushing.append(idle)
+        return idle
+
+    def _new(self, name: str) -> Lane:
+        return Lane(name, self.perform, self.report, Stop(self.clock))
+
+    def _all(self) -> list[Lane]:
+        return [*self._flushing, *self._exporting.values(), *self._leaving]
+
+
+def subject_of(work: Work) -> str:
+    """What a piece of work is for, in words."""
+    return f"dataset {work.dataset}" if isinstance(work, Flush) else f"sink {work.sink}"

@@ -1,0 +1,222 @@
+"""The daemon: look → begin what is due → take in what came of it, until somebody asks it to stop.
+
+Terms. The *loop* is one thread; it looks, decides and speaks, and does nothing that could take long. The work is
+done by the lanes (`daemon.lanes`). The *mailbox* is how anything reaches the loop: what came of work, and requests to
+stop. A signal's handler may post to it at any instant (`SimpleQueue` is made for that; a lock would not be).
+
+How it stops
+- Asked once: nothing new begins, waits end at once, the chunk or commit under way is finished. Exit code 0.
+- Asked again: what is under way is given up where it is. Exit code 130.
+- After `run.stop_seconds_max` as well. Exit code 1.
+Given up is nothing but postponed: whatever a process leaves in the middle, the next one finds recorded and finishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from floodmark import faults
+from floodmark.control import sinks
+from floodmark.control.database import Database
+from floodmark.daemon.events import Event, Voice, told_of
+from floodmark.daemon.lanes import Lanes
+from floodmark.daemon.look import look_at
+from floodmark.daemon.plan import Export, Flush, Moment, Outcome, Plan, Work
+from floodmark.delivery.backoff import wait_seconds
+from floodmark.delivery.channel import Stop
+from floodmark.delivery.report import ExportReport
+from floodmark.errors import Corrupt, UnknownSink
+from floodmark.flush import FlushReport
+from floodmark.store import Store
+
+LOOK_SECONDS = 1.0
+"""How often the loop looks. What ends wakes it earlier."""
+SLOW_SECONDS = 300.0
+"""Work that takes longer than this is told, once."""
+
+DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody wants the daemon to stop."""
+
+    reason: str
+
+
+class Daemon:
+    """Flushes and delivers for one store, which stays the caller's to close."""
+
+    def __init__(self, store: Store, tell: Callable[[Event], None]) -> None:
+        self._store = store
+        self._database: Database = store._database  # noqa: SLF001 - it is one more door into the same store
+        self._clock = store._clock  # noqa: SLF001
+        # Its own connections: a look never queues behind sinks that hold all of the store's.
+        self._looking = Database(self._database.url)
+        self.plan = Plan(store.settings.run)
+        self._voice = Voice(tell)
+        self._mailbox: SimpleQueue[Outcome | Asked] = SimpleQueue()
+        self._lanes = Lanes(self._perform, self._mailbox.put, self._clock)
+        self._asked: list[str] = []
+        self._code = DONE
+        self._bad_looks = 0
+        self._look_at_seconds = 0.0
+
+    @property
+    def under_way(self) -> list[Work]:
+        return self._lanes.under_way()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """May be called from anywhere, also from a signal's handler."""
+        self._mailbox.put(Asked(reason))
+
+    # ── the ways to run it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, *, beside: bool = False) -> int:
+        """Run until asked to stop; returns the exit code. `under_way` is what it has given up."""
+        self._voice.started(store=str(self._store.path), pid=os.getpid(), beside=beside)
+        while not self._asked:
+            self.step()
+            self.take(LOOK_SECONDS)
+        return self._stop()
+
+    def once(self) -> int:
+        """Flush everything that waits, then deliver to every sink that is due; returns the exit code."""
+        for kind in (Flush, Export):
+            for _ in self._round(kind):
+                self.take(LOOK_SECONDS)
+            if self._asked:
+                return self._stop()
+        self._close()
+        return self._code
+
+    def step(self) -> None:
+        """Look, and begin what is due. Waits for nothing."""
+        now = self._now()
+        if now.seconds < self._look_at_seconds:
+            return
+        try:
+            self._look(now)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the daemon goes on, and says so
+            self._bad_looks += 1
+            wait = wait_seconds(self._bad_looks)
+            self._look_at_seconds = now.seconds + wait
+            self._voice.problem("store", told_of(error), retry_seconds=wait, error=error)
+            return
+        self._bad_looks = 0
+        self._voice.well("store")
+        for work in self.plan.due(now):
+            self._begin(work, now)
+        self._tell_slow(now)
+
+    def take(self, seconds: float) -> bool:
+        """Take in what has arrived; if there is nothing, wait so long for something. False if nothing came."""
+        taken = False
+        with contextlib.suppress(Empty):
+            message = self._mailbox.get(timeout=seconds)
+            while True:
+                taken = True
+                self._take(message)
+                message = self._mailbox.get_nowait()
+        return taken
+
+    # ── the parts of a step ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.now(), self._clock.monotonic_seconds())
+
+    def _look(self, now: Moment) -> None:
+        for change in self.plan.see(look_at(self._store.path, self._looking), now):
+            self._voice.noticed(change)
+            if change.what == "removed" and change.instance is not None:
+                self._lanes.drop(change.instance)
+
+    def _begin(self, work: Work, now: Moment) -> None:
+        self.plan.began(work, now)
+        self._lanes.begin(work)
+
+    def _round(self, kind: type[Work]) -> Iterator[None]:
+        """Begin everything of a kind that is due, each once; yields while something is under way."""
+        begun: set[str] = set()
+        while not self._asked:
+            now = self._now()
+            self._look(now)
+            due = [work for work in self.plan.due(now) if isinstance(work, kind) and _key(work) not in begun]
+            for work in due:
+                begun.add(_key(work))
+                self._begin(work, now)
+            if not self.under_way:
+                return
+            yield
+
+    def _take(self, message: Outcome | Asked) -> None:
+        if isinstance(message, Asked):
+            self._asked.append(message.reason)
+            return
+        if message.error is not None and not isinstance(message.error, Exception):
+            raise message.error  # not an error of the work but the end of the process: nobody goes on after that
+        now = self._now()
+        self._lanes.end(message.work)
+        self.plan.ended(message, now)
+        if isinstance(message.error, UnknownSink):
+            return  # it was removed a moment ago, and the next look shows it
+        if message.failed:
+            self._code = CORRUPT if isinstance(message.error, Corrupt) else self._code or FAILED
+        self._voice.ended(message, retry_seconds=self.plan.retry_seconds(message.work, now))
+
+    def _tell_slow(self, now: Moment) -> None:
+        for work in self.under_way:
+            seconds = self.plan.running_seconds(work, now)
+            if seconds >= SLOW_SECONDS:
+                self._voice.slow(work, seconds)
+
+    # ── the work itself, in its lane ─────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, work: Work, stop: Stop) -> Outcome:
+        """Never raises: a lane that died would be busy for ever."""
+        begun = self._clock.monotonic_seconds()
+        try:
+            report = self._do(work, stop)
+        except BaseException as error:  # noqa: BLE001 - told by the loop, and tried again
+            return Outcome(work, error=error, seconds=self._clock.monotonic_seconds() - begun)
+        return Outcome(work, report, seconds=self._clock.monotonic_seconds() - begun)
+
+    def _do(self, work: Work, stop: Stop) -> FlushReport | ExportReport:
+        if isinstance(work, Flush):
+            return self._store.flush(work.dataset, stop=stop)
+        report = self._store.export(work.sink, stop=stop)
+        faults.reach("run.exported")
+        # Recorded after the fact: a slot whose run was broken off, by a crash or a stop, is run again.
+        if work.recorded and not report.errors and not stop.is_set:
+            self._database.transact(lambda c: sinks.set_ticked(c, work.instance, at=work.slot))
+        return report
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop(self) -> int:
+        seconds_max = self.plan.settings.stop_seconds_max
+        self._voice.stopping(self.under_way, reason=self._asked[0], seconds_max=seconds_max)
+        self._lanes.stop()
+        deadline = self._clock.monotonic_seconds() + seconds_max
+        while self.under_way and len(self._asked) == 1:
+            left = deadline - self._clock.monotonic_seconds()
+            if left <= 0:
+                break
+            self.take(min(left, LOOK_SECONDS))
+        self._voice.stopped(self.under_way)
+        if self.under_way:
+            return INTERRUPTED if len(self._asked) > 1 else FAILED
+        self._close()
+        return DONE
+
+    def _close(self) -> None:
+        self._lanes.close()
+        self._looking.close()
+
+
+def _key(work: Work) -> str:
+    return f"flush {work.dataset}" if isinstance(work, Flush) else f"export {work.instance}"

@@ -1,0 +1,85 @@
+"""`floodmark run` on the command line: its lines, its exit codes, and who may run it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import orjson
+
+from floodmark.daemon.presence import present
+
+
+def test_one_round_commits_and_delivers_and_says_so(shop, tmp_path: Path):
+    shop("capture", "orders", stdin=b'{"id": "a"}\n{"id": "b"}\n{"id": "a"}\n')
+    shop("sink", "add", "archive", "blob", "--url", (tmp_path / "out").as_uri(), "--format", "jsonl")
+
+    done = shop("run", "--once")
+
+    assert (done.code, done.out) == (0, "")
+    flushed, exported = [line.partition(" ")[2] for line in done.err.splitlines()]
+    assert flushed.startswith("dataset orders: 2 rows committed, in (0, 3], 1 duplicate (")
+    assert exported.startswith("sink archive: 2 rows in 1 chunk (")
+    assert shop("run", "--once").err == ""
+
+
+def test_with_json_every_event_is_a_line_on_standard_output(shop, tmp_path: Path):
+    shop("capture", "orders", stdin=b'{"id": "a"}\n')
+    shop("sink", "add", "archive", "blob", "--url", (tmp_path / "out").as_uri())
+
+    done = shop("run", "--once", "--json")
+
+    assert done.err == ""
+    flushed, exported = done.rows
+    assert (flushed["event"], flushed["dataset"], flushed["rows"]) == ("flushed", "orders", 1)
+    assert flushed["block"] == {"after": 0, "through": 1}
+    assert (exported["event"], exported["sink"], exported["rows"], exported["chunks"]) == ("exported", "archive", 1, 1)
+
+
+def test_one_round_that_fails_in_part_ends_with_1_and_the_reason(shop, tmp_path: Path):
+    shop("capture", "orders", stdin=b'{"id": "a"}\n')
+    (tmp_path / "file").write_text("")
+    shop("sink", "add", "broken", "blob", "--url", (tmp_path / "file" / "below").as_uri())
+    shop("sink", "add", "works", "blob", "--url", (tmp_path / "out").as_uri())
+
+    done = shop("run", "--once")
+
+    assert done.code == 1
+    assert "sink broken: " in done.err
+    assert "sink works: 1 row in 1 chunk" in done.err
+
+
+def test_a_second_one_is_refused_with_the_way_out(shop, tmp_path: Path):
+    with present(tmp_path / "store", beside=False):
+        refused = shop("run", "--once")
+        assert refused.code == 1
+        assert refused.err.startswith(f"Error: `floodmark run` is at work on {tmp_path / 'store'} already (process ")
+        assert "--beside" in refused.err
+        assert shop("run", "--once", "--beside").code == 0
+
+
+def test_a_signal_stops_it_and_means_afterwards_what_it_meant_before(shop):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+
+    done = shop("run", "--json")
+
+    assert done.code == 0
+    assert [row["event"] for row in done.rows] == ["started", "stopping", "stopped"]
+    assert done.rows[1]["reason"] == "SIGTERM"
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_lines_that_nobody_reads_stop_nothing(shop, tmp_path: Path, monkeypatch):
+    shop("capture", "orders", stdin=b'{"id": "a"}\n')
+    shop("sink", "add", "archive", "blob", "--url", (tmp_path / "out").as_uri(), "--format", "jsonl")
+
+    def gone(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("floodmark.cli.run.click.echo", gone)
+    assert shop("run", "--once").code == 0
+    (stored,) = (tmp_path / "out").glob("orders/*/*.jsonl")
+    assert orjson.loads(stored.read_text())["id"] == "a"
