@@ -29,8 +29,9 @@ def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
     """Run the main job on a scratch store, and check it.
 
     Two writer processes capture messages at the same time: out of order, some sent by both, one of each that does not
-    fit. A flush commits them; a reader reads everything and stores its cursor; late rows arrive; the reader
-    gets exactly those. Every count is compared with what was sent, and the exit code is 1 if one differs.
+    fit. A flush commits them; a reader reads everything and stores its cursor; they are exported to files, and to a hub
+    in another process that is killed in the middle and started again; late rows arrive; reader and destinations get
+    exactly those. Every count is compared with what was sent, and the exit code is 1 if one differs.
 
     \b
     Examples:

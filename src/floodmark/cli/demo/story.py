@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from floodmark.cli.demo.hub import HubProcess
 from floodmark.cli.demo.rows import COLUMNS, DATASET, EVENT_TIME, IDENTITY, PARTITION_BY, WRITERS, Plan
 from floodmark.cli.demo.writer import WriterReport
 from floodmark.errors import Permanent
 
 if TYPE_CHECKING:
+    from floodmark.delivery.report import ExportReport
     from floodmark.flush import FlushReport
     from floodmark.sequence import Cursor
     from floodmark.status import DatasetStatus
@@ -70,7 +74,13 @@ class Story:
             self._do("Start Spark", lambda: store.spark, lambda spark: f"Spark {spark.version}")
             self._first_flush(store)
             cursor = self._read_everything(store)
-            self._late_rows(store, cursor)
+            with contextlib.ExitStack() as held:
+                hub = HubProcess(Path(f"{self.store_path}-hub"))
+                archive = Path(f"{self.store_path}-archive")
+                self._first_export(store, hub, archive, held)
+                self._late_rows(store, cursor)
+                self._second_export(store)
+            self._arrived(hub, archive)
             self._totals(store)
 
     def _do(self, name: str, work: Callable[[], T], result: Callable[[T], str]) -> T:
@@ -132,6 +142,44 @@ class Story:
         self._claim("new rows read since the cursor", wanted=self.plan.late, found=len(ids))
         self._claim("late messages among them", wanted=self.plan.late, found=len(self.plan.late_ids() & {*ids}))
 
+    def _first_export(self, store: Store, hub: HubProcess, archive: Path, held: contextlib.ExitStack) -> None:
+        hub.make_store()
+        held.callback(hub.stop)
+        self._do("Start a hub process", hub.start, lambda done: done.url)
+        store.add_sink("archive", "blob", url=archive.as_uri(), format="parquet")
+        store.add_sink("central", "forward", url=hub.url, chunk_rows=max(50, self.plan.rows // 20))
+        self._do("Export to files", lambda: store.export("archive"), _exported)
+        killed = _KilledAtHalf(hub, self.plan.distinct)
+        report = self._do(
+            "Export to the hub, killed at half of it",
+            lambda: store.export("central", progress=killed),
+            lambda done: f"{done.rows:,} rows acknowledged, then: {next(iter(done.errors.values()), 'nothing')[:60]}",
+        )
+        self._claim("exports that met the hub's death", wanted=1, found=min(len(report.errors), 1))
+        self._do("Start the hub again", hub.start, lambda done: done.url)
+
+    def _second_export(self, store: Store) -> None:
+        self._do("Export everything that is new", store.export, _exported)
+        ticks = [_timed(partial(store.export, name)) for name in ("archive", "central")]
+        self.steps.append(
+            Step("Export with nothing new", max(seconds for seconds, _ in ticks), "no row, no Spark job, no request")
+        )
+        self._claim("rows sent by an export with nothing new", wanted=0, found=sum(one.rows for _, one in ticks))
+        self._claim("Spark jobs of it", wanted=0, found=sum(one.spark_jobs for _, one in ticks))
+
+    def _arrived(self, hub: HubProcess, archive: Path) -> None:
+        """What the destinations hold, counted there: each row of the store, once."""
+        import floodmark
+
+        wanted = self.plan.distinct + self.plan.late
+        rows, ids = self._do("Count the files", lambda: _in_files(archive), lambda done: f"{done[0]:,} rows")
+        self._claim("rows in the files", wanted=wanted, found=rows)
+        self._claim("distinct rows in the files", wanted=wanted, found=len(ids))
+        with floodmark.open(hub.path) as store:
+            report = self._do("Flush at the hub", lambda: store.flush(DATASET), _flushed)
+            self._claim("rows at the hub", wanted=wanted, found=report.rows)
+            self._claim("rows that reached it twice", wanted=0, found=report.duplicates)
+
     def _totals(self, store: Store) -> None:
         status = self._do("Status", store.status, lambda done: _summed(done.datasets[0]))
         dataset = status.datasets[0]
@@ -149,6 +197,37 @@ class Story:
 
 def _flushed(report: FlushReport) -> str:
     return f"{report.rows:,} committed, {report.duplicates:,} duplicates dropped, {report.blocks} block {report.block}"
+
+
+def _exported(report: ExportReport) -> str:
+    return f"{report.rows:,} rows in {report.chunks} chunks, {report.bytes / 1e6:.1f} MB"
+
+
+@dataclass(slots=True)
+class _KilledAtHalf:
+    """Called with a growing report: kills the hub once half of the rows have been acknowledged."""
+
+    hub: HubProcess
+    rows: int
+    done: bool = False
+
+    def __call__(self, report: ExportReport) -> None:
+        if not self.done and report.rows >= self.rows // 2:
+            self.done = True
+            self.hub.kill()
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    started = time.perf_counter()
+    done = work()
+    return time.perf_counter() - started, done
+
+
+def _in_files(directory: Path) -> tuple[int, set[str]]:
+    import pyarrow.parquet as pq
+
+    found = [pq.read_table(path, columns=["part_id"])["part_id"].to_pylist() for path in directory.rglob("*.parquet")]
+    return sum(map(len, found)), {one for ids in found for one in ids}
 
 
 def _summed(dataset: DatasetStatus) -> str:
