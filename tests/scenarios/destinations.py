@@ -107,7 +107,28 @@ def write_down(batch: Any, delivery: Any) -> None:
         )
 
 
-PLACES: dict[str, type[Place]] = {"files": Files, "keys": Keys, "projection": Projected}
+class Tables(Place):
+    """A table sink, whose table is compacted under it all the time."""
+
+    kind = "table"
+
+    def __init__(self, root: Path, lake: MemoryLake) -> None:
+        self.targets = lake.targets
+        self.settings = {"table": "central.copies"}
+        self.targets.on_append = self._meanwhile
+
+    def _meanwhile(self, request: Any) -> str:
+        self.targets.compact(f"central.copies.{DATASET}")
+        return "land"
+
+    def rows(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for row in self.targets.rows(f"central.copies.{DATASET}"):
+            found[row["_origin_partition"]].append(row["n"])
+        return dict(found)
+
+
+PLACES: dict[str, type[Place]] = {"files": Files, "keys": Keys, "projection": Projected, "table": Tables}
 
 
 def as_json(path: Path) -> list[dict[str, Any]]:

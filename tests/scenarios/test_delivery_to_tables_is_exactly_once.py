@@ -18,11 +18,11 @@ import channels
 from floodmark import errors
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel, Intent
-from floodmark.control.schema import chunks
+from floodmark.control.schema import chunks, removals
 from floodmark.delivery.destination import Copied, Parcel, Source, Surroundings
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
 from floodmark.lake.memory import MemoryLake
-from floodmark.lake.memory_targets import MemoryTargets
+from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
 from floodmark.schema.types import DOUBLE
@@ -601,3 +601,106 @@ def test_one_table_takes_exactly_one_dataset(chosen: Any):
     KIND.check({**KIND.defaults, "table": "a.b", "datasets": chosen})
     with pytest.raises(errors.InvalidSetting, match="chunk_rows"):
         KIND.check({**KIND.defaults, "table": "a.b", "datasets": chosen, "chunk_rows": 0})
+
+
+# ── a source that shrinks, files that go while they are looked at ────────────────────────────────────────────────────
+
+
+def test_rows_that_were_purged_between_the_delivery_and_its_acknowledgement_do_not_make_another_history(
+    export: Export, store: Store, lake: MemoryLake
+):
+    with crash_at("table.appended"):
+        export.copy(FIRST)
+    gone = counted(export, SequenceRange(0, 1))
+    lake.delete("events_g1", SequenceRange(0, 1))
+    store._database.transact(
+        lambda c: c.execute(
+            removals.insert().values(
+                operation="purge-1",
+                dataset="events",
+                partition_key="all",
+                after_seq=0,
+                through_seq=1,
+                row_count=gone.rows,
+                checksum=gone.checksum_text,
+                reason="purge",
+                removed_at="2026-01-01",
+            )
+        )
+    )
+
+    copied = export.deliver(FIRST)[0]
+
+    assert copied.tally.rows == 3, "what was delivered is what is acknowledged"
+    assert export.there() == [1, 2, 3]
+
+
+def test_snapshots_that_expire_while_their_files_are_synced_are_no_loss(export: Export, monkeypatch):
+    calls = []
+    real = MemoryTarget.sync
+
+    def sync(self: MemoryTarget, state: Any, *, since: int | None) -> None:
+        calls.append(state.history.head)
+        if len(calls) == 1:
+            export.targets.compact(TARGET)
+            export.targets.expire(TARGET)
+            raise errors.FilesMissing("A manifest list is missing.")
+        real(self, state, since=since)
+
+    monkeypatch.setattr(MemoryTarget, "sync", sync)
+    export.deliver(FIRST)
+    assert len(set(calls)) == 2
+    export.targets.lose_power()
+    assert export.there() == [1, 2, 3]
+
+
+# ── through the whole of a store ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_store_exports_to_a_table(partitioned: bool, store: Store, lake: MemoryLake, add, reopen):
+    store.add_dataset("events", schema={"id": "long"}, partition_by=["name"] if partitioned else [])
+    store.add_sink("copy", "table", table="central.copies", chunk_rows=2)
+    add(5)
+    assert store.export("copy").rows == 5
+    again = reopen()
+    assert again.export("copy").rows == 0
+    add(2)
+    assert again.export("copy").rows == 2
+    assert [row["_origin_seq"] for row in lake.targets.rows(TARGET)] == [1, 2, 3, 4, 5, 6, 7]
+
+    forgotten = ("chunks", "intents", "watermarks")
+    for table in forgotten:
+        again._database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
+    add(1)
+    last = reopen()
+    assert last.export("copy").rows == 1
+    assert [row["_origin_seq"] for row in lake.targets.rows(TARGET)] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_sink_that_is_removed_and_added_again_goes_on_behind_what_is_there(store: Store, lake: MemoryLake, add):
+    store.add_dataset("events", schema={"id": "long"})
+    store.add_sink("copy", "table", table="central.copies")
+    add(3)
+    store.export("copy")
+    lake.targets.delete(TARGET)
+    store.remove_sink("copy")
+    store.add_sink("other", "table", table="central.copies")
+    add(2)
+    assert store.export("other").rows == 2
+    assert [row["_origin_seq"] for row in lake.targets.rows(TARGET)] == [4, 5]
+
+
+def test_what_cannot_be_told_blocks_the_sink_until_it_is_added_again(store: Store, lake: MemoryLake, add):
+    store.add_dataset("events", schema={"id": "long"})
+    store.add_sink("copy", "table", table="central.copies")
+    add(3)
+    with crash_at("table.appended"):
+        store.export("copy")
+    lake.targets.create(TARGET, {**ORIGIN_COLUMNS, "id": LONG, "name": STRING})
+
+    assert "not the one" in (store.export("copy").blocked or "")
+    assert "not the one" in (store.sinks()[0].reason or "")
+    store.remove_sink("copy")
+    store.add_sink("copy", "table", table="central.copies")
+    assert store.export("copy").rows == 3

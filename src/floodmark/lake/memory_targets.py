@@ -182,7 +182,7 @@ class MemoryTargets:
                 raise AppendRefused("found conflicting files")
             files = (*table.files.get(table.head or 0, ()), self._store(rows))
             id = self._commit(table, "append", files, added_rows=rows.num_rows)
-            table.landed[id] = Landed(request.mark, rows.nbytes)
+            table.landed[id] = Landed(request.mark, rows.nbytes, id, table.snapshots[id].parent)
 
     def parts(self, name: str, snapshot: int) -> Iterator[pa.Table]:
         self.rows_asked += 1

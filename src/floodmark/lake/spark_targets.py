@@ -126,12 +126,20 @@ class SparkTargets:
     lake: SparkLake
     settings: Mapping[str, CatalogSettings]
     _catalogs: dict[tuple[str, str], TargetCatalog] = field(default_factory=dict)
+    _attached: set[str] = field(default_factory=set)
 
     def target(self, name: TargetName) -> SparkTarget:
         key = (name.catalog, name.namespace)
         if key not in self._catalogs:
             self._catalogs[key] = self._catalog(name)
-        return SparkTarget(name, self._catalogs[key], self.lake)
+        return SparkTarget(name, self._catalogs[key], self)
+
+    def session(self, name: TargetName) -> SparkSession:
+        """The lake's session, which knows the catalog."""
+        if name.catalog not in self._attached:
+            self._catalogs[name.catalog, name.namespace].attach(self.lake.spark)
+            self._attached.add(name.catalog)
+        return self.lake.spark
 
     def _catalog(self, name: TargetName) -> TargetCatalog:
         described = self.settings.get(name.catalog)
@@ -159,12 +167,15 @@ class SparkTarget:
 
     name: TargetName
     catalog: TargetCatalog
-    lake: SparkLake
+    targets: SparkTargets
+
+    @property
+    def lake(self) -> SparkLake:
+        return self.targets.lake
 
     @property
     def spark(self) -> SparkSession:
-        self.catalog.attach(self.lake.spark)
-        return self.lake.spark
+        return self.targets.session(self.name)
 
     @property
     def _spark_name(self) -> str:
@@ -227,9 +238,9 @@ class SparkTarget:
 
         from floodmark.lake.transforms import checksum_part
 
-        whole = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part()), F.max(SEQ))
-        self.lake.jobs += 1
-        rows, checksum, last = whole.collect()[0]
+        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
+            whole = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part()), F.max(SEQ))
+            rows, checksum, last = whole.collect()[0]
         return Measure(Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS), last or 0)
 
     def append(self, request: TargetAppend) -> None:
@@ -245,8 +256,8 @@ class SparkTarget:
         if request.head is not None:
             writer = writer.option("validate-from-snapshot-id", str(request.head))
         try:
-            self.lake.jobs += 1
-            writer.overwrite(F.lit(False))
+            with self.lake._action():  # noqa: SLF001 - the lake's other half
+                writer.overwrite(F.lit(False))
         except AnalysisException as error:
             if (error.getCondition() or "").startswith("INCOMPATIBLE_DATA_FOR_TABLE"):
                 raise SchemaConflict(
@@ -266,8 +277,8 @@ class SparkTarget:
         if partition is not None:
             there = there.where(F.col(ORIGIN_PARTITION) == partition)
         try:
-            self.lake.jobs += 1
-            rows, last = there.agg(F.count(F.lit(1)), F.max(number)).collect()[0]
+            with self.lake._action():  # noqa: SLF001 - the lake's other half
+                rows, last = there.agg(F.count(F.lit(1)), F.max(number)).collect()[0]
         except Exception as error:
             raise Retryable(f"The rows of table {self.name} could not be read: {reason_of(error)}.") from error
         return Measure(Tally(rows, 0), last or 0)
@@ -276,22 +287,20 @@ class SparkTarget:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""
         from pyspark.sql import functions as F
 
-        from floodmark.lake.transforms import within
-
-        frame = self.lake.frame(cut.table, snapshot=cut.snapshot).transform(within(cut.range))
-        known = set(frame.columns)
-        missing = {
-            column.name: F.lit(None).cast(spark_type(column.type)) for column in cut.columns if column.name not in known
-        }
-        frame = frame.withColumns(missing) if missing else frame
-        for name, value in (cut.where or {}).items():
-            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
-        if cut.keep is not None:
-            self.lake.check_filter(cut.table, cut.keep)
-            frame = frame.where(cut.keep)
+        where = None if cut.where is None else dict(cut.where)
+        frame = self.lake._selected(  # noqa: SLF001 - the lake's other half
+            cut.table, cut.snapshot, cut.range, where, cut.keep, cut.columns
+        )
         if cut.without:
             frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))
-        return frame.select(*[quoted(column.name) for column in cut.columns], SEQ, CONTENT_ID)
+        known = set(frame.columns)
+        sent = [
+            F.col(quoted(column.name))
+            if column.name in known  # else it is newer than the snapshot, and null in every row
+            else F.lit(None).cast(spark_type(column.type)).alias(column.name)
+            for column in cut.columns
+        ]
+        return frame.select(*sent, SEQ, CONTENT_ID)
 
     def _rows(self, request: TargetAppend) -> DataFrame:
         """The rows as the target takes them: what it has beyond the dataset is null."""
@@ -328,7 +337,10 @@ def target_state(name: str, table: IcebergTable) -> TargetState:
 def _landed(snapshot: Any) -> Landed | None:
     told = snapshot.summary.additional_properties if snapshot.summary else {}
     mark = Mark.parse(told)
-    return None if mark is None else Landed(mark, int(told.get("added-files-size", "0")))
+    if mark is None:
+        return None
+    size = int(told.get("added-files-size", "0"))
+    return Landed(mark, size, snapshot.snapshot_id, snapshot.parent_snapshot_id)
 
 
 def _column(item: Any) -> TargetColumn:

@@ -141,6 +141,8 @@ class Landed:
 
     mark: Mark
     bytes: int
+    snapshot: int
+    parent: int | None
 
 
 @dataclass(frozen=True, slots=True)

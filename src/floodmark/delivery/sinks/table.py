@@ -36,12 +36,21 @@ from floodmark.delivery.destination import (
     Surroundings,
     whole_number,
 )
-from floodmark.errors import DivergedHistory, FloodmarkError, InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.errors import (
+    DivergedHistory,
+    FilesMissing,
+    FloodmarkError,
+    InvalidSetting,
+    Permanent,
+    Retryable,
+    reason_of,
+)
 from floodmark.lake.targets import (
     ORIGIN_SEQ,
     Claim,
     Cut,
     Fate,
+    Landed,
     Mark,
     Measure,
     Origin,
@@ -120,7 +129,7 @@ class TableSink:
             return Copied(0, Tally())  # without rows there is nothing to commit
         mark = Mark(self._origin(intent.channel), range, measure.tally, self._totals(intent, range, measure, inside))
         claim = Claim(self.store_id, self.dataset, source.keep)
-        return Copied(self._bring(_Chunk(mark, measure.last, cut, source.columns, claim, intent)), mark.tally)
+        return self._bring(_Chunk(mark, measure.last, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
         """Bring a row that was given up before. Ordinary chunks are copied.
@@ -134,7 +143,7 @@ class TableSink:
         columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
         claim = Claim(self.store_id, self.dataset, self.keep)
-        return Delivered(self._bring(_Chunk(mark, parcel.range.through, rows, columns, claim, None)))
+        return Delivered(self._bring(_Chunk(mark, parcel.range.through, rows, columns, claim, None)).bytes)
 
     def close(self) -> None:
         pass
@@ -153,8 +162,8 @@ class TableSink:
 
     # ── one chunk ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _bring(self, chunk: _Chunk) -> int:
-        """See a chunk to its end; its size there, as far as it is known."""
+    def _bring(self, chunk: _Chunk) -> Copied:
+        """See a chunk to its end."""
         base: Base | None = None
         sent: list[int | None] = []
         error: Exception | None = None
@@ -165,7 +174,7 @@ class TableSink:
                 base = self._base(chunk, state)
                 faults.reach("table.base_recorded")
                 if base is None:
-                    return 0  # settled by another process since: nothing may be sent
+                    return Copied(0, chunk.mark.tally)  # settled by another process since: nothing may be sent
                 first_look = state is not None and base == state.base
             outcome = self._fate(chunk, base, state, first_look=first_look)
             if outcome is Fate.DELIVERED and state is not None:
@@ -225,15 +234,27 @@ class TableSink:
     def _fate(self, chunk: _Chunk, base: Base, state: TargetState | None, *, first_look: bool) -> Fate:
         mark, replayed = chunk.mark, chunk.intent is None
         outcome = fate(mark, base=base, state=state, first_look=first_look or replayed)
-        if state is None or outcome not in (Fate.ASK_ROWS, Fate.OTHER_RANGES):
+        if state is None:
             return outcome
-        if outcome is Fate.OTHER_RANGES and not replayed:
-            return outcome  # the chunk around a replayed row is there, without that row
+        if outcome is Fate.OTHER_ROWS and self._fewer_since(chunk, state):
+            return Fate.DELIVERED
+        # The chunk around a replayed row is there, without that row.
+        if outcome is not Fate.ASK_ROWS and not (replayed and outcome is Fate.OTHER_RANGES):
+            return outcome
         seen = self.target.seen(state, store=mark.origin.store, partition=mark.origin.partition, within=mark.range)
         if seen.last == chunk.last:
             return Fate.DELIVERED  # a chunk arrives whole, and after those before it
         unknown = state.history.since(base.snapshot) is None
         return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
+
+    def _fewer_since(self, chunk: _Chunk, state: TargetState) -> bool:
+        """Whether the source has lost rows since they were delivered, by retention or purge, and else is the same."""
+        intent, mark = chunk.intent, chunk.mark
+        if intent is None:
+            return False
+        removed = self.database.read(lambda c: deliveries.removed_within(c, intent.channel, mark.range))
+        landed = _landed(state, mark)
+        return landed is not None and landed.mark.tally == mark.tally + removed
 
     def _append(self, chunk: _Chunk, state: TargetState) -> Exception | None:
         """Send the chunk; an error is not a verdict."""
@@ -248,19 +269,22 @@ class TableSink:
             return error
         return None
 
-    def _durable(self, chunk: _Chunk, base: Base, state: TargetState) -> int:
+    def _durable(self, chunk: _Chunk, base: Base, state: TargetState) -> Copied:
         """A local warehouse does not sync by itself: what is acknowledged must outlast a loss of power."""
-        since, size = base.snapshot, 0
-        known = state.history.since(base.snapshot) or ()
-        for snapshot in state.history.lineage:
-            landed = state.landed.get(snapshot.id)
-            if landed is not None and landed.mark.key == chunk.mark.key:
-                size = landed.bytes
-                if snapshot not in known:
-                    since = snapshot.parent  # from before the base: the record of its delivery was lost
-        self.target.sync(state, since=since)
+        landed = _landed(state, chunk.mark)
+        known = {snapshot.id for snapshot in state.history.since(base.snapshot) or ()}
+        before_base = landed is not None and landed.snapshot not in known  # the record of its delivery was lost
+        since = landed.parent if landed is not None and before_base else base.snapshot
+        try:
+            self.target.sync(state, since=since)
+        except FilesMissing:
+            # Others may have expired snapshots while we looked at their files: then a newer load has no such files.
+            newer = self.target.load()
+            if newer is None or newer.history.head == state.history.head:
+                raise
+            self.target.sync(newer, since=since)
         faults.reach("table.synced")
-        return size
+        return Copied(0, chunk.mark.tally) if landed is None else Copied(landed.bytes, landed.mark.tally)
 
     # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -298,6 +322,10 @@ class TableSink:
             f"The append of {self._what(chunk)} to table {self.target.name} did not come about{cause}.",
             hint="The next export looks first, and tries again.",
         )
+
+
+def _landed(state: TargetState, mark: Mark) -> Landed | None:
+    return next((landed for landed in state.chunks_of(mark.origin) if landed.mark.range == mark.range), None)
 
 
 def target_name(text: Any, dataset: str) -> TargetName:
