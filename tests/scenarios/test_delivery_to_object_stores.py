@@ -354,6 +354,23 @@ def test_chunks_are_split_until_they_are_small_enough(store: Store, archive: Obj
     assert len(list(place.list("m/all"))) == 4  # 25 rows have 329 bytes
 
 
+def test_many_partitions_go_to_a_bucket_side_by_side(store: Store, s3_server: S3Server) -> None:
+    """Each on its own, as if it were alone."""
+    where = s3_server.settings(f"s3://{s3_server.create_bucket()}/out")
+    store.add_dataset("p", schema={"n": "long", "site": "string"}, partition_by=["site"])
+    store.capture("p", [{"n": n, "site": f"s{n % 10}"} for n in range(200)])
+    store.flush("p")
+    store.add_sink("wide", "blob", chunk_rows=7, **where)
+
+    report = store.export("wide")
+
+    assert (report.blocked, report.errors, report.rows) == (None, {}, 200)
+    place = place_of({**KIND.defaults, **where})
+    for site in range(10):
+        assert delivered(place, f"p/site=s{site}") == list(range(site, 200, 10))
+    assert store.export("wide").rows == 0
+
+
 def test_no_secret_is_shown_anywhere(
     store: Store, lake: MemoryLake, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -417,6 +434,7 @@ def test_a_rotated_credential_needs_no_restart(s3_server: S3Server, tmp_path: Pa
         ({"url": "gs://bucket", "service_account": SECRET}, "neither a reference nor a key"),
         ({"url": "file:///x", "format": "xml"}, "format 'xml' is unknown"),
         ({"url": "file:///x", "chunk_rows": 0}, "chunk_rows is 0"),
+        ({"url": "file:///x", "concurrency": "4"}, "concurrency is '4'"),
         ({"url": "file:///x", "chunk_bytes": 2 << 30}, "chunk_bytes is"),
     ],
 )

@@ -137,13 +137,17 @@ CHUNK_ROWS = 100_000
 CHUNK_BYTES = 128 << 20
 CHUNK_BYTES_MAX = 1 << 30
 """An object is made in memory and sent in one request."""
+CONCURRENCY = 4
+"""Partitions that are delivered to a bucket at the same time: an object costs a round trip, which is mostly waiting."""
 
 
 def _check(settings: dict[str, Any]) -> None:
     check_place(settings)
     check_format(settings["format"])
-    whole_number(settings, "chunk_rows")
-    whole_number(settings, "chunk_bytes")
+    if settings["concurrency"] is None:
+        settings["concurrency"] = 1 if settings["url"].startswith("file:") else CONCURRENCY
+    for key in ("chunk_rows", "chunk_bytes", "concurrency"):
+        whole_number(settings, key)
     if settings["chunk_bytes"] > CHUNK_BYTES_MAX:
         raise InvalidSetting(
             f"chunk_bytes is {settings['chunk_bytes']}.",
@@ -162,6 +166,7 @@ KIND = Kind(
         "format": "parquet",
         "chunk_rows": CHUNK_ROWS,
         "chunk_bytes": CHUNK_BYTES,
+        "concurrency": None,
         **dict.fromkeys(OPTIONS),
         **dict.fromkeys(sorted(SECRET)),
     },

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az")
 
-CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "2m", "user_agent": "floodmark"}
+CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "5m", "user_agent": "floodmark"}
 RETRIES: dict[str, Any] = {
     "max_retries": 3,
     "retry_timeout": timedelta(seconds=30),
