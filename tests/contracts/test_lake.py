@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lakes import (
+    EDGES,
+    EVERY_TYPE,
     EVERYTHING,
+    FULL,
     NOON,
     SIMPLE,
     TABLE,
@@ -614,55 +617,6 @@ def test_reading_goes_straight_through_compaction_delete_and_expiry(blocks: Bloc
 
 
 # ── values and names ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-EVERY_TYPE = {
-    "a boolean": "boolean",
-    "an int": "int",
-    "a long": "long",
-    "a float": "float",
-    "a double": "double",
-    "a string": "string",
-    "a binary": "binary",
-    "a date": "date",
-    "a timestamp": "timestamp",
-    "a json": "json",
-    "a decimal": "decimal(38,9)",
-    "a small decimal": "decimal(5,2)",
-    "a list": "list<long>",
-    "a struct": "struct<x:int,`y z`:list<struct<when:timestamp,what:json>>,d:decimal(10,3)>",
-}
-FULL = {
-    "a boolean": True,
-    "an int": -(2**31),
-    "a long": 2**63 - 1,
-    "a float": 0.5,
-    "a double": 1e-300,
-    "a string": "naïve 🌊\n\t\"quoted\" \\ 'single'",
-    "a binary": b"\x00\xff\n",
-    "a date": date(1900, 1, 1),
-    "a timestamp": datetime(1850, 6, 1, 1, 2, 3, 456789, tzinfo=UTC),
-    "a json": '{"b":[1,2,{"c":null}],"a":"é"}',
-    "a decimal": Decimal("12345678901234567890123456789.123456789"),
-    "a small decimal": Decimal("-999.99"),
-    "a list": [1, None, -3],
-    "a struct": {"x": 1, "y z": [{"when": NOON, "what": "[1]"}, None], "d": Decimal("1.500")},
-}
-EDGES = {
-    "a boolean": False,
-    "an int": 2**31 - 1,
-    "a long": -(2**63),
-    "a float": -0.0,
-    "a double": float("inf"),
-    "a string": "",
-    "a binary": b"",
-    "a date": date(9999, 12, 31),
-    "a timestamp": datetime(2026, 3, 29, 1, 30, tzinfo=UTC),
-    "a json": "null",
-    "a decimal": Decimal("0E-9"),
-    "a small decimal": Decimal("0.01"),
-    "a list": [],
-    "a struct": {"x": None, "y z": [], "d": None},
-}
 
 
 def test_values_of_every_type_come_back_as_they_went_in(blocks: Blocks) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from lakes import EVERYTHING, TABLE, Blocks, MemoryDriver, some, spark_lake
+from lakes import EDGES, EVERY_TYPE, EVERYTHING, FULL, TABLE, Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
 from floodmark.errors import DivergedHistory, Permanent, Retryable
 from floodmark.rows.content import content_ids, tally_of_ids
@@ -168,6 +169,191 @@ def test_an_error_that_is_not_ours_arrives_too(ways: Blocks) -> None:
         each(ways, ranges_of(0, 2), fails)
 
 
+# ── whatever has become of the files ─────────────────────────────────────────────────────────────────────────────────
+
+
+def ids_by_range(found: list[Any]) -> list[list[int]]:
+    return [[row["id"] for row in answer.get("rows", [])] for _, _, answer in found]
+
+
+def test_ranges_go_straight_through_compaction(ways: Blocks) -> None:
+    for start in range(0, 12, 3):
+        ways.commit(some(3, start=start))
+    before = each(ways, ranges_of(0, 4, 5, 12))
+    ways.driver.compact(TABLE)
+    assert each(ways, ranges_of(0, 4, 5, 12)) == before
+    ways.commit(some(3, start=12))
+    assert ids_by_range(each(ways, ranges_of(2, 7, 13, 15))) == [list(range(2, 7)), list(range(7, 13)), [13, 14]]
+
+
+def test_rows_that_were_deleted_are_in_no_range(ways: Blocks) -> None:
+    """Deletes lie in files of their own beside the rows: whoever reads only the rows would bring them back."""
+    ways.commit(some(6))
+    old = ways.state().head
+    ways.driver.delete(TABLE, SequenceRange(1, 3))
+    ways.commit(some(3, start=6))
+    found = each(ways, ranges_of(0, 3, 5, 9))
+    assert ids_by_range(found) == [[0], [3, 4], [5, 6, 7, 8]]
+    assert [tally.rows for _, tally, _ in found] == [1, 2, 4]
+    assert [row["id"] for row in ways.rows(SequenceRange(0, 5))] == [0, 3, 4]
+    assert ids_by_range(each(ways, ranges_of(0, 3, 9), snapshot=old)) == [[0, 1, 2], [3, 4, 5]]
+    ways.driver.compact(TABLE)
+    assert each(ways, ranges_of(0, 3, 5, 9)) == found
+
+
+def test_rows_of_before_a_column_have_null_in_it(ways: Blocks) -> None:
+    ways.commit(some(2))
+    ways.schema = Schema.declare({"id": "long", "name": "string", "note": "string", "tags": "list<struct<a:int>>"})
+    ways.commit([{"id": 2, "name": "new", "note": "n", "tags": [{"a": 1}]}, {"id": 3}])
+    ((_, _, answer),) = each(ways, ranges_of(0, 4))
+    assert [(row["id"], row["note"], row["tags"]) for row in answer["rows"]] == [
+        (0, None, None),
+        (1, None, None),
+        (2, "n", [{"a": 1}]),
+        (3, None, None),
+    ]
+    for note, ids in {None: [0, 1, 3], "n": [2]}.items():
+        assert ids_by_range(each(ways, ranges_of(0, 4), where={"note": note})) == [ids]
+
+
+def test_rows_of_before_a_column_was_widened_are_widened(ways: Blocks) -> None:
+    ways.schema = Schema.declare({"id": "int", "ratio": "float"})
+    ways.commit([{"id": 1, "ratio": 0.5}, {"id": None, "ratio": None}])
+    narrow = ways.state().head
+    ways.schema = Schema.declare({"id": "long", "ratio": "double"})
+    ways.commit([{"id": 2**40, "ratio": 0.1}])
+    wanted = [{"id": 1, "ratio": 0.5}, {"id": None, "ratio": None}, {"id": 2**40, "ratio": 0.1}]
+    ((_, tally, answer),) = each(ways, ranges_of(0, 3))
+    assert (answer["rows"], tally.rows) == (wanted, 3)
+    ((_, _, answer),) = each(ways, ranges_of(0, 3), snapshot=narrow)
+    assert answer["rows"] == wanted[:2]
+    for id, found in {1: 1, 2**40: 1, 2: 0}.items():
+        assert sum(tally.rows for _, tally, _ in each(ways, ranges_of(0, 3), where={"id": id})) == found
+
+
+def test_values_of_every_type_reach_the_work_as_they_went_in(ways: Blocks) -> None:
+    ways.schema = Schema.declare(EVERY_TYPE)
+    nothing = dict.fromkeys(EVERY_TYPE)
+    ways.commit([FULL, nothing, EDGES])
+
+    def hashed(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        from floodmark.rows.content import content_ids
+
+        return {"ids": content_ids(rows)[0].to_pylist(), "types": [str(field.type) for field in rows.schema]}
+
+    ((_, tally, answer),) = each(ways, ranges_of(0, 3), hashed)
+    wanted = pa.Table.from_pylist([FULL, nothing, EDGES], ways.schema.arrow())
+    identifiers, _ = content_ids(wanted)
+    assert answer == {"ids": identifiers.to_pylist(), "types": [str(field.type) for field in wanted.schema]}
+    assert tally == tally_of_ids(identifiers)
+
+
+def test_columns_may_have_any_name(ways: Blocks) -> None:
+    names = ("two words", "a.dot", "select", "Größe 🌊", "quo'te", "tab(bed)", "a=b", "1", "outcomes", "index", "id")
+    ways.schema = Schema.declare({**dict.fromkeys(names, "string"), "in": "struct<`y z`:int,`a.b`:string>"})
+    row = {**{name: f"value of {name}" for name in names}, "in": {"y z": 1, "a.b": "x"}}
+    ways.commit([row])
+    ((_, _, answer),) = each(ways, ranges_of(0, 1))
+    assert answer["rows"] == [row]
+    for name in names:
+        ((_, tally, _),) = each(ways, ranges_of(0, 1), where={name: f"value of {name}"}, columns=())
+        assert tally.rows == 1, name
+
+
+def test_no_column_at_all_is_a_table_of_rows(ways: Blocks) -> None:
+    ways.commit(some(3))
+
+    def count(within: SequenceRange, rows: Any) -> dict[str, Any]:
+        return {"rows": rows.num_rows, "columns": rows.num_columns}
+
+    ((_, _, answer),) = each(ways, ranges_of(0, 3), count, columns=())
+    assert answer == {"rows": 3, "columns": 0}
+
+
+@pytest.mark.spark
+def test_a_struct_that_has_grown_is_left_to_icebergs_reader(spark_driver: SparkDriver, tmp_path: Path) -> None:
+    blocks = Blocks(spark_driver, tmp_path, schema=Schema.declare({"id": "long", "data": "struct<a:int>"}))
+    blocks.commit([{"id": 1, "data": {"a": 1}}])
+    blocks.schema = Schema.declare({"id": "long", "data": "struct<a:int,b:string>"})
+    blocks.commit([{"id": 2, "data": {"a": 2, "b": "x"}}])
+    blocks.commit([{"id": 3, "data": None}])
+    before = blocks.lake.jobs
+    found = each(blocks, ranges_of(0, 1, 2, 3))
+    assert [row["data"] for _, _, answer in found for row in answer["rows"]] == [
+        {"a": 1, "b": None},
+        {"a": 2, "b": "x"},
+        None,
+    ]
+    assert blocks.lake.jobs == before + 1, "one job, for the range whose file is odd"
+    assert [row["data"] for row in blocks.rows()][:2] == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
+
+
+@pytest.mark.spark
+def test_a_file_that_is_gone_is_told_in_a_sentence(spark_driver: SparkDriver, tmp_path: Path) -> None:
+    blocks = Blocks(spark_driver, tmp_path)
+    blocks.commit(some(3))
+    blocks.commit(some(3, start=3))
+    assert spark_driver.lose_data_files(TABLE, SequenceRange(3, 6)) == 1
+    for read in (blocks.rows, lambda: each(blocks, ranges_of(0, 3, 6))):
+        with pytest.raises(Retryable, match="could not be read") as raised:
+            read()
+        assert "\n" not in raised.value.message
+    assert ids_by_range(each(blocks, ranges_of(0, 3))) == [[0, 1, 2]], "what does not need it is read"
+
+
+# ── what it costs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_actions_on_the_engine_are_counted(ways: Blocks, request: pytest.FixtureRequest) -> None:
+    ways.commit(some(4))
+    before = ways.lake.jobs
+    each(ways, ranges_of(0, 1, 2, 3, 4))
+    jobs = {"memory": 0, "in this process": 0, "in tasks": 1, "through Iceberg's reader": 1}
+    assert ways.lake.jobs - before == jobs[request.node.callspec.params["ways"]]
+
+
+@pytest.mark.spark
+def test_a_few_rows_are_read_without_a_session(spark_driver: SparkDriver, tmp_path: Path) -> None:
+    from floodmark.lake.spark import SparkLake
+
+    Blocks(spark_driver, tmp_path).commit(some(5))
+
+    def no_session() -> Any:
+        raise AssertionError("a session was started")
+
+    blocks = Blocks(SparkDriver(SparkLake(spark_driver.lake.catalog, no_session), None), tmp_path)
+    assert [row["id"] for row in blocks.rows(SequenceRange(1, 3))] == [1, 2]
+    assert ids_by_range(each(blocks, ranges_of(0, 2, 5))) == [[0, 1], [2, 3, 4]]
+    assert blocks.lake.jobs == 0
+
+
+@pytest.mark.spark
+def test_only_the_row_groups_of_a_range_are_decoded(
+    spark_driver: SparkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = Blocks(spark_driver, tmp_path)
+    blocks.lake.ensure(TABLE, blocks.schema)
+    spark_driver.spark.sql(
+        f"ALTER TABLE {spark_driver.name(TABLE)} SET TBLPROPERTIES ('write.parquet.row-group-size-bytes' = '4096', "
+        "'write.parquet.page-row-limit' = '100')"
+    )
+    blocks.commit(some(20_000))
+    read: list[int] = []
+    real = pq.ParquetFile.read_row_group
+
+    def counted(file: Any, group: int, *args: Any, **options: Any) -> Any:
+        read.append(file.metadata.row_group(group).num_rows)
+        return real(file, group, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    assert [row["id"] for row in blocks.rows(SequenceRange(9_990, 10_010))] == list(range(9_990, 10_010))
+    assert sum(read) <= 5_000
+    read.clear()
+    found = each(blocks, ranges_of(9_000, 9_500, 9_501, 10_000), columns=("id",))
+    assert sum(tally.rows for _, tally, _ in found) == 1000
+    assert sum(read) <= 5_000, "a row group that ranges share is decoded once"
+
+
 # ── filters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -272,6 +458,19 @@ def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks, kee
         blocks.rows(keep=keep)
     with pytest.raises(Permanent):
         each(blocks, ranges_of(0, 5), keep=keep)
+
+
+def test_a_filter_that_fails_on_a_row_is_permanent_and_named(blocks: Blocks) -> None:
+    sales(blocks)
+    if isinstance(blocks.driver, MemoryDriver):
+        return  # SQLite has no such failures: it answers null
+    keep = "cast(site as int) > 1"
+    blocks.lake.check_filter(TABLE, keep)
+    for read in (lambda: blocks.rows(keep=keep), lambda: each(blocks, ranges_of(0, 5), keep=keep)):
+        with pytest.raises(Permanent, match="cannot be used") as raised:
+            read()
+        assert repr(keep) in raised.value.message
+        assert "\n" not in raised.value.message
 
 
 def test_a_filter_may_be_given_before_the_table_is_there(blocks: Blocks) -> None:

@@ -26,6 +26,7 @@ hash names a row for good: a change here makes every stored checksum wrong, and 
 from __future__ import annotations
 
 import struct
+from binascii import unhexlify
 from collections.abc import Iterator, Sequence
 from decimal import Context
 from hashlib import blake2b
@@ -204,9 +205,20 @@ def tally(prefixes: Sequence[int]) -> Tally:
     return Tally(len(prefixes), sum(prefixes) % CHECKSUM_MODULUS)
 
 
-def tally_of_ids(identifiers: pa.ChunkedArray) -> Tally:
+def tally_of_ids(identifiers: pa.ChunkedArray | pa.Array) -> Tally:
     """The tally of rows whose content hashes are known."""
-    return tally([int(identifier[:16], 16) for identifier in identifiers.to_pylist()])
+    chunks = identifiers.chunks if isinstance(identifiers, pa.ChunkedArray) else [identifiers]
+    return sum(map(_tally_of_chunk, chunks), Tally())
+
+
+def _tally_of_chunk(identifiers: pa.Array) -> Tally:
+    """Without a Python text for each row: delivery does this for all it ships."""
+    count = len(identifiers)
+    prefixes = pc.utf8_slice_codeunits(identifiers, 0, 16)
+    if count == 0 or pc.sum(pc.binary_length(prefixes)).as_py() != 16 * count:
+        return tally([int(identifier[:16], 16) for identifier in identifiers.to_pylist()])
+    digits = prefixes.buffers()[2].slice(16 * prefixes.offset, 16 * count)
+    return tally(struct.unpack(f">{count}Q", unhexlify(digits)))
 
 
 def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
