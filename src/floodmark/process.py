@@ -36,7 +36,11 @@ def _started(pid: int) -> str:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return _alive_without_proc(pid)
-    return status.rpartition(")")[2].split()[19]
+    fields = status.rpartition(")")[2].split()
+    state, threads, started = fields[0], int(fields[17]), fields[19]
+    # A zombie has ended; in a container whose first process reaps nobody's children it stays listed for ever. (The
+    # first thread may end before the others: then it has not.)
+    return "" if state in {"Z", "X"} and threads <= 1 else started
 
 
 def _alive_without_proc(pid: int) -> str:

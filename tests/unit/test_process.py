@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,20 @@ def test_a_process_that_ended_is_dead() -> None:
         child.kill()
         child.wait()
         assert is_certainly_dead(identity)
+
+
+def test_a_process_that_ended_and_that_nobody_has_taken_note_of_is_dead() -> None:
+    """In a container whose first process does not reap, such a one is listed for ever."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        os._exit(0)
+    try:
+        host, boot, _, _ = process_identity().split("/")
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
+        assert is_certainly_dead(f"{host}/{boot}/{child}/{started}")
+    finally:
+        os.waitpid(child, 0)
 
 
 def test_another_process_with_the_same_number_is_another_process() -> None:

@@ -17,6 +17,7 @@ from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store, open_store
 
+BACKLOG = 1024
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS_MAX = 30
 WORKER_PATIENCE_SECONDS = 60
@@ -71,6 +72,7 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=settings.header_bytes_max,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS_MAX,
         timeout_worker_healthcheck=WORKER_PATIENCE_SECONDS,
@@ -115,6 +117,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen(BACKLOG)  # from here on requests wait for the first worker instead of being refused
         except OSError:
             listener.close()
             raise

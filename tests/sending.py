@@ -56,13 +56,18 @@ class Sender:
     schema: Schema = field(default_factory=Schema)
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
+    prefixes: dict[int, int] = field(default_factory=dict)
+    """The first 64 bits of each row's content id, as far as they were needed."""
 
     def add(self, count: int, *, first: int | None = None) -> None:
         start = first or max(self.rows, default=0) + 1
         self.rows |= {seq: {"id": seq, "text": f"{self.origin} {seq}"} for seq in range(start, start + count)}
 
     def prefix(self, seq: int) -> int:
-        return content_ids(self._table([seq]))[1][0]
+        if seq not in self.prefixes:
+            missing = [other for other in sorted(self.rows) if other not in self.prefixes]
+            self.prefixes |= dict(zip(missing, content_ids(self._table(missing))[1], strict=True))
+        return self.prefixes[seq]
 
     def total(self, through: int) -> Tally:
         numbers = [seq for seq in self.rows if seq <= through]

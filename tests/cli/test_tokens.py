@@ -1,0 +1,73 @@
+"""`floodmark token`, and what `floodmark hub` refuses before it serves."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+
+def test_a_token_is_printed_once_and_alone(shop):
+    made = shop("token", "add", "edge-7", "--origins", "a, b", "--datasets", "orders")
+    assert made.code == 0
+    secret = made.out.strip()
+    assert secret.startswith("fmk_")
+    assert "not shown again" in made.err
+    listed = shop("token", "list")
+    assert secret not in listed.out
+    assert listed.out.splitlines()[1].split()[:4] == ["edge-7", "a,", "b", "orders"]
+
+
+def test_tokens_are_reported_as_json(shop):
+    made = shop("token", "add", "edge", "--json").json
+    assert made["name"] == "edge"
+    assert made["token"].startswith("fmk_")
+    assert made["origins"] is None
+    listed = shop("token", "list", "--json")
+    assert [item["name"] for item in listed.json] == ["edge"]
+    assert made["token"] not in listed.out
+    assert "hash" not in listed.out
+
+
+def test_a_revoked_token_says_when(shop):
+    assert "No tokens yet" in shop("token", "list").out
+    shop("token", "add", "edge")
+    assert shop("token", "revoke", "edge").out == "Token edge is revoked.\n"
+    assert shop("token", "list", "--json").json[0]["revoked_at"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["add", "edge"], "There is a token 'edge' already"),
+        (["add", "new", "--datasets", "odrers"], "There is no dataset 'odrers'"),
+        (["add", "a b"], "cannot name a token"),
+        (["revoke", "nobody"], "There is no token 'nobody'"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_the_way_out(shop, arguments, error):
+    shop("token", "add", "edge")
+    outcome = shop("token", *arguments)
+    assert outcome.code == 1
+    assert error in outcome.err
+    assert "Try:   " in outcome.err
+
+
+def test_a_hub_is_not_opened_to_the_network_without_a_token(shop):
+    outcome = shop("hub", "--host", "0.0.0.0", "--port", "0")
+    assert outcome.code == 1
+    assert "floodmark token add" in outcome.err
+
+
+def test_a_port_that_is_taken_is_told(shop):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        outcome = shop("hub", "--port", str(taken.getsockname()[1]))
+    assert outcome.code == 1
+    assert "cannot listen" in outcome.err
+    assert "--port" in outcome.err
+
+
+def test_a_hub_of_no_store_is_told(cli):
+    outcome = cli("hub")
+    assert outcome.code == 1
+    assert "There is no store" in outcome.err
