@@ -40,6 +40,7 @@ POINTS: dict[str, str] = {
     "hub.stored": "a request's rows and its ledger row or receipt are written, not yet committed",
     "hub.accepted": "a request's rows are committed, not yet answered",
     "table.base_recorded": "a target's base is on record, nothing was sent to it",
+    "table.decided": "a target was looked at and does not have the chunk, nothing was sent since",
     "table.appended": "an append to a target returned, the target was not looked at since",
     "table.synced": "a chunk is durable in its target, not yet acknowledged",
     "run.exported": "a sink's scheduled tick has ended, its slot is not yet recorded",

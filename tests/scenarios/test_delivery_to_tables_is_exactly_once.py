@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 import channels
-from floodmark import errors
+from floodmark import errors, faults
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
@@ -228,7 +228,7 @@ def test_rows_that_were_given_up_stay_behind_and_can_be_replayed(export: Export)
 # ── crashes and late requests ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("point", ["table.base_recorded", "table.appended", "table.synced"])
+@pytest.mark.parametrize("point", ["table.base_recorded", "table.decided", "table.appended", "table.synced"])
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_a_crash_at_any_point_neither_loses_nor_doubles_a_row(point: str, time: int, export: Export, add):
     with crash_at(point, time=time):
@@ -261,6 +261,19 @@ def test_a_late_request_that_lands_first_is_the_delivery(export: Export):
 
     targets.on_append = fate
     export.deliver(FIRST)
+    assert export.there() == [1, 2, 3]
+
+
+def test_a_late_request_that_lands_between_the_look_and_the_append_is_not_doubled(export: Export):
+    """The append stands on the head that was looked at, and on no newer one."""
+    answers = iter(["hold"])
+    export.targets.on_append = lambda _request: next(answers, "land")
+    arrived: list[bool] = []
+    faults.arm("table.decided", faults.nth_time(2, lambda: arrived.extend(export.targets.deliver_held())))
+
+    export.deliver(FIRST)
+
+    assert arrived == [True]
     assert export.there() == [1, 2, 3]
 
 

@@ -29,13 +29,13 @@ from floodmark.delivery.destination import (
     Copied,
     Delivered,
     Destination,
-    Holdings,
     Kind,
     Parcel,
     Source,
     Surroundings,
     whole_number,
 )
+from floodmark.delivery.outcomes import Holdings
 from floodmark.errors import (
     DivergedHistory,
     FilesMissing,
@@ -185,6 +185,7 @@ class TableSink:
             if len(sent) == CONFLICTS_MAX or sent.count(head) == SENDS_MAX:
                 raise self._not_now(chunk, error)
             sent.append(head)
+            faults.reach("table.decided")
             error = self._append(chunk, state)
             faults.reach("table.appended")
 
