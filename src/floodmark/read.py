@@ -10,6 +10,7 @@ from floodmark.control import blocks, datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidCursor, SchemaConflict
+from floodmark.lake import canonical
 from floodmark.lake.table import Lake
 from floodmark.schema import SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
@@ -147,16 +148,7 @@ class Reader:
 
 def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
     """The rows as users see them: the dataset's columns in order, in canonical types, nulls where a row has none."""
-    import pyarrow as pa
-
-    wanted = dataset.schema.arrow()
-    arrays = [
-        rows[name].cast(wanted.field(name).type)
-        if name in rows.column_names
-        else pa.nulls(rows.num_rows, wanted.field(name).type)
-        for name in columns
-    ]
-    return pa.Table.from_arrays(arrays, schema=dataset.schema.arrow(columns)) if arrays else rows.select([])
+    return canonical.user_columns(rows, columns, dataset.schema)
 
 
 def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def plan(
     try:
         held = _columns(table, snapshot, None if columns is None else {*columns, *where, SEQ, CONTENT_ID})
         files = tuple(_files(table, snapshot, ranges))
-    except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, OSError):
+    except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
         # Whatever is wrong with the table, Spark says so with more authority.
         return None
     # A name that the snapshot does not have yet is null in all its rows.

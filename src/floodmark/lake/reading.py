@@ -52,6 +52,8 @@ class SparkReader:
         if self._session is None:
             session = self.start()
             self.catalog.attach(session)
+            # Also in a session that the application made: a union of one-partition frames is to keep its partitions.
+            session.conf.set("spark.sql.unionOutputPartitioning", "false")
             self._session = session
         return self._session
 
