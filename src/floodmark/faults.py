@@ -45,6 +45,8 @@ POINTS: dict[str, str] = {
     "table.synced": "a chunk is durable in its target, not yet acknowledged",
     "run.exported": "a sink's scheduled tick has ended, its slot is not yet recorded",
     "flush.released": "a void block's segments are free again",
+    "adopt.read": "a part of the adopted data is read, nothing of it is stored",
+    "adopt.stored": "a part of the adopted data is a registered segment, and the position is behind it",
     "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
     "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",
     "eventlog.committed": "a transaction is durable, its events are not yet numbered",

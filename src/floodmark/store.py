@@ -44,12 +44,14 @@ from floodmark.spool.replay import Quarantine
 from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
+from floodmark.upkeep.adopt import Adopter, AdoptReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from floodmark.eventlog import EventLog
+    from floodmark.lake.adoptable import LegacyData
 
 CONTROL_FILE = "control.db"
 
@@ -355,6 +357,40 @@ class Store:
             return min((mark.seq if mark else 0 for mark in marks), default=0)
 
         return self._database.read(work)
+
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def adopt(
+        self,
+        source: str | Path,
+        dataset: str,
+        *,
+        format: str | None = None,
+        identity: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        event_time: str | None = None,
+        partition_by: Sequence[str] = (),
+        progress: Callable[[AdoptReport], None] | None = None,
+    ) -> AdoptReport:
+        """Make data without sequence numbers rows of a dataset, once; run again, it goes on where it was.
+
+        `source` is an Iceberg table (`catalog.namespace.table`), or a path with its `format` (`parquet`, `csv`, …). The
+        dataset is declared as given if it does not exist.
+        """
+        new = _declaration(
+            dataset, identity=identity, event_time=event_time, partition_by=partition_by, schema=None, settle=None
+        )
+        self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
+        adopter = Adopter(self._database, self._capture, self._flusher.flush)
+        return adopter.adopt(dataset, self._legacy(adopter, dataset, str(source), format), progress=progress)
+
+    def _legacy(self, adopter: Adopter, dataset: str, source: str, format: str | None) -> LegacyData:
+        from floodmark.lake.legacy import legacy_files, legacy_table
+
+        if format is not None:
+            return legacy_files(self.spark, source, format=format)
+        here = legacy_table(self.spark, source, version=None)
+        begun = adopter.begun_with(dataset, here.name)
+        return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from floodmark.delivery.destination import Busy
+from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks import remote
 from floodmark.delivery.sinks.blob import KIND
 from floodmark.delivery.sinks.objects import ObjectPlace

@@ -16,7 +16,8 @@ from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.destination import Busy, Parcel, Surroundings
+from floodmark.delivery.destination import Parcel, Surroundings
+from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.forward import KIND, ForwardSink
 from floodmark.errors import FloodmarkError
 from floodmark.rows import content_ids, tally

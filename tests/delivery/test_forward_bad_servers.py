@@ -17,7 +17,7 @@ import pytest
 
 from delivery.parcels import CHANNEL, Sender, numbered, reply_to
 from delivery.servers import Answer, KeyOnlyServer, Reaction, Request, ScriptedServer, Silent, Stored, always, in_turn
-from floodmark.delivery.destination import Busy, Refused
+from floodmark.delivery.outcomes import Busy, Refused
 from floodmark.delivery.sinks import exchange
 from floodmark.errors import FloodmarkError, Permanent, Retryable
 

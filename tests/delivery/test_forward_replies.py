@@ -11,7 +11,7 @@ import pytest
 
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered, parcel_of, reply_to, waits
 from delivery.servers import Answer, KeyOnlyServer, PoisonServer, Reaction, Silent, always, in_turn
-from floodmark.delivery.destination import Ahead, Busy, Holdings, Refused
+from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Refused
 from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, Permanent
 from floodmark.sequence import SequenceRange, Tally
 

@@ -16,7 +16,8 @@ import pytest
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered, parcel_of
 from delivery.servers import Answer, KeyOnlyServer, in_turn
 from floodmark.control import ledger
-from floodmark.delivery.destination import Busy, Destination, Oversized, Parcel, Refused
+from floodmark.delivery.destination import Destination, Parcel
+from floodmark.delivery.outcomes import Busy, Oversized, Refused
 from floodmark.delivery.sinks import forward
 from floodmark.delivery.sinks.forward import HOPELESS, KIND, ForwardSink
 from floodmark.errors import InvalidSetting, Permanent

@@ -12,7 +12,8 @@ from floodmark.control.deliveries import Channel
 from floodmark.daemon.events import Event
 from floodmark.daemon.loop import Daemon
 from floodmark.daemon.plan import Work
-from floodmark.delivery.destination import Delivered, Destination, Holdings, Kind, Parcel, Surroundings
+from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, Surroundings
+from floodmark.delivery.outcomes import Holdings
 from floodmark.store import Store
 from floodmark.testing import ManualClock
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Busy, Oversized, Parcel
+from floodmark.delivery.destination import Parcel
+from floodmark.delivery.outcomes import Busy, Oversized
 from floodmark.delivery.sinks.blob import CLAIM, KIND, BlobSink
 from floodmark.delivery.sinks.formats import FORMATS, encoded
 from floodmark.delivery.sinks.objects import ObjectPlace

@@ -16,8 +16,8 @@ from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.look import look_at
 from floodmark.daemon.presence import AlreadyRunning, present
-from floodmark.delivery.destination import Busy
 from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.outcomes import Busy
 from floodmark.errors import Corrupt, Permanent
 from floodmark.store import Store
 from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash

@@ -31,21 +31,16 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Chunk, GivenUp, Intent, Watermark
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import (
-    Ahead,
-    Busy,
     CopyingDestination,
     Delivered,
     Destination,
-    Holdings,
     Kind,
-    Oversized,
     ParallelDestination,
     Parcel,
     PreparingDestination,
-    Refused,
-    Task,
     TransactionalDestination,
 )
+from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Oversized, Refused, StoredByTask, Task
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import SCAN_ROWS_MAX, Piece, RowSource
@@ -248,7 +243,7 @@ class ChannelRun:
             columns=place.columns.names,
             where=None if place.where is None else dict(place.where),
             keep=place.keep,
-            work=_Stored(task),
+            work=StoredByTask(task),
             schema=self.source.view.dataset.schema,
         )
         for span, tally, result in stored:
@@ -292,6 +287,10 @@ class ChannelRun:
         except Ahead as error:
             self._there = self._proved(chunk, error.holdings)
             return self._take_over(intent, chunk, piece, self._there)
+        except DivergedHistory:
+            # Held in hands for long: another exporter has delivered it since, and its rows may be pruned here by now.
+            if self._is_pending(intent, chunk):
+                raise
         except Refused as error:
             if piece.rows > 1:
                 return self._halve(intent, chunk, piece)
@@ -420,6 +419,10 @@ class ChannelRun:
             self._acknowledge(intent, chunk, piece.tally, bytes=0)
         return []
 
+    def _is_pending(self, intent: Intent, chunk: Chunk) -> bool:
+        found = self._read(lambda c: deliveries.chunks_of(c, intent))
+        return any(item.range == chunk.range and item.state == "pending" for item in found)
+
     # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _connect(self, settings: dict[str, Any]) -> Destination:
@@ -450,19 +453,6 @@ class _Ahead(contextlib.ExitStack):
             self._destination.prepare,
             Parcel(channel, chunk.range, piece.table, piece.sequence, piece.ids, Tally()),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A task's work: too many bytes are an answer, not an error."""
-
-    task: Task
-
-    def __call__(self, range: SequenceRange, rows: Any) -> dict[str, Any]:
-        try:
-            return self.task(range, rows)
-        except Oversized:
-            return {"oversized": True}
 
 
 def given_up_rows(piece: Piece) -> list[GivenUp]:

@@ -23,7 +23,8 @@ from sqlalchemy import Connection
 from floodmark.clock import Clock
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
-from floodmark.errors import InvalidSetting, Permanent, Retryable
+from floodmark.delivery.outcomes import Holdings, Task
+from floodmark.errors import InvalidSetting
 from floodmark.lake.table import Lake
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
@@ -62,51 +63,6 @@ class Delivered:
 
     bytes: int
     """Its size at the destination, or on the way there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """What a destination holds of a channel beyond the watermark, as it says itself."""
-
-    ranges: tuple[SequenceRange, ...] = ()
-    """Ranges that are there under names of their own (objects). A retry must use the same boundaries."""
-    end: int | None = None
-    """Everything up to here is there (ledgers, tables)."""
-    tally: Tally | None = None
-    """Of everything up to `end`, where the destination keeps count."""
-    given_up: frozenset[int] = frozenset()
-    """Rows up to `end` that the destination knows it never got."""
-
-
-class Refused(Permanent):
-    """The destination will never take these rows. `words` are its own."""
-
-    def __init__(self, message: str, *, words: str = "", hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.words = words or message
-
-
-class Busy(Retryable):
-    """The destination asks for patience; `retry_after_seconds` is what it asked for, if it said so."""
-
-    def __init__(self, message: str, *, retry_after_seconds: float | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after_seconds = retry_after_seconds
-
-
-class Oversized(Exception):
-    """The parcel is larger than the sink's `chunk_bytes` and has more than one row; nothing was sent.
-
-    Not an error: the tick splits the chunk, records that, and comes again with the halves.
-    """
-
-
-class Ahead(Retryable):
-    """The destination has everything up to `holdings.end`, which is more than the sender had recorded."""
-
-    def __init__(self, message: str, holdings: Holdings) -> None:
-        super().__init__(message)
-        self.holdings = holdings
 
 
 class Destination(Protocol):
@@ -198,14 +154,6 @@ class PreparingDestination(Destination, Protocol):
 
     def prepare(self, parcel: Parcel) -> object:
         """Make ready what depends on the parcel's rows alone; `deliver` finds it. Called in another thread."""
-        ...
-
-
-class Task(Protocol):
-    """Stores one range's rows, wherever it runs: in this process, or in a task of Spark's. It can be pickled."""
-
-    def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
-        """Returns `{"bytes": …}`; raises what `Destination.deliver` raises."""
         ...
 
 

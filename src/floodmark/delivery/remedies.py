@@ -17,7 +17,8 @@ from floodmark.control import deliveries, quarantine, sinks
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import Entry
 from floodmark.delivery.channel import given_up_rows
-from floodmark.delivery.destination import Parcel, Refused, TransactionalDestination
+from floodmark.delivery.destination import Parcel, TransactionalDestination
+from floodmark.delivery.outcomes import Refused
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.errors import Permanent

@@ -23,8 +23,9 @@ from floodmark.control.deliveries import Channel, Lag
 from floodmark.control.sinks import Sink
 from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.channel import ChannelRun, Stop, Tick
-from floodmark.delivery.destination import Busy, Destination, Surroundings
+from floodmark.delivery.destination import Destination, Surroundings
 from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import SCAN_ROWS_MAX, RowSource

@@ -26,6 +26,7 @@ from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
+from floodmark.control.segments import SourceStep
 from floodmark.errors import SchemaConflict, SpoolFull
 from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
 from floodmark.schema import Schema
@@ -111,6 +112,21 @@ class Capture:
             return None
         self.count(dataset, len(line))
         return receipt
+
+    def capture_step(
+        self, dataset: str, table: pa.Table, step: SourceStep, *, also: Callable[[Connection], bool]
+    ) -> Receipt | None:
+        """Store one step of a source, once: `also` moves its position in the same transaction; None if another did."""
+        self._forget_after_fork()
+        self.check_room(dataset)
+        grown, fitted = self._fitted(
+            self._dataset(dataset), lambda schema: fit_table(schema, table), rows=table.num_rows
+        )
+        held = self._held(dataset, fitted, lambda row: _row_of(table, row))
+        if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
+            return None
+        self.count(dataset, table.nbytes)
+        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from floodmark.delivery.outcomes import Busy
 from floodmark.errors import FloodmarkError, Permanent
 
 
@@ -127,8 +128,6 @@ def code_of(error: BaseException) -> str | None:
 
 def _by_chance(code: str | None, status: int, *, where: str) -> FloodmarkError:
     """What may pass, and what nobody has met yet."""
-    from floodmark.delivery.destination import Busy
-
     said = f"{code} ({status})" if code else str(status)
     if code in _THROTTLED or status in {408, 429} or status >= 500:
         return Busy(f"{where} is busy: {said}.", hint="Nothing is lost; the next export goes on from here.")
@@ -148,8 +147,6 @@ def _other_region(text: str, *, where: str, bucket: str) -> FloodmarkError:
 
 
 def _unreachable(text: str, *, where: str) -> FloodmarkError:
-    from floodmark.delivery.destination import Busy
-
     reason = "it did not answer in time" if "kind: Timeout" in text else "there is no connection"
     return Busy(f"{where} cannot be reached: {reason}.", hint="Check endpoint and network; nothing is lost.")
 

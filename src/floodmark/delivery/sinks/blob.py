@@ -21,7 +21,8 @@ from typing import Any
 
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Busy, Delivered, Holdings, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Delivered, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.outcomes import Busy, Holdings
 from floodmark.delivery.sinks.formats import FORMATS, check_format
 from floodmark.delivery.sinks.objects import ObjectPlace
 from floodmark.delivery.sinks.places import OPTIONS, SECRET, check_place, place_of

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from floodmark.delivery.destination import Busy
+from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.replies import Reply
 from floodmark.errors import reason_of
 

@@ -24,7 +24,8 @@ from urllib.parse import quote, urlsplit
 from floodmark.control import datasets, ledger
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.credentials import Credential, check_credential
-from floodmark.delivery.destination import Delivered, Holdings, Kind, Oversized, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Delivered, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.outcomes import Holdings, Oversized
 from floodmark.delivery.sinks.exchange import Exchange
 from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
 from floodmark.errors import InvalidSetting, MalformedChunk, Permanent

@@ -24,7 +24,8 @@ from sqlalchemy.exc import DBAPIError
 
 from floodmark.control.database import is_serialization_failure
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Delivered, Destination, Holdings, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.outcomes import Holdings
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.sequence import SequenceRange
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from floodmark.delivery.backoff import retry_after_seconds
-from floodmark.delivery.destination import Ahead, Busy, Holdings, Refused
+from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Refused
 from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, MalformedChunk, Permanent
 from floodmark.wire import ChunkHeader, LedgerState
 

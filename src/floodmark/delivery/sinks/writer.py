@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from floodmark.delivery.outcomes import Busy, Oversized
 from floodmark.delivery.sinks.formats import encoded, holds_rows
 from floodmark.delivery.sinks.objects import ObjectPlace
 from floodmark.errors import DivergedHistory, reason_of
@@ -45,16 +46,11 @@ class ObjectWriter:
     def _split_unless_there(self, key: str, size: int) -> None:
         """Objects are never cut anew: one that was made under a larger limit is compared as it stands."""
         if self.place.read(key) is None:
-            # Here, because it brings the control database along, which a task otherwise never needs.
-            from floodmark.delivery.destination import Oversized
-
             raise Oversized(f"{size} bytes of rows for {key}, and chunk_bytes is {self.chunk_bytes}")
 
     def _compare(self, key: str, range: SequenceRange, content: memoryview, rows: pa.Table, format: str) -> None:
         found = self.place.read(key)
         if found is None:
-            from floodmark.delivery.destination import Busy
-
             raise Busy(f"{self.place.where}/{key} is being written by somebody else.", hint="Export again.")
         if found == content:
             return

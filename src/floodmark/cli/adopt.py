@@ -1,0 +1,53 @@
+"""`floodmark adopt`"""
+
+from __future__ import annotations
+
+import click
+
+from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.output import note, print_json
+
+
+@click.command()
+@click.argument("source")
+@click.option("--dataset", required=True, metavar="NAME", help="The dataset; declared if it does not exist.")
+@click.option("--format", "file_format", metavar="FORMAT", help="SOURCE is a path of this format: parquet, csv, json, …")
+@click.option("--identity", metavar="COLUMNS", callback=column_list, help="For a new dataset: what makes a row the same.")
+@click.option("--event-time", metavar="COLUMN", help="For a new dataset: the column with the event time.")
+@click.option("--partition-by", metavar="COLUMNS", callback=column_list, help="For a new dataset: how it is sliced.")
+@json_option
+def adopt(
+    source: str,
+    dataset: str,
+    file_format: str | None,
+    identity: list[str] | None,
+    event_time: str | None,
+    partition_by: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Make data that has no sequence numbers rows of a dataset, once.
+
+    SOURCE is an Iceberg table (catalog.namespace.table) or, with --format, a path. It is read part by part; after a
+    crash run the same command, and it goes on. What was adopted to its end is not adopted again.
+
+    \b
+    Examples:
+      floodmark adopt prod.events.legacy --dataset messages --identity part_id
+      floodmark adopt /data/history --format parquet --dataset history
+    """
+    with open_store() as store:
+        report = store.adopt(
+            source,
+            dataset,
+            format=file_format,
+            identity=identity,
+            event_time=event_time,
+            partition_by=partition_by or (),
+            progress=lambda done: note(f"{done.rows:,} rows adopted …"),
+        )
+    if as_json:
+        print_json(report)
+    elif report.parts == 0 and report.already:
+        click.echo(f"{source} was adopted before; nothing was added.")
+    else:
+        click.echo(f"{report.rows:,} rows adopted into {dataset}, {report.quarantined:,} in quarantine.")
