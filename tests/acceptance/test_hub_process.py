@@ -42,6 +42,7 @@ class HubProcess:
     fault: str | None = None
     host: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
+    workers_wanted: int = 2
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -55,7 +56,7 @@ class HubProcess:
         command = [sys.executable, "-m", "floodmark.cli", "-s", str(self.root), "hub"]
         with self.log.open("ab") as said:
             self.process = subprocess.Popen(
-                [*command, "--host", self.host, "--port", str(self.port), "--workers", "2"],
+                [*command, "--host", self.host, "--port", str(self.port), "--workers", str(self.workers_wanted)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -265,6 +266,18 @@ def test_sigterm_finishes_what_is_at_hand_and_leaves_no_process(hub: HubProcess,
     assert found is not None
     assert found.through >= acknowledged[-1]
     assert spooled_ids(central) == list(range(1, found.through + 1))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_hub_of_one_worker_ends_as_well_and_tidies_up(hub: HubProcess, central: Store, number: int) -> None:
+    hub.workers_wanted = 1
+    hub.start()
+    assert hub.process is not None
+    hub.process.send_signal(number)
+    assert hub.process.wait(60) == 0, hub.said()
+    assert "Hub stopped." in hub.said()
+    assert list((central.path / "hub").iterdir()) == []
 
 
 @pytest.mark.timeout(120)

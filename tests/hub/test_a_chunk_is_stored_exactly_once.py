@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import threading
 
 import pytest
@@ -240,6 +241,25 @@ def test_a_hub_that_was_restored_from_a_backup_does_not_accept_a_hole(hub, store
         "given_up": [],
     }
     check(store, sender, through=4)
+
+
+def test_a_hub_whose_control_database_is_an_older_copy_refuses_to_go_on_and_says_where_it_is(
+    hub, store, sender, start_hub, reopen, tmp_path
+):
+    """The copy is a real one, brought back under the hub's feet."""
+    hub.send(sender.chunk(0, 4))
+    with sqlite3.connect(store.path / "control.db") as live, sqlite3.connect(tmp_path / "backup.db") as backup:
+        live.backup(backup)
+    hub.send(sender.chunk(4, 7))
+    with sqlite3.connect(tmp_path / "backup.db") as backup, sqlite3.connect(store.path / "control.db") as live:
+        backup.backup(live)
+    restored = start_hub(reopen())
+    content = problem(restored.send(sender.chunk(7, 10)), 409, "LedgerBehind")
+    assert content["ledger"]["through"] == 4
+    check(store, sender, through=4)
+    for after, through in ((4, 7), (7, 10)):  # what its sender still has comes again, and then it goes on
+        assert restored.send(sender.chunk(after, through)).json()["stored"] == 3
+    check(store, sender, through=10)
 
 
 def test_a_hub_that_lost_its_ledger_does_not_accept_a_hole(hub, store, sender):

@@ -106,6 +106,8 @@ def hub(
         port=port,
         workers=workers,
         settings=settings,
-        listening=lambda address: note(f"Hub on {address}, {workers} workers. SIGTERM or Ctrl-C stops it."),
+        listening=lambda address: note(
+            f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it."
+        ),
     )
     note("Hub stopped.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import shutil
+import signal
 import socket
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from floodmark.control import tokens
 from floodmark.errors import InvalidSetting, Permanent
 from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
+from floodmark.process import is_certainly_dead, process_identity
 from floodmark.store import Store, open_store
 
 BACKLOG = 1024
@@ -22,7 +24,8 @@ KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS_MAX = 30
 WORKER_PATIENCE_SECONDS = 60
 """A worker that does not answer its supervisor for so long is taken for dead."""
-SHARED_COUNTERS = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
+COUNTERS = "hub"
+SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
 
 
 def serve(
@@ -40,15 +43,29 @@ def serve(
     """
     with open_store(path) as store:  # what is wrong with it is told here, once, and not by every worker
         check_exposure(store, host)
+        root = store.path
     listener = _listen(host, port)
     listening(_address(host, listener))
-    # prometheus_client looks at this when it is imported, which is not before the workers start.
-    shared = os.environ[SHARED_COUNTERS] = tempfile.mkdtemp(prefix="floodmark-hub-")
     try:
-        _run(path, listener, workers=workers, settings=settings)
+        with _shared_counters(root):
+            _run(path, listener, workers=workers, settings=settings)
     finally:
         listener.close()
-        shutil.rmtree(shared, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _shared_counters(root: Path) -> Iterator[None]:
+    """A directory for the counters of all workers, as long as this hub runs; those of hubs that were killed go."""
+    for left in (root / COUNTERS).glob("*"):
+        if left.name.count("~") == 3 and is_certainly_dead(left.name.replace("~", "/")):
+            shutil.rmtree(left, ignore_errors=True)
+    own = root / COUNTERS / process_identity().replace("/", "~")
+    own.mkdir(parents=True, exist_ok=True)
+    os.environ[SHARED_VARIABLE] = str(own)  # looked at when prometheus_client is imported: not before workers start
+    try:
+        yield
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings) -> None:
@@ -79,8 +96,21 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
     )
     if workers > 1:
         Multiprocess(config, sockets=[listener]).run()
-    else:
+        return
+    # uvicorn stops gracefully, and then sends itself the signal again, to whoever had it before: without this the
+    # process would be dead before it has tidied up.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    with contextlib.suppress(_Stopped):
         uvicorn.Server(config).run(sockets=[listener])
+
+
+class _Stopped(BaseException):
+    """A signal asked for the end."""
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise _Stopped
 
 
 def check_exposure(store: Store, host: str) -> None:
