@@ -10,7 +10,6 @@ import pytest
 from answers import problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sending import Sender, check, entry, segment_states, spooled, spooled_ids
 
 from floodmark import faults
 from floodmark.control import ledger
@@ -19,6 +18,7 @@ from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, Tally
 from floodmark.store import init
 from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash
+from sending import Sender, check, entry, segment_states, spooled, spooled_ids
 
 POINTS = ["segment.announced", "segment.written", "hub.stored", "segment.registered", "hub.accepted"]
 
