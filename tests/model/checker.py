@@ -50,6 +50,8 @@ class Model:
     """How often each kind of trouble may happen in the ordinary run."""
     large: ClassVar[Mapping[str, int]] = {}
     """… and in a long one."""
+    sizes: ClassVar[frozenset[str]] = frozenset()
+    """Those bounds that say how much there is, not how often something goes wrong."""
     bugs: ClassVar[Mapping[str, Bug]] = {}
 
     def __init__(self, bug: str | None = None, **bounds: int) -> None:
@@ -58,6 +60,8 @@ class Model:
         extra = {} if bug is None else self.bugs[bug].bounds
         self.bug = bug
         self.bound = {**self.bounds, **extra, **bounds}
+        self.kinds = [kind for kind in self.bound if kind not in self.sizes]
+        """The kinds of trouble. The first, `trouble`, bounds all of them together."""
 
     def initial(self) -> State:
         raise NotImplementedError
@@ -72,6 +76,19 @@ class Model:
     def done(self, state: State) -> bool:
         """Whether everything has come to its end: everything delivered, or refused with a reason that is right."""
         raise NotImplementedError
+
+    def plenty(self) -> tuple[int, ...]:
+        """How much trouble is to come, at the beginning: a state keeps it as `left`."""
+        return tuple(self.bound[kind] for kind in self.kinds)
+
+    def spend(self, state: State, kind: str) -> State | None:
+        """The state with one trouble fewer to come; None if there were enough of them."""
+        place = self.kinds.index(kind)
+        if not state.left[0] or not state.left[place]:
+            return None
+        total = state.left[0] - 1
+        left = tuple(min(count - (index == place), total) for index, count in enumerate(state.left))
+        return state._replace(left=(total, *left[1:]))
 
     def same(self, state: State) -> State:
         """The state that stands for all that differ only in names (two processes that could change places)."""

@@ -98,6 +98,7 @@ class CommitModel(Model):
         "Two flushers and a reader; requests that time out, land late or meet a false conflict; compaction; crashes at "
         "every step, recovery by whoever comes."
     )
+    sizes = frozenset({"segments", "reader", "flushers"})
     bounds = {
         "trouble": 3, "crash": 2, "late": 2, "compact": 1, "delete": 0, "expire": 0, "recreate": 0, "restore": 0,
         "segments": 2, "reader": 1, "flushers": 2,
@@ -116,7 +117,6 @@ class CommitModel(Model):
 
     def __init__(self, bug: str | None = None, **bounds: int) -> None:
         super().__init__(bug, **bounds)
-        self.kinds = [kind for kind in self.bound if kind not in {"segments", "reader", "flushers"}]
         self.width = [1, 2, 1, 1][: self.bound["segments"]]
 
     def initial(self) -> State:
@@ -135,7 +135,7 @@ class CommitModel(Model):
             captured=present,
             upkeep=("idle", 0),
             backup=None,
-            left=tuple(self.bound[kind] for kind in self.kinds),
+            left=self.plenty(),
             flaw="",
         )
 
@@ -467,15 +467,6 @@ class CommitModel(Model):
             for block in waiting if self.bound["late"] else ():
                 late = with_one(restored.late, block)
                 yield f"the backup is put back; the request of block {block.id} is late", restored._replace(late=late)
-
-    def spend(self, state: State, kind: str) -> State | None:
-        """The state with one trouble fewer to come; None if there were enough of them."""
-        place = self.kinds.index(kind)
-        if not state.left[0] or not state.left[place]:
-            return None
-        total = state.left[0] - 1
-        left = tuple(min(count - (index == place), total) for index, count in enumerate(state.left))
-        return state._replace(left=(total, *left[1:]))
 
     # ── what must be true ────────────────────────────────────────────────────────────────────────────────────────
 
