@@ -11,10 +11,21 @@ from datetime import UTC, datetime, timedelta
 
 from floodmark import faults
 from floodmark.lake.memory import AnswerLost, MemoryLake
+from floodmark.lake.memory_targets import MemoryTargets, TargetAnswerLost
 from floodmark.lake.table import AppendRefused
 from floodmark.store import Store
 
-__all__ = ["AnswerLost", "AppendRefused", "ManualClock", "MemoryLake", "SimulatedCrash", "crash_at", "kill_store"]
+__all__ = [
+    "AnswerLost",
+    "AppendRefused",
+    "ManualClock",
+    "MemoryLake",
+    "MemoryTargets",
+    "SimulatedCrash",
+    "TargetAnswerLost",
+    "crash_at",
+    "kill_store",
+]
 
 
 class SimulatedCrash(BaseException):  # not an Exception: nothing in the product may catch it and go on

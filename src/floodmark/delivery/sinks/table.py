@@ -314,7 +314,7 @@ class TableSink:
         return Permanent(
             f"Whether {what} were delivered to table {table} cannot be told: its snapshots since the first try have "
             "expired, and the rows are not all there. They were not sent again.",
-            hint=f"If they never arrived, {again}. If they arrived and were deleted, add it with a start behind them.",
+            hint=f"If they never arrived, {again}. If they were deleted since, `floodmark sink skip` gives them up.",
         )
 
     def _not_now(self, chunk: _Chunk, error: Exception | None) -> Retryable:

@@ -1,0 +1,104 @@
+"""Catalogs of the settings file: what is written once is what Spark and PyIceberg both get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from floodmark import config
+from floodmark.errors import InvalidSetting
+from floodmark.lake.catalog import Catalog
+from floodmark.lake.catalogs import configured
+
+
+def catalogs(tmp_path: Path, text: str) -> dict[str, config.CatalogSettings]:
+    file = tmp_path / config.FILE_NAME
+    file.write_text(f'store_id = "s"\n{text}')
+    return config.load(file).catalogs
+
+
+def catalog(tmp_path: Path, text: str) -> Catalog:
+    found = catalogs(tmp_path, f"[catalogs.central]\n{text}")
+    return configured("central", found["central"], namespace="copies")
+
+
+def test_a_store_has_no_other_catalogs_until_it_says_so(tmp_path: Path) -> None:
+    assert catalogs(tmp_path, "") == {}
+
+
+def test_a_rest_catalog_is_the_same_for_both(tmp_path: Path) -> None:
+    found = catalog(tmp_path, 'type = "rest"\nuri = "https://c.example"\nwarehouse = "w"\ntoken = "t"\n')
+    wanted = {"type": "rest", "uri": "https://c.example", "warehouse": "w", "token": "t"}
+    assert found.spark_settings == wanted
+    assert found.python_settings == wanted
+    assert found.spark_name("events") == "`central`.`copies`.`events`"
+
+
+@pytest.mark.parametrize("kind", ["sql", "jdbc"])
+def test_a_catalog_on_sqlite(tmp_path: Path, kind: str) -> None:
+    found = catalog(tmp_path, f'type = "{kind}"\nuri = "sqlite:////srv/c.db"\nwarehouse = "file:///srv/w"\n')
+    assert found.spark_settings == {
+        "type": "jdbc",
+        "jdbc.schema-version": "V1",
+        "uri": "jdbc:sqlite:/srv/c.db?busy_timeout=60000",
+        "warehouse": "file:///srv/w",
+    }
+    assert found.python_settings == {"type": "sql", "uri": "sqlite:////srv/c.db", "warehouse": "file:///srv/w"}
+
+
+def test_a_catalog_on_postgresql(tmp_path: Path) -> None:
+    uri = "postgresql://me:p%40ss@db.example:6000/catalog"
+    found = catalog(tmp_path, f'type = "sql"\nuri = "{uri}"\nwarehouse = "s3://w"\n')
+    assert found.spark_settings["uri"] == "jdbc:postgresql://db.example:6000/catalog"
+    assert (found.spark_settings["jdbc.user"], found.spark_settings["jdbc.password"]) == ("me", "p@ss")
+    assert found.python_settings["uri"] == "postgresql+psycopg://me:p%40ss@db.example:6000/catalog"
+
+
+def test_further_properties_go_to_both_or_to_the_one_they_name(tmp_path: Path) -> None:
+    found = catalog(
+        tmp_path,
+        'type = "rest"\nuri = "u"\ns3.endpoint = "e"\n"s3.region" = "r"\n'
+        'spark.io-impl = "S3"\npython.ssl.cabundle = "c"\n',
+    )
+    shared = {"type": "rest", "uri": "u", "s3.endpoint": "e", "s3.region": "r"}
+    assert found.spark_settings == {**shared, "io-impl": "S3"}
+    assert found.python_settings == {**shared, "ssl.cabundle": "c"}
+
+
+def test_secrets_stand_in_the_environment_and_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '[catalogs.central]\ntype = "rest"\nuri = "env:WHERE"\ntoken = "env:CENTRAL_TOKEN"\ncredential = "seen"\n'
+    settings = catalogs(tmp_path, text)["central"]
+    assert "seen" not in repr(settings)
+    monkeypatch.setenv("WHERE", "https://c.example")
+    with pytest.raises(InvalidSetting, match="CENTRAL_TOKEN"):
+        configured("central", settings, namespace="n")
+    monkeypatch.setenv("CENTRAL_TOKEN", "secret")
+    found = configured("central", settings, namespace="n")
+    assert found.python_settings["token"] == "secret"
+    assert found.spark_settings["uri"] == "https://c.example"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("catalogs = 1", "a catalog is a section"),
+        ("[catalogs]\ncentral = 1", "a catalog is a section"),
+        ('[catalogs."a b"]\ntype = "rest"', "cannot name a catalog"),
+        ("[catalogs.central]", r"catalogs\.central\.type is missing or unknown"),
+        ('[catalogs.central]\ntype = "hive"', r"catalogs\.central\.type is missing or unknown"),
+        ('[catalogs.central]\ntype = "rest"', r"catalogs\.central\.uri is missing"),
+        ('[catalogs.central]\ntype = "sql"\nuri = "sqlite:////c"', r"catalogs\.central\.warehouse is missing"),
+        ('[catalogs.central]\ntype = "rest"\nuri = 7', r"catalogs\.central\.uri is 7"),
+        ('[catalogs.central]\ntype = "rest"\nuri = "u"\ns3.port = 9', r"catalogs\.central\.s3\.port is 9"),
+    ],
+)
+def test_what_cannot_be_a_catalog_is_told_with_its_key(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidSetting, match=words):
+        catalogs(tmp_path, text)
+
+
+@pytest.mark.parametrize("uri", ["mysql://h/d", "nonsense", "sqlite://", "jdbc:sqlite:/c.db", "postgresql:///d"])
+def test_a_database_that_cannot_be_a_catalog_is_refused(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"catalogs\.central\.uri"):
+        catalog(tmp_path, f'type = "sql"\nuri = "{uri}"\nwarehouse = "w"\n')
