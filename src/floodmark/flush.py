@@ -252,6 +252,7 @@ class Flusher:
         # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
         self.lake.sync(state, since=declared.synced_snapshot)
         faults.reach("flush.synced")
+        segments, others = self._landed_segments(block, segments, state)
         figures, rows = self._figures(block, segments, declared, state)
         snapshot = _landing_snapshot(block, state)
         recorded = self.database.transact(
@@ -263,17 +264,33 @@ class Flusher:
                 rows=rows,
                 figures=figures,
                 now=self.clock.now(),
+                consumed={segment.id for segment in segments} if others else None,
             ),
             landed=lambda c: _is_decided(c, block),
         )
         faults.reach("flush.recorded")
-        decided: _Decided | None = _Decided(block, rows, duplicates=len(block.range) - rows, snapshot=snapshot)
+        sent = sum(segment.rows for segment in segments)
+        decided: _Decided | None = _Decided(block, rows, duplicates=sent - rows, snapshot=snapshot)
         if not recorded:
             decided = self._as_decided_by_another(block)
         if decided is not None:  # I7: the segments of a void block may be in another one by now
             self._remove_segments(segments)
             self.segments.remove_leftovers(block.dataset)
         return decided
+
+    def _landed_segments(
+        self, block: Block, segments: Sequence[Segment], state: TableState
+    ) -> tuple[Sequence[Segment], Sequence[Segment]]:
+        """The segments that are in the table with this block, and those that are not.
+
+        A snapshot that names the block brought them all. Where only rows tell, the snapshot may have expired; or the
+        rows are those of a block that a restored control database has forgotten, with the same numbers and some of
+        the same segments. A segment without a row there is flushed again: what it has of duplicates is dropped again.
+        """
+        if any(snapshot.block == block.id for snapshot in state.lineage):
+            return segments, ()
+        there = self.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
+        return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
 
     def _void(self, block: Block, *, reason: str, consume: bool) -> _Decided | None:
         voided = self.database.transact(

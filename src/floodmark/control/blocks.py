@@ -8,11 +8,11 @@ A block leaves `reserved` once (I4); the table's own history decides to which si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, false, func, select, update
 
 from floodmark.commit import Base, PartitionFigures
 from floodmark.control import datasets as dataset_records
@@ -167,8 +167,15 @@ def record(
     rows: int,
     figures: Sequence[PartitionFigures],
     now: datetime,
+    consumed: Collection[int] | None = None,
 ) -> bool:
-    """Record that a block is committed; false if somebody else has decided it meanwhile."""
+    """Record that a block is committed; false if somebody else has decided it meanwhile.
+
+    All its segments are done with; or, where `consumed` names some, those, and the others are free for the next block.
+    """
+    own = segments.c.block == block.id
+    rest = false() if consumed is None else own & segments.c.id.not_in(consumed)
+    freed = int(connection.execute(select(func.coalesce(func.sum(segments.c.row_count), 0)).where(rest)).scalar_one())
     changed = connection.execute(
         update(blocks)
         .where(blocks.c.id == block.id, blocks.c.state == "reserved")
@@ -176,13 +183,14 @@ def record(
             state="committed",
             snapshot=snapshot,
             row_count=rows,
-            duplicates=len(block.range) - rows,
+            duplicates=len(block.range) - freed - rows,
             decided_at=now.isoformat(),
         )
     )
     if changed.rowcount == 0:
         return False
-    connection.execute(update(segments).where(segments.c.block == block.id).values(state="consumed"))
+    connection.execute(update(segments).where(rest).values(block=None, block_offset=None))
+    connection.execute(update(segments).where(own).values(state="consumed"))
     _add_figures(connection, block, figures)
     dataset_records.raise_horizon(
         connection, block.dataset, through=block.range.through, synced_snapshot=synced_snapshot

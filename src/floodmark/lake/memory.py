@@ -239,10 +239,11 @@ class MemoryLake:
             self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
 
     def expire(self, table: str, *, keep: int = 1) -> None:
-        """Forget all but the newest snapshots."""
+        """Forget all but the newest snapshots. What they alone know, how far numbers were given out, stays (I1)."""
         with self._lock:
             found = self.tables[table]
             kept = [snapshot.id for snapshot in self._lineage(found)][:keep]
+            found.max_seq = max([found.max_seq, *(item.through or 0 for item in self._lineage(found))])
             found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
 
     def recreate(self, table: str) -> None:
