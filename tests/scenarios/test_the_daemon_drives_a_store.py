@@ -546,6 +546,23 @@ def test_it_does_not_wait_longer_than_it_may_for_something_that_hangs(ending: St
     released.set()
 
 
+def test_a_jvm_that_died_ends_the_daemon_with_the_reason(
+    ending: Stepped, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise ConnectionRefusedError
+
+    places.on_deliver["a"] = refused
+    monkeypatch.setattr(loop, "session_lost", lambda: True)
+    ending.store.add_sink("out", "test", url="a")
+    capture(ending.store, 1)
+
+    assert ending.daemon.run() == loop.FAILED
+
+    assert ending.said("problem")[-1].startswith("spark: Its JVM has ended")
+    assert ending.said("stopping") == ["Stopping (Spark's JVM has ended)."]
+
+
 def test_a_flush_of_many_blocks_ends_after_the_one_under_way(ending: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
     ending.store._flusher.limits = BatchLimits(rows_max=1, bytes_max=1, segments_max=1)
     for number in range(5):

@@ -38,7 +38,8 @@ class Voice:
     tell: Callable[[Event], None]
     _problems: dict[str, str] = field(default_factory=dict)
     """What is wrong with each subject, without numbers: they differ from try to try and make nothing new of it."""
-    _slow: set[int] = field(default_factory=set)
+    _slow: set[str] = field(default_factory=set)
+    """The subjects whose work under way was told to be slow."""
 
     def started(self, *, store: str, pid: int, beside: bool) -> None:
         also = " beside another one" if beside else ""
@@ -57,6 +58,7 @@ class Voice:
         elif isinstance(outcome.report, ExportReport):
             self._exported(outcome.report, outcome.seconds)
         subject = subject_of(outcome.work)
+        self._slow.discard(subject)
         if outcome.failed:
             self.problem(subject, _problem(outcome), retry_seconds=retry_seconds, error=outcome.error)
         else:
@@ -84,11 +86,13 @@ class Voice:
             self.tell(Event("recovered", f"{subject}: gets through again", {"subject": subject}))
 
     def slow(self, work: Work, seconds: float) -> None:
-        if id(work) not in self._slow:
-            self._slow.add(id(work))
-            doing = "a flush" if isinstance(work, Flush) else "an export"
-            text = f"{subject_of(work)}: {doing} has been under way for {seconds:.0f} s"
-            self.tell(Event("slow", text, {"subject": subject_of(work), "seconds": round(seconds, 3)}))
+        subject = subject_of(work)
+        if subject in self._slow:
+            return
+        self._slow.add(subject)
+        doing = "a flush" if isinstance(work, Flush) else "an export"
+        text = f"{subject}: {doing} has been under way for {seconds:.0f} s"
+        self.tell(Event("slow", text, {"subject": subject, "seconds": round(seconds, 3)}))
 
     def stopping(self, under_way: Sequence[Work], *, reason: str, seconds_max: int) -> None:
         subjects = [subject_of(work) for work in under_way]

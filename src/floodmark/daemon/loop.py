@@ -8,6 +8,7 @@ How it stops
 - Asked once: nothing new begins, waits end at once, the chunk or commit under way is finished. Exit code 0.
 - Asked again: what is under way is given up where it is. Exit code 130.
 - After `run.stop_seconds_max` as well. Exit code 1.
+- If Spark's JVM has died, by itself: this process cannot start another one, whoever supervises it can. Exit code 1.
 Given up is nothing but postponed: whatever a process leaves in the middle, the next one finds recorded and finishes.
 """
 
@@ -31,12 +32,18 @@ from floodmark.delivery.channel import Stop
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, UnknownSink
 from floodmark.flush import FlushReport
+from floodmark.lake.session import session_lost
 from floodmark.store import Store
 
 LOOK_SECONDS = 1.0
 """How often the loop looks. What ends wakes it earlier."""
 SLOW_SECONDS = 300.0
 """Work that takes longer than this is told, once."""
+
+JVM_LOST = (
+    "Its JVM has ended (killed, or out of memory?). Nothing is lost. Start `floodmark run` again; if this keeps "
+    "happening, raise spark.driver_memory in floodmark.toml."
+)
 
 DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
 
@@ -63,6 +70,7 @@ class Daemon:
         self._lanes = Lanes(self._perform, self._mailbox.put, self._clock)
         self._asked: list[str] = []
         self._code = DONE
+        self._lost = False
         self._bad_looks = 0
         self._look_at_seconds = 0.0
 
@@ -167,6 +175,10 @@ class Daemon:
         if message.failed:
             self._code = CORRUPT if isinstance(message.error, Corrupt) else self._code or FAILED
         self._voice.ended(message, retry_seconds=self.plan.retry_seconds(message.work, now))
+        if message.failed and not self._lost and session_lost():
+            self._lost = True
+            self._voice.problem("spark", JVM_LOST, retry_seconds=None)
+            self._asked.append("Spark's JVM has ended")
 
     def _tell_slow(self, now: Moment) -> None:
         for work in self.under_way:
@@ -211,7 +223,7 @@ class Daemon:
         if self.under_way:
             return INTERRUPTED if len(self._asked) > 1 else FAILED
         self._close()
-        return DONE
+        return FAILED if self._lost else DONE
 
     def _close(self) -> None:
         self._lanes.close()

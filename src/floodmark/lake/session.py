@@ -61,3 +61,16 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
         # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
         builder = builder.config("spark.jars", ",".join(str(path) for path in ready_jars()))
         return builder.getOrCreate()
+
+
+def session_lost() -> bool:
+    """Whether the JVM that this process started has ended under it. PySpark does not come back from that.
+
+    Starts nothing, and knows nothing of a session that runs elsewhere.
+    """
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nobody else knows
+    return process is not None and process.poll() is not None

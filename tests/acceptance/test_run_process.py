@@ -1,0 +1,219 @@
+"""`floodmark run` as a real process with its own JVM: killed, stopped, and stopped again in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from stores import check_history, make_store, rows_of
+
+from delivery.servers import KeyOnlyServer, Silent, always
+from floodmark.store import Store
+
+RUN = "\n[run]\nflush_seconds = 1\nexport_seconds = 1\nstop_seconds_max = 200\n"
+PATIENCE_SECONDS = 240  # a JVM starts in ten seconds, or in a hundred on a machine that has other things to do
+
+
+class Running:
+    """A daemon's process, and the events it has told so far."""
+
+    def __init__(self, root: Path, name: str, *options: str, fault: str | None = None) -> None:
+        self.said = root.parent / f"{name}.jsonl"
+        self.errors = root.parent / f"{name}.log"
+        with self.said.open("w") as said, self.errors.open("w") as errors:  # files: a full pipe would hold it up
+            self.process = subprocess.Popen(
+                floodmark(root, "run", "--json", *options), env=environment(fault), stdout=said, stderr=errors
+            )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = self.said.read_bytes().split(b"\n")[:-1]  # what follows the last line's end is still being written
+        return [event for event in map(orjson.loads, lines) if event["event"] == name]
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert self.process.poll() is None, self.story()
+            assert time.monotonic() < deadline, self.story()
+            time.sleep(0.05)
+
+    def ends(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def story(self) -> str:
+        return self.said.read_text()[-2000:] + self.errors.read_text()[-2000:]
+
+
+def floodmark(root: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "floodmark.cli", "-s", str(root), *arguments]
+
+
+def environment(fault: str | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    kept.pop("FLOODMARK_FAULT", None)
+    return kept if fault is None else {**kept, "FLOODMARK_FAULT": fault}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts daemons on the store of the test; none outlives it."""
+    started: list[Running] = []
+
+    def one(*options: str, fault: str | None = None) -> Running:
+        started.append(Running(tmp_path / "store", f"run-{len(started)}", *options, fault=fault))
+        return started[-1]
+
+    yield one
+    for item in started:
+        with contextlib.suppress(ProcessLookupError):
+            item.process.kill()
+        item.process.wait()
+
+
+@pytest.fixture
+def store(spark: Any, tmp_path: Path) -> Iterator[Store]:
+    with make_store(tmp_path / "store", spark) as made:
+        with (tmp_path / "store" / "floodmark.toml").open("a") as settings:
+            settings.write(RUN)
+        yield made
+
+
+def jvms(running: Running) -> list[psutil.Process]:
+    family = psutil.Process(running.process.pid).children(recursive=True)
+    return [process for process in family if process.name() == "java"]
+
+
+def capture(store: Store, first: int, count: int) -> None:
+    store.capture("events", [{"id": str(id), "site": f"s{id % 2}"} for id in range(first, first + count)])
+
+
+def objects(directory: Path) -> list[str]:
+    return [id for path in sorted(directory.rglob("*.parquet")) for id in pq.read_table(path)["id"].to_pylist()]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_killed_in_a_commit_and_in_a_delivery_and_stopped_under_load_it_delivers_every_row_once(
+    store: Store, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    """D1, D4, I4: each process takes up what the one before it left, beside captures and exports of other processes."""
+    out = tmp_path / "out"
+    store.add_sink("archive", "blob", url=out.as_uri(), chunk_rows=7)
+    capture(store, 0, 40)
+
+    first = start(fault="flush.appended")
+    assert first.ends() == -signal.SIGKILL, first.story()
+    assert objects(out) == []
+
+    second = start(fault="delivery.shipped:3")
+    assert second.ends() == -signal.SIGKILL, second.story()
+    assert 0 < len(objects(out)) < 40
+
+    orphan = start()
+    orphan.until(lambda: orphan.events("exported"))
+    capture(store, 40, 10)
+    orphan.until(lambda: orphan.events("flushed"))
+    for jvm in jvms(orphan):
+        jvm.kill()
+    capture(store, 50, 10)
+    assert orphan.ends() == 1, orphan.story()
+    assert orphan.events("problem")[-1]["subject"] == "spark", orphan.story()
+
+    third = start()
+    writer = subprocess.Popen(
+        floodmark(store.path, "capture", "events", "-", "--batch-rows", "5"),
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert writer.stdin is not None
+    third.until(lambda: third.events("exported"))
+    for id in range(60, 240):
+        writer.stdin.write(f'{{"id": "{id}", "site": "s{id % 2}"}}\n')
+        writer.stdin.flush()
+        if id % 40 == 0:
+            store.export("archive")  # beside the daemon's own
+            time.sleep(0.5)
+    writer.stdin.close()
+    assert writer.wait(60) == 0
+    third.until(lambda: sum(event["rows"] for event in third.events("flushed")) > 40)
+    store.add_dataset("late")
+    store.capture("late", [{"id": "late"}])
+    third.until(lambda: [event for event in third.events("flushed") if event["dataset"] == "late"])
+    capture(store, 240, 10)
+    third.process.send_signal(signal.SIGTERM)
+    assert third.ends() == 0, third.story()
+    assert third.events("stopped") == [{**third.events("stopped")[0], "given_up": []}]
+    assert third.events("problem") == []
+    assert [event["name"] for event in third.events("noticed")] == ["late"]
+    delivered = objects(out / "events")
+    assert len(delivered) == len(set(delivered)), "a row was delivered twice"
+
+    last = start("--once")
+    assert last.ends() == 0, last.story()
+
+    wanted = sorted(str(id) for id in range(250))
+    assert sorted(objects(out / "events")) == wanted
+    assert objects(out / "late") == ["late"]
+    assert sorted(rows_of(store)) == wanted
+    check_history(store)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_a_signal_ends_a_back_off_at_once_and_a_second_one_ends_a_request_that_hangs(
+    store: Store, start: Callable[..., Running]
+) -> None:
+    """Nobody listens at one hub; the other one takes the request and never answers."""
+    capture(store, 0, 10)
+    store.flush("events")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store.add_sink("nobody", "forward", url=f"http://127.0.0.1:{port}")
+    waiting = start()
+    waiting.until(lambda: waiting.events("problem"))
+    assert waiting.events("problem")[0]["retry_seconds"] == 30
+    asked = time.monotonic()
+    waiting.process.send_signal(signal.SIGTERM)
+    assert waiting.ends() == 0, waiting.story()
+    assert time.monotonic() - asked < 20, "it waited for the end of the back-off"
+
+    with KeyOnlyServer() as server:
+        server.script = always(Silent.hangs)
+        store.add_sink("silent", "forward", url=server.url, timeout_seconds=3600)
+        capture(store, 10, 5)
+        hanging = start()
+        hanging.until(lambda: hanging.events("flushed"))
+        hanging.until(lambda: any(request.method == "POST" for request in server.requests))
+        hanging.until(lambda: hanging.events("problem"))  # the other sink was tried meanwhile
+        family = jvms(hanging)
+        assert family
+        hanging.process.send_signal(signal.SIGTERM)
+        hanging.until(lambda: hanging.events("stopping"))
+        assert "sink silent" in hanging.events("stopping")[0]["under_way"]
+        with pytest.raises(subprocess.TimeoutExpired):
+            hanging.process.wait(3)
+        asked = time.monotonic()
+        hanging.process.send_signal(signal.SIGTERM)
+        assert hanging.ends() == 130, hanging.story()
+        assert time.monotonic() - asked < 20
+        assert hanging.events("stopped")[0]["given_up"] == ["sink silent"]
+        assert psutil.wait_procs(family, timeout=60)[1] == [], "its JVM outlived it"
+
+        server.script = None
+        store.remove_sink("nobody")
+        assert start("--once").ends() == 0
+        assert sorted(row["id"] for row in server.rows()) == sorted(str(id) for id in range(15))
+        assert server.conflicts == []
