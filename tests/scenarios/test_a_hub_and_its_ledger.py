@@ -242,3 +242,20 @@ def test_a_server_that_is_no_hub_is_not_asked_twice_and_needs_no_ledger(store: S
         questions = [request for request in server.requests if request.method == "GET"]
         assert len(questions) == 1
         assert [row["n"] for row in server.rows()] == [1, 2]
+
+
+def test_a_store_that_lost_its_records_holds_again_what_the_hub_never_got(store: Store, hub: HubPlace, reopen) -> None:
+    hub.store.add_dataset(DATASET, partition_by=["source"], schema={"size": "long"})
+    capture(store, 1, 2)
+    capture(store, 3, size="large")
+    capture(store, 4)
+    store.export(SINK)
+    forget_deliveries(store)
+    store._database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
+    again = reopen()
+    capture(again, 5)
+
+    again.export(SINK)
+
+    assert [entry.seq for entry in again.quarantine.entries(DATASET)] == [3]
+    assert hub.rows() == {"source=a": [1, 2, 4, 5]}

@@ -372,8 +372,25 @@ def give_up(
     tally = sum((row.tally for row in rows), Tally())
     if not _settle(connection, intent, range, tally, state="quarantined", now=now):
         return False
-    channel = intent.channel
+    hold(connection, intent.channel, rows, reason=reason, now=now)
+    return True
+
+
+def hold(connection: Connection, channel: Channel, rows: Sequence[GivenUp], *, reason: str, now: datetime) -> None:
+    """Put rows into quarantine under the sink's name; those that are there already stay as they are."""
+    known = {
+        seq
+        for (seq,) in connection.execute(
+            select(quarantine.c.seq).where(
+                quarantine.c.sink == channel.sink,
+                quarantine.c.dataset == channel.dataset,
+                quarantine.c.seq.in_([row.seq for row in rows]),
+            )
+        )
+    }
     for row in rows:
+        if row.seq in known:
+            continue
         connection.execute(
             quarantine.insert().values(
                 id=uuid.uuid4().hex,
@@ -388,7 +405,6 @@ def give_up(
                 created_at=now.isoformat(),
             )
         )
-    return True
 
 
 def _settle(
@@ -429,15 +445,18 @@ def advance(connection: Connection, intent: Intent) -> int:
     return seq
 
 
-def reach_back(connection: Connection, channel: Channel) -> Reach:
+def reach_back(connection: Connection, channel: Channel, *, floor: int = 0) -> Reach:
     """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
 
-    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
+    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again. It does not
+    reach below `floor`: that much the destination has said that it has.
     """
     mark = watermark(connection, channel) or Watermark(0, Tally())
     after, before = mark.seq, mark.tally
     given_up: dict[int, Tally] = {}
     for _ in range(REACH_MAX):
+        if after <= floor:
+            break
         row = connection.execute(
             select(chunks)
             .join(intents, intents.c.id == chunks.c.intent)

@@ -52,6 +52,7 @@ PARALLEL_ROWS_MIN = 200_000
 """From so many rows on, tasks of Spark's store chunks at once. Fewer are quicker here: a task costs time to start."""
 INTENT_CHUNKS_MAX = 64
 """How many chunks are pinned at once: what is acknowledged is looked through with every acknowledgement."""
+GIVEN_UP_BEFORE = "It was given up before; the destination never got it."
 BLAME_ROWS_MIN = 100
 """If every row of a chunk larger than this is refused, it is the destination that is wrong."""
 
@@ -115,6 +116,8 @@ class ChannelRun:
     """What the destination holds beyond the watermark under names of its own: those ranges are chunks as they are."""
     _waiting: list[tuple[Chunk, Piece, str]] = field(default_factory=list)
     """Lone refused rows of a large chunk of which nothing has been accepted yet."""
+    _floor: int = 0
+    """The destination has everything up to here: parcels do not reach back below it."""
     _there: Holdings | None = None
     """What the destination turned out to hold beyond our record, once it has been compared."""
 
@@ -140,13 +143,28 @@ class ChannelRun:
         at = self.tick.scope.start(self.channel) if mark is None else mark.seq
         held = destination.held(self.channel, after=at)
         if held.end is not None and held.end > at and opened is None:
-            to = self._compared(held, since=mark or Watermark(at, Tally()))
-            self._transact(lambda c: deliveries.fast_forward(c, self.channel, seen=mark, to=to))
+            self._fast_forward(held, mark=mark, at=at)
         self._fixed = held.ranges
         beyond = [item for item in held.ranges if item.through > self.source.view.horizon]
         if beyond:
             raise self._diverged(beyond[0].through)
         self.tick.asked.add((self.channel, id(destination)))
+
+    def _fast_forward(self, held: Holdings, *, mark: Watermark | None, at: int) -> None:
+        """Go on behind what the destination has. What it never got, because it was given up, is held here again."""
+        to = self._compared(held, since=mark or Watermark(at, Tally()))
+        pinned = {"columns": list(self.source.view.dataset.schema.names), "where": self.tick.sink.settings.get("where")}
+        missing: list[GivenUp] = []
+        for seq in sorted(one for one in held.given_up if at < one <= to.seq):
+            span = SequenceRange(seq - 1, seq)
+            missing += given_up_rows(self.source.rows(Intent("", self.channel, span, pinned), span))
+        now = self.tick.clock.now()
+
+        def work(connection: Connection) -> None:
+            if deliveries.fast_forward(connection, self.channel, seen=mark, to=to):
+                deliveries.hold(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
+
+        self._transact(work)
 
     def _compared(self, held: Holdings, *, since: Watermark) -> Watermark:
         """The destination's end, if what it counts up to there is what we count; else the histories have parted."""
@@ -285,6 +303,12 @@ class ChannelRun:
         except Oversized:
             return self._halve(intent, chunk, piece)
         except Ahead as error:
+            end = error.holdings.end or 0
+            if parcel.range.after < end <= chunk.range.after:
+                # It ends inside what the parcel reached back over: the same chunk, from there on. The totals are
+                # compared by the destination.
+                self._floor = end
+                return [(chunk, piece)]
             self._there = self._proved(chunk, error.holdings)
             return self._take_over(intent, chunk, piece, self._there)
         except DivergedHistory:
@@ -342,7 +366,10 @@ class ChannelRun:
             return parcel
         waiting = {int(item.sequence[0].as_py()): item.tally for _, item, _ in self._waiting}
         reach, mark = self._read(
-            lambda c: (deliveries.reach_back(c, self.channel), deliveries.watermark(c, self.channel))
+            lambda c: (
+                deliveries.reach_back(c, self.channel, floor=self._floor),
+                deliveries.watermark(c, self.channel),
+            )
         )
         if mark is not None and mark.seq > chunk.range.after:
             return None
@@ -414,7 +441,7 @@ class ChannelRun:
             halves = self._transact(lambda c: deliveries.split(c, intent, chunk, at=end, rows=piece.rows))
             return [(half, piece.within(half.range)) for half in halves or ()]
         if held.given_up.intersection(piece.sequence.to_pylist()):
-            self._give_up(intent, chunk, piece, "The destination had given this row up before.")
+            self._give_up(intent, chunk, piece, GIVEN_UP_BEFORE)
         else:
             self._acknowledge(intent, chunk, piece.tally, bytes=0)
         return []
