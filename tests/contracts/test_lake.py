@@ -529,12 +529,12 @@ def test_sync_since_a_forgotten_snapshot_looks_at_everything(blocks: Blocks) -> 
 @pytest.mark.spark
 def test_every_file_of_a_commit_is_synced(spark_driver: SparkDriver, tmp_path: Path, monkeypatch: Any) -> None:
     """I7: data, manifests, manifest lists, metadata and the directories that name them."""
-    from floodmark.lake import spark as spark_lake
+    from floodmark.lake import durable
 
     files: set[Path] = set()
     directories: set[Path] = set()
-    monkeypatch.setattr(spark_lake, "sync_file", files.add)
-    monkeypatch.setattr(spark_lake, "sync_directory", directories.add)
+    monkeypatch.setattr(durable, "sync_file", files.add)
+    monkeypatch.setattr(durable, "sync_directory", directories.add)
     blocks = Blocks(spark_driver, tmp_path)
     blocks.lake.ensure(TABLE, SIMPLE)
     home = tmp_path / "lake" / "datasets" / TABLE

@@ -118,6 +118,16 @@ def test_a_file_that_is_not_there_is_odd(tmp_path: Path) -> None:
         RangeReader([StoredFile(str(tmp_path / "gone"), 1, 1, 1, 1)], COLUMNS, {}, {}).rows(SequenceRange(0, 2))
 
 
+def test_a_file_that_is_damaged_is_odd(tmp_path: Path) -> None:
+    file = stored(tmp_path, list(range(1, 2000)), group_rows=500)
+    path = Path(file.location)
+    raw = bytearray(path.read_bytes())
+    raw[4:4000] = bytes(3996)
+    path.write_bytes(raw)
+    with pytest.raises(Odd):
+        RangeReader([file], COLUMNS, {}, {}).rows(SequenceRange(0, 200))
+
+
 @given(numbers=st.lists(st.integers(1, 50), unique=True), ends=st.sets(st.integers(0, 60), min_size=2))
 def test_a_batch_is_cut_into_its_ranges(numbers: list[int], ends: set[int]) -> None:
     ranges = ranges_of(*sorted(ends))

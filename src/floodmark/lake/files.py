@@ -75,10 +75,15 @@ class RangeReader:
 
     def rows(self, within: SequenceRange) -> pa.Table:
         """The range's rows in order, with the columns as they are stored."""
+        import pyarrow as pa
+
         parts = []
         for file in self.files:
             if file.share(within) > 0:
-                parts += self._opened(file).parts(within)
+                try:
+                    parts += self._opened(file).parts(within)
+                except (OSError, pa.ArrowException) as error:  # gone, cut off, or damaged
+                    raise Odd(f"{file.location}: {error}") from error
         for file in self.files:
             if file.last <= within.through and file.location in self._open:
                 self._open.pop(file.location).close()
@@ -96,18 +101,14 @@ class RangeReader:
 
 
 def _parquet_file(location: str, settings: Mapping[str, str]) -> pq.ParquetFile:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = local_path(location)
-    try:
-        if path is not None:
-            return pq.ParquetFile(path, memory_map=True)
-        from pyiceberg.io import load_file_io
+    if path is not None:
+        return pq.ParquetFile(path, memory_map=True)
+    from pyiceberg.io import load_file_io
 
-        return pq.ParquetFile(load_file_io(dict(settings), location).new_input(location).open(), pre_buffer=True)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise Odd(f"{location}: {error}") from error
+    return pq.ParquetFile(load_file_io(dict(settings), location).new_input(location).open(), pre_buffer=True)
 
 
 class _OpenFile:

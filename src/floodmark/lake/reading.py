@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+BYTES_HERE_MAX = 32 << 20
+"""Up to how many bytes of files ranges are worked on in this process, however few rows that is."""
+
 
 @dataclass(slots=True)
 class SparkReader:
@@ -191,7 +194,8 @@ class SparkReader:
         return plan(loaded, snapshot=snapshot, ranges=ranges, columns=columns, where=where or {})
 
     def _from_files(self, job: RangeWork, planned: Plan) -> list[RangeOutcome]:
-        if sum(planned.rows(item) for item in job.ranges) <= self.rows_here_max:
+        rows, bytes_ = (sum(map(size, job.ranges)) for size in (planned.rows, planned.bytes))
+        if rows <= self.rows_here_max and bytes_ <= BYTES_HERE_MAX:
             return FileTask(job, range(len(job.ranges)), planned).run()
         tasks = file_tasks(job, planned, tasks=self._cores())
         with self._action():
