@@ -47,7 +47,6 @@ def held_by(store: Store) -> list[int]:
     return [entry.seq for entry in store.quarantine.entries(DATASET)]
 
 
-@pytest.mark.xfail(reason="a fast-forward passes over the rows that the hub says it never got")
 def test_a_store_that_lost_its_records_does_not_pass_over_a_row_that_the_hub_never_got(
     store: Store, hub: HubPlace, reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +67,6 @@ def test_a_store_that_lost_its_records_does_not_pass_over_a_row_that_the_hub_nev
     assert held_by(again) == [2]
 
 
-@pytest.mark.xfail(reason="the ledger ends inside the stretch that the next chunk reaches back over")
 def test_a_chunk_that_arrives_after_it_was_given_up_does_not_stop_the_channel(
     store: Store, hub: HubPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +97,6 @@ def test_a_chunk_that_arrives_after_it_was_given_up_does_not_stop_the_channel(
     assert hub.rows() == {"source=a": [1, 2, 3]}
 
 
-@pytest.mark.xfail(reason="a replayed row has another key than the chunk that it was given up with")
 def test_a_chunk_whose_answer_was_lost_is_not_stored_again_when_it_is_skipped_and_replayed(store: Store) -> None:
     """A server that knows keys only recognises a row by the key that it came under the first time."""
     store.add_dataset(DATASET, schema={"n": "long"})

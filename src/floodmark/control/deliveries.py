@@ -445,13 +445,41 @@ def advance(connection: Connection, intent: Intent) -> int:
     return seq
 
 
+def given_up_chunk(connection: Connection, channel: Channel, seq: int) -> tuple[Intent, Chunk] | None:
+    """The chunk with which a row was given up, and the intent it belonged to."""
+    found = connection.execute(
+        select(chunks)
+        .join(intents, intents.c.id == chunks.c.intent)
+        .where(
+            _of(intents, channel),
+            chunks.c.state == "quarantined",
+            chunks.c.after_seq < seq,
+            chunks.c.through_seq >= seq,
+        )
+    ).one_or_none()
+    if found is None:
+        return None
+    intent = connection.execute(select(intents).where(intents.c.id == found.intent)).one()
+    return _intent(intent), _chunk(found)
+
+
+def reach_of(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
+    """The range under which a settled chunk was sent."""
+    return SequenceRange(
+        _walked_back(connection, channel, Watermark(chunk.range.after, Tally()), floor=0).after, chunk.range.through
+    )
+
+
 def reach_back(connection: Connection, channel: Channel, *, floor: int = 0) -> Reach:
     """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
 
     What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again. It does not
     reach below `floor`: that much the destination has said that it has.
     """
-    mark = watermark(connection, channel) or Watermark(0, Tally())
+    return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()), floor=floor)
+
+
+def _walked_back(connection: Connection, channel: Channel, mark: Watermark, *, floor: int) -> Reach:
     after, before = mark.seq, mark.tally
     given_up: dict[int, Tally] = {}
     for _ in range(REACH_MAX):

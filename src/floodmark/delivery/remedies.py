@@ -7,18 +7,20 @@ stays the same: replayed twice, it arrives once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.control import deliveries, quarantine, sinks
-from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.deliveries import Channel, Chunk, Intent
 from floodmark.control.quarantine import Entry
 from floodmark.delivery.channel import given_up_rows
-from floodmark.delivery.destination import Parcel, TransactionalDestination
-from floodmark.delivery.outcomes import Refused
+from floodmark.delivery.destination import Destination, Parcel, TransactionalDestination
+from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.outcomes import Ahead, Oversized, Refused
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.errors import Permanent
@@ -97,33 +99,99 @@ class Remedies:
             entries = [entry for entry in entries if entry.id == wanted.id]
             if not entries:
                 raise Permanent(f"Entry {id!r} is not a held row of sink {name!r}.")
-        done = [self._replay(sink, entry) for entry in entries]
-        return Replayed(sum(done), len(done) - sum(done))
+        done = 0
+        for group in self._by_chunk(sink, entries):
+            done += self._replay_chunk(sink, group) if group.whole else 0
+            if not group.whole or not self._is_replayed(group.entries[0]):
+                done += sum(self._replay(sink, entry) for entry in group.entries)
+        return Replayed(done, len(entries) - done)
+
+    def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
+        """Rows that were given up together, with the chunk they were given up with."""
+        groups: dict[tuple[str, SequenceRange], _Group] = {}
+        for entry in entries:
+            channel = Channel(sink.instance, entry.dataset, entry.partition or "")
+            found = self.exporter.database.read(
+                lambda c, channel=channel, entry=entry: deliveries.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
+            )
+            alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
+            key = (entry.dataset, alone if found is None else found[1].range)
+            groups.setdefault(key, _Group(channel, found)).entries.append(entry)
+        return list(groups.values())
+
+    def _replay_chunk(self, sink: sinks.Sink, group: _Group) -> int:
+        """Send a chunk as it was sent before, under the same range: whoever has it already will know it by that.
+
+        A row sent by itself under another key could arrive a second time at a server that knows keys only.
+        """
+        if group.found is None:
+            return 0
+        intent, chunk = group.found
+        source, destination = self._way(sink, group.channel, intent.settings)
+        if isinstance(destination, TransactionalDestination):
+            return 0  # row by row: effect and record are one there
+        piece = source.rows(intent, chunk.range)
+        span = chunk.range
+        if KINDS[sink.kind].contiguous:
+            span = self.exporter.database.read(lambda c: deliveries.reach_of(c, group.channel, chunk))
+        parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally)
+        try:
+            destination.deliver(parcel)
+        except (Refused, Ahead, Oversized):
+            return 0  # a ledger is past it, or it is still poison: row by row, then
+        faults.reach("delivery.replayed")
+        return sum(self._decide(entry) for entry in group.entries)
 
     def _replay(self, sink: sinks.Sink, entry: Entry) -> bool:
-        exporter, clock = self.exporter, self.exporter.clock
         channel = Channel(sink.instance, entry.dataset, entry.partition or "")
-        source = RowSource(exporter.lake, exporter.reader.view(channel.dataset))
+        source, destination = self._way(sink, channel, {})
         parcel = _parcel(source, channel, entry.seq or 0)
-        destination = exporter.destination(sink, source.view.dataset, channel, {})
         if isinstance(destination, TransactionalDestination):
-
-            def within(connection: Connection) -> bool:
-                mine = quarantine.decide(connection, entry.id, state="replayed", now=clock.now())
-                if mine:
-                    destination.deliver_within(connection, parcel)
-                return mine
-
-            return exporter.database.transact(within)
+            return self._replay_within(destination, parcel, entry)
         try:
             destination.deliver(parcel)
         except Refused as error:
             words = error.words
-            exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
+            self.exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
             return False
         faults.reach("delivery.replayed")
-        exporter.database.transact(lambda c: quarantine.decide(c, entry.id, state="replayed", now=clock.now()))
-        return True
+        return self._decide(entry)
+
+    def _replay_within(self, destination: TransactionalDestination, parcel: Parcel, entry: Entry) -> bool:
+        def work(connection: Connection) -> bool:
+            mine = quarantine.decide(connection, entry.id, state="replayed", now=self.exporter.clock.now())
+            if mine:
+                destination.deliver_within(connection, parcel)
+            return mine
+
+        return self.exporter.database.transact(work)
+
+    def _way(self, sink: sinks.Sink, channel: Channel, settings: dict[str, Any]) -> tuple[RowSource, Destination]:
+        source = RowSource(self.exporter.lake, self.exporter.reader.view(channel.dataset))
+        return source, self.exporter.destination(sink, source.view.dataset, channel, settings)
+
+    def _decide(self, entry: Entry) -> bool:
+        now = self.exporter.clock.now()
+        return self.exporter.database.transact(lambda c: quarantine.decide(c, entry.id, state="replayed", now=now))
+
+    def _is_replayed(self, entry: Entry) -> bool:
+        return self.exporter.database.read(lambda c: quarantine.get(c, entry.id)).state == "replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Held rows that were given up with one chunk."""
+
+    channel: Channel
+    found: tuple[Intent, Chunk] | None
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows of the chunk are still held: one that has been replayed must not go again."""
+        return (
+            self.found is not None and self.found[1].tally is not None and self.found[1].tally.rows == len(self.entries)
+        )
 
 
 def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:
