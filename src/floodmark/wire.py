@@ -28,6 +28,7 @@ from urllib.parse import quote
 import orjson
 
 from floodmark.errors import FloodmarkError, MalformedChunk, TooLarge
+from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN
 from floodmark.schema import BINARY, BOOLEAN, JSON, LONG, STRING, ColumnType, DecimalType, ListType, Schema, StructType
 from floodmark.schema.types import DATE, DOUBLE, FLOAT, TIMESTAMP, from_arrow, parse_type
 from floodmark.sequence import CHECKSUM_MODULUS, SEQUENCE_MAX, SequenceRange, Tally
@@ -54,6 +55,7 @@ PATH_STORES_MAX = 64
 _HEX = re.compile(r"[0-9a-f]{16}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
+_SIMPLE = frozenset({str, int, float, bool, type(None)})
 
 
 # ── the header ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -313,14 +315,20 @@ def _kind(schema: Schema, rows: pa.Table, name: str) -> ColumnType:
 @lru_cache(maxsize=256)
 def _line_type(names: tuple[str, ...]) -> Callable[..., Any]:
     """What makes of one value for each name something that is written as an object with those keys."""
-    import msgspec
-
-    fields = [(f"field{index}", Any) for index in range(len(names))]
-    renamed = {field: name for (field, _), name in zip(fields, names, strict=True)}
     try:
-        return msgspec.defstruct("Line", fields, rename=renamed, gc=False)
+        return _line_struct(names)
     except ValueError:  # a key that would need escapes
         return lambda *values: dict(zip(names, values, strict=True))
+
+
+def _line_struct(names: tuple[str, ...]) -> type[Any]:
+    """A class whose instances are lines with those keys; a key that is not there is null."""
+    import msgspec
+
+    fields: list[Any] = [(f"field{index}", Any, None) for index in range(len(names))]
+    renamed = {field[0]: name for field, name in zip(fields, names, strict=True)}
+    made: type[Any] = msgspec.defstruct("Line", fields, rename=renamed, gc=False, forbid_unknown_fields=True)
+    return made
 
 
 def _json_values(kind: ColumnType, column: pa.ChunkedArray) -> list[Any]:
@@ -404,19 +412,66 @@ def decode_rows(content: bytes, header: ChunkHeader) -> Lines:
     """The rows of a body, checked against its header; `MalformedChunk` where the two do not agree."""
     if digest_of(content) != header.digest:
         raise _malformed("its body is not the one that the digest was made of")
-    objects = parse_lines(content)
-    if len(objects) != header.tally.rows:
-        raise _malformed(f"it has {len(objects):,} rows and says {header.tally.rows:,}")
-    if not objects:
+    columns, values, rows = _columns(content)
+    if rows != header.tally.rows:
+        raise _malformed(f"it has {rows:,} rows and says {header.tally.rows:,}")
+    if not rows:
         return Lines([], [], (), _checked_tally(Tally(), header))
-    from floodmark.rows import rows_to_columns
-
-    columns, values = rows_to_columns(objects)
     came = dict(zip(columns, values, strict=True))
     sequence, ids = came.pop(ORIGIN_SEQ, ()), came.pop(ORIGIN_ID, ())
     _check_sequence(sequence, header)
     tally = Tally(len(ids), _checksum(ids))
     return Lines(list(came), list(came.values()), sequence, _checked_tally(tally, header))
+
+
+def _columns(content: bytes) -> tuple[list[str], list[Sequence[Any]], int]:
+    """The lines column by column, and how many they are."""
+    found = _columns_alike(content)
+    if found is not None:
+        return found
+    from floodmark.rows import rows_to_columns
+
+    objects = parse_lines(content)
+    return *rows_to_columns(objects), len(objects)
+
+
+def _columns_alike(content: bytes) -> tuple[list[str], list[Sequence[Any]], int] | None:
+    """The same for lines that all have the keys of the first, and simple values: the usual case, twice as fast.
+
+    None for all others, and wherever this parser could read something else than the one that captured rows go through:
+    integers beyond 64 bits, and several objects in a line.
+    """
+    import msgspec
+
+    first = content.partition(b"\n")[0]
+    try:
+        names = tuple(orjson.loads(first))
+        parse, as_tuple = _line_parser(names)
+        lines = parse(content)
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return None  # the other parser says what is wrong, if anything is
+    if len(lines) != content.count(b"\n") + (not content.endswith(b"\n")):
+        return None
+    values: list[Sequence[Any]] = list(zip(*map(as_tuple, lines), strict=True))
+    return (list(names), values, len(lines)) if all(map(_is_read_alike, values)) else None
+
+
+@lru_cache(maxsize=256)
+def _line_parser(names: tuple[str, ...]) -> tuple[Callable[[bytes], list[Any]], Callable[[Any], tuple[Any, ...]]]:
+    import msgspec
+
+    line = _line_struct(names)
+    return msgspec.json.Decoder(line).decode_lines, msgspec.structs.astuple
+
+
+def _is_read_alike(column: Sequence[Any]) -> bool:
+    kinds = set(map(type, column))
+    if not kinds <= _SIMPLE:
+        return False
+    if int not in kinds:
+        return True
+    numbers = column if len(kinds) == 1 else [value for value in column if type(value) is int]
+    return min(numbers) >= INTEGER_MIN and max(numbers) <= INTEGER_MAX
 
 
 def parse_lines(content: bytes) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from decimal import Decimal
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark import wire
 from floodmark.errors import MalformedChunk, TooLarge
-from floodmark.rows import content_ids, fit
+from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Column, Schema, parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.wire import ChunkHeader, LedgerState
@@ -41,6 +41,7 @@ SCHEMA = Schema.declare(
     }
 )
 UTC = dt.UTC
+unhurried = settings(deadline=None)
 
 rows_of_any_kind = st.lists(
     st.fixed_dictionaries(
@@ -113,6 +114,7 @@ def read_back(content: bytes, header: ChunkHeader, schema: Schema) -> pa.Table:
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@unhurried
 @given(rows_of_any_kind)
 def test_every_row_is_read_back_as_the_same_row(rows):
     table = table_of(rows)
@@ -122,6 +124,7 @@ def test_every_row_is_read_back_as_the_same_row(rows):
     assert content.count(b"\n") == len(rows)
 
 
+@unhurried
 @given(rows_of_any_kind)
 def test_a_reader_without_a_schema_gives_each_column_the_type_that_the_sender_has(rows):
     table = table_of(rows)
@@ -153,6 +156,55 @@ def test_a_chunk_of_no_rows_has_no_lines():
     content, header = chunk(table_of([{"id": 1}]).slice(0, 0), range=SequenceRange(0, 9))
     assert content == b""
     assert wire.decode_rows(content, header).tally == Tally()
+
+
+values_of_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**63 - 2, 2**64 + 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab"), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@unhurried
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from(["a", "b", "c", 'q"', ""]), values_of_json), min_size=1, max_size=5),
+    separator=st.sampled_from([b"\n", b"\n", b"\n", b" ", b"\n\n", b"\r\n", b""]),
+    end=st.sampled_from([b"\n", b"", b" \n", b"\n\n", b"x"]),
+)
+def test_the_fast_way_to_read_lines_reads_what_the_other_reads_or_nothing(rows, separator, end):
+    content = separator.join(json.dumps(row).encode() for row in rows) + end
+    fast = wire._columns_alike(content)
+    try:
+        objects = wire.parse_lines(content)
+    except MalformedChunk:
+        objects = None
+    if fast is not None and objects is not None:
+        columns, values = rows_to_columns(objects)
+        kept = {name: list(column) for name, column in zip(*fast[:2], strict=True)}
+        assert fast[2] == len(objects)
+        assert repr({name: list(column) for name, column in zip(columns, values, strict=True)}) == repr(kept)
+    # Objects beside each other with blank lines to make up for it: the rows are the same, and the digest holds them.
+    assert objects is not None or fast is None or fast[2] == len(rows)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"a":18446744073709551616}\n', b'{"a":[1]}\n', b'{"a":{}}\n', b'{"a":1}\n{"b":1}\n', b'{"a":1} {"a":2}\n',
+     b"1\n",
+     b'{"a":1}\n\n', b'{"a\\"":1}\n', b"", b"[]\n", b'"ab"\n', b"[" * 3000],
+)  # fmt: skip
+def test_the_fast_way_leaves_everything_unusual_to_the_other(content):
+    assert wire._columns_alike(content) is None
+
+
+def test_the_fast_way_is_taken_where_a_key_is_missing_or_null():
+    found = wire._columns_alike(b'{"a":1,"b":"x"}\n{"a":null}\n{"b":"y"}')
+    assert found == (["a", "b"], [(1, None, None), ("x", None, "y")], 3)
 
 
 # ── bodies that are not what they say ────────────────────────────────────────────────────────────────────────────────
@@ -246,6 +298,7 @@ def test_a_body_that_is_not_compressed_is_bounded_too():
 
 
 @pytest.mark.parametrize("encoding", ["zstd", "gzip"])
+@unhurried
 @given(cut=st.integers(1, 60))
 def test_a_torn_body_is_refused(encoding, cut):
     packed = pa.Codec(encoding).compress(bytes(range(256)), asbytes=True)
@@ -265,6 +318,7 @@ def test_garbage_behind_a_body_is_refused(encoding):
 tallies = st.builds(Tally, st.integers(0, 2**62), st.integers(0, 2**64 - 1))
 
 
+@unhurried
 @given(
     after=st.integers(0, SEQUENCE_MAX - 100),
     names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=5),
