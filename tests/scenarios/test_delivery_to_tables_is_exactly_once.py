@@ -221,8 +221,6 @@ def test_rows_that_were_given_up_stay_behind_and_can_be_replayed(export: Export)
     export.targets.delete(TARGET, SequenceRange(1, 2))
     export.destination().deliver(parcel)
     assert export.there() == [1, 3], "its mark is still known"
-    with pytest.raises(ValueError, match="copies"):
-        export.destination().deliver(Parcel(export.channel, FIRST, parcel.rows, parcel.sequence, parcel.ids, second))
 
 
 # ── crashes and late requests ────────────────────────────────────────────────────────────────────────────────────────
@@ -717,3 +715,22 @@ def test_what_cannot_be_told_blocks_the_sink_until_it_is_added_again(store: Stor
     store.remove_sink("copy")
     store.add_sink("copy", "table", table="central.copies")
     assert store.export("copy").rows == 3
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_chunk_that_was_given_up_in_doubt_is_replayed_once(landed: bool, store: Store, lake: MemoryLake, add):
+    store.add_dataset("events", schema={"id": "long"})
+    store.add_sink("copy", "table", table="central.copies", chunk_rows=3)
+    add(6)
+    lake.targets.on_append = lambda _request: "land" if landed else "drop"
+    with crash_at("table.appended"):
+        store.export("copy")
+    lake.targets.on_append = None
+    skipped = store.skip("copy")
+    assert [(item.range, item.rows) for item in skipped] == [(FIRST, 3)]
+    assert store.export("copy").rows == 3
+
+    for _ in range(2):
+        store.replay("copy")
+
+    assert [row["_origin_seq"] for row in lake.targets.rows(TARGET)] == [1, 2, 3, 4, 5, 6]

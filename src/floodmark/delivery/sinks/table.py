@@ -86,7 +86,7 @@ class _Chunk:
     columns: Schema
     claim: Claim
     intent: Intent | None
-    """None for a row that is replayed: it has no chunk on record, and so no base."""
+    """None for rows that are replayed: their chunk is settled, and so has no base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +132,16 @@ class TableSink:
         return self._bring(_Chunk(mark, measure.last, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
-        """Bring a row that was given up before. Ordinary chunks are copied.
+        """Bring rows that were given up before: a whole chunk of them, or one. Ordinary chunks are copied.
 
-        It is recognised by its mark or by its row. After a crash it would be sent again if both were gone: the row
-        deleted and the snapshot expired, between the crash and the next try.
+        They are recognised by their mark or by the last of them. After a crash they would be sent again if both were
+        gone: the rows deleted and the snapshot expired, between the crash and the next try.
         """
-        if not parcel.replay:
-            raise ValueError("a table sink copies its chunks; only replayed rows are handed to it")
         mark = Mark(self._origin(parcel.channel), parcel.range, parcel.tally)
         columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
         claim = Claim(self.store_id, self.dataset, self.keep)
-        return Delivered(self._bring(_Chunk(mark, parcel.range.through, rows, columns, claim, None)).bytes)
+        return Delivered(self._bring(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes)
 
     def close(self) -> None:
         pass
