@@ -263,7 +263,7 @@ def test_a_late_request_that_lands_first_is_the_delivery(export: Export):
 
 
 def test_a_late_request_that_lands_between_the_look_and_the_append_is_not_doubled(export: Export):
-    """The append stands on the head that was looked at, and on no newer one."""
+    """D6: the append stands on the head that was looked at, and on no newer one."""
     answers = iter(["hold"])
     export.targets.on_append = lambda _request: next(answers, "land")
     arrived: list[bool] = []
@@ -302,6 +302,7 @@ def test_a_late_exporter_sends_nothing_for_a_chunk_that_is_settled_and_deleted_s
 
 
 def test_the_first_base_stands(export: Export):
+    """D5: it is from before every attempt."""
     export.targets.on_append = lambda _request: "drop"
     with pytest.raises(errors.Retryable):
         export.copy(FIRST)

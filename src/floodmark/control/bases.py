@@ -1,7 +1,7 @@
 """The base of a chunk: a table sink's target as it was before the first attempt to append the chunk there.
 
-The first one stands. A later attempt that recorded its own would forget the time in which the earlier one may have
-landed, and append again what a user has since deleted.
+D5: it is recorded before anything is sent, and the first one stands. A later attempt that recorded its own would
+forget the time in which the earlier one may have landed, and append again what a user has since deleted.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ Terms
 - A *claim* is a property of the table: which dataset of a store, and which rows of it, come here. Two datasets of one
   store in one table would take each other's numbers for their own.
 
-The *base* of a chunk is the target as it was before the first attempt. From one load of the metadata the `fate` of the
-chunk follows, whatever the attempts have said: its mark is there → delivered. The history since the base is known and
-the mark is not in it → nobody has delivered it, and an append on the head of that very load lands only if nobody
-appends first. The history is not known → the rows may tell; if they do not, nobody guesses.
+The *base* of a chunk is the target as it was before the first attempt (D5). From one load of the metadata the `fate`
+of the chunk follows (D6), whatever the attempts have said: its mark is there → delivered. The history since the base
+is known and the mark is not in it → nobody has delivered it, and an append on the head of that very load lands only if
+nobody appends first. The history is not known → the rows may tell; if they do not, nobody guesses.
 
 A target promises
 - `load` returns the metadata of one instant.

@@ -3,9 +3,9 @@
 The copy runs wholly in Spark, as a compare-and-swap append. Whatever becomes of the call, the target decides what
 became of the chunk; `lake.targets` has the terms and the verdict. The steps, and what each is for:
 
-1. Load the target once, and record its base if none is on record. The first base stands: it is from before every
+1. Load the target once, and record its base if none is on record. The first base stands (D5): it is from before every
    attempt, so the history since then has them all.
-2. Decide from that load. Delivered → make it durable, done. Not to be told → stop, and say so: a user may have
+2. Decide from that load (D6). Delivered → make it durable, done. Not to be told → stop, and say so: a user may have
    deleted the rows, and must not get them again.
 3. Else append on that load's head, and look again, whatever the append said.
 
