@@ -45,6 +45,7 @@ from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
 from floodmark.upkeep.adopt import Adopter, AdoptReport
+from floodmark.upkeep.audit import Auditor, AuditReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -397,6 +398,13 @@ class Store:
     def status(self) -> Status:
         """What the store holds and what waits. Starts no JVM."""
         return read_status(root=self.path, store_id=self.store_id, database=self._database)
+
+    def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
+        """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.
+
+        From records, counts and listings; with `deep` every object and row is read and its checksum made again.
+        """
+        return Auditor(self.path, self._exporter.surroundings, self._reader, progress).audit(sink, deep=deep)
 
     @property
     def spark(self) -> SparkSession:

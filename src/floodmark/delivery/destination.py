@@ -131,6 +131,75 @@ class CopyingDestination(Destination, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A range that counts as delivered, and what must be found of it."""
+
+    range: SequenceRange
+    tally: Tally
+    """Of its rows, without those that were given up."""
+    source: Source
+    """Where its rows stand in the lake today: retention may have taken some of them since."""
+    fetch: Callable[[], pa.Table] = field(compare=False, repr=False)
+    """Reads those rows, with the columns that were pinned."""
+    recorded: bool = True
+    """Whether a chunk of it is on record. Else only the watermark says that it was delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the records of a channel say that its destination holds."""
+
+    settled: tuple[Settled, ...]
+    """In order: chunks, rows that were replayed, and stretches below the watermark without a chunk on record."""
+    pending: tuple[SequenceRange, ...]
+    """Chunks that may be there or not: they have left, or will, and are not acknowledged."""
+    watermark: int
+    horizon: int
+    end: int
+    """Up to where a ledger without holes must reach."""
+    totals: Tally
+    """Of everything settled up to there, rows that were given up included."""
+    given_up: frozenset[int] = frozenset()
+    """The numbers of rows that are in quarantine still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """A difference between the records and what a destination holds."""
+
+    kind: str
+    what: str
+    where: str
+    range: SequenceRange | None
+    remedy: str
+    wrong: bool = True
+    """False for what is worth knowing and harms nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What became of looking."""
+
+    rows: int | None = None
+    """How many rows are there; None where they were not counted."""
+    discrepancies: tuple[Discrepancy, ...] = ()
+    note: str | None = None
+    """What could not be looked at, and why."""
+
+
+@runtime_checkable
+class AuditableDestination(Destination, Protocol):
+    """A destination that can be asked what it really holds. Nothing is written there; `open` is not called before."""
+
+    def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
+        """Compare an account with what is there: by names and counts, or if `deep` row by row.
+
+        It may be called beside a delivery: what it then takes for a difference is gone when it looks again.
+        """
+        ...
+
+
 @runtime_checkable
 class TransactionalDestination(Destination, Protocol):
     """A destination whose effect lives in the control database, so that effect and acknowledgement are one.

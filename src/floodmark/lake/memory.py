@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.inspection import FileReport, StoredRow, find_in_memory, inspect_memory
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.table import AppendRefused, Work
 from floodmark.lake.targets import TargetName
@@ -195,6 +196,14 @@ class MemoryLake:
             for outcome in job.each(places, lambda within: self._selected(table, snapshot, within, where, keep, schema))
         ]
         yield from job.told(outcomes)
+
+    def find_rows(
+        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+    ) -> list[StoredRow]:
+        return find_in_memory(self, table, snapshot=snapshot, where=where, columns=columns, rows_max=rows_max)
+
+    def inspect_files(self, state: TableState) -> FileReport:
+        return inspect_memory(self, state)
 
     def target(self, name: TargetName) -> MemoryTarget:
         return MemoryTarget(name, self.targets, self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,12 @@ from floodmark.lake.targets import (
     ORIGIN_PARTITION,
     ORIGIN_SEQ,
     ORIGIN_STORE,
+    Census,
     Claim,
     Cut,
     Landed,
     Measure,
+    Origin,
     TargetAppend,
     TargetColumn,
     TargetName,
@@ -258,13 +260,33 @@ class MemoryTarget:
     def seen(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> Measure:
         if state.history.head is None:
             return Measure(Tally(), 0)
-        numbers: list[int] = []
+        numbers = [row[ORIGIN_SEQ] for row in self._there(state, store=store, partition=partition, within=within)]
+        return Measure(Tally(len(numbers), 0), max(numbers, default=0))
+
+    def census(self, state: TargetState, *, store: str, partition: str, within: SequenceRange) -> Census:
+        there = list(self._there(state, store=store, partition=partition, within=within))
+        return Census(len(there), len({row[ORIGIN_SEQ] for row in there}))
+
+    def unlike(self, state: TargetState, cut: Cut, origin: Origin, *, count_max: int) -> list[int]:
+        rows = self._rows(cut)
+        if rows is None:
+            return []
+        there = self._there(state, store=origin.store, partition=origin.partition, within=cut.range)
+        held = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
+        here = user_columns(rows, cut.columns.names, cut.columns).to_pylist()
+        numbered = zip(rows[SEQ].to_pylist(), here, strict=True)
+        return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in held][:count_max]
+
+    def _there(
+        self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange
+    ) -> Iterator[dict[str, Any]]:
+        if state.history.head is None:
+            return
         for part in self.targets.parts(str(self.name), state.history.head):
             ours = pc.and_(pc.equal(part[ORIGIN_STORE], store), _inside(part, within))
             if partition is not None:
                 ours = pc.and_(ours, pc.equal(part[ORIGIN_PARTITION], partition))
-            numbers += part.filter(ours)[ORIGIN_SEQ].to_pylist()
-        return Measure(Tally(len(numbers), 0), max(numbers, default=0))
+            yield from part.filter(ours).to_pylist()
 
     def sync(self, state: TargetState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is cheap here
         if state.history.head is not None:
@@ -282,6 +304,10 @@ class MemoryTarget:
         if cut.without:
             rows = rows.filter(pc.invert(pc.is_in(rows[SEQ], pa.array(sorted(cut.without), pa.int64()))))
         return rows if rows.num_rows else None
+
+
+def _comparable(row: Mapping[str, Any], columns: Schema) -> str:
+    return repr([row.get(name) for name in columns.names])
 
 
 def _inside(part: pa.Table, within: SequenceRange) -> Any:

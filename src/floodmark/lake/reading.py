@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.files import Odd
 from floodmark.lake.filters import bad_filter, check_filter
+from floodmark.lake.inspection import StoredRow, find_on_spark
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
 from floodmark.lake.table import Work
@@ -210,6 +211,11 @@ class SparkReader:
         if self._tasks_at_once is None:
             self._tasks_at_once = cores(self.spark)
         return self._tasks_at_once
+
+    def find_rows(
+        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+    ) -> list[StoredRow]:
+        return find_on_spark(self, table, snapshot=snapshot, where=where, columns=columns, rows_max=rows_max)
 
     def check_filter(self, table: str, expression: str) -> None:
         state = self.load(table)

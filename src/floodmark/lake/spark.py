@@ -18,6 +18,7 @@ from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
 from floodmark.lake.durable import sync_commits
+from floodmark.lake.inspection import FileReport, inspect_iceberg
 from floodmark.lake.reading import SparkReader
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import Target, TargetName
@@ -87,6 +88,10 @@ class SparkLake(SparkReader):
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:
         return self.catalog.roll_back(table, block=block, base=base)
+
+    def inspect_files(self, state: TableState) -> FileReport:
+        table = self.catalog.table(state.name)
+        return FileReport() if table is None else inspect_iceberg(table, state)
 
     def target(self, name: TargetName) -> Target:
         from floodmark.lake.spark_targets import SparkTargets

@@ -23,11 +23,13 @@ from floodmark.lake.targets import (
     ORIGIN_PARTITION,
     ORIGIN_SEQ,
     ORIGIN_STORE,
+    Census,
     Claim,
     Cut,
     Landed,
     Mark,
     Measure,
+    Origin,
     TargetAppend,
     TargetColumn,
     TargetName,
@@ -271,17 +273,50 @@ class SparkTarget:
 
         if state.history.head is None:
             return Measure(Tally(), 0)
-        number = F.col(ORIGIN_SEQ)
-        there = self.spark.read.option("versionAsOf", str(state.history.head)).table(self._spark_name)
-        there = there.where((F.col(ORIGIN_STORE) == store) & (number > within.after) & (number <= within.through))
-        if partition is not None:
-            there = there.where(F.col(ORIGIN_PARTITION) == partition)
+        there = self._there(state, store=store, partition=partition, within=within)
         try:
             with self.lake._action():  # noqa: SLF001 - the lake's other half
-                rows, last = there.agg(F.count(F.lit(1)), F.max(number)).collect()[0]
+                rows, last = there.agg(F.count(F.lit(1)), F.max(ORIGIN_SEQ)).collect()[0]
         except Exception as error:
             raise Retryable(f"The rows of table {self.name} could not be read: {reason_of(error)}.") from error
         return Measure(Tally(rows, 0), last or 0)
+
+    def census(self, state: TargetState, *, store: str, partition: str, within: SequenceRange) -> Census:
+        from pyspark.sql import functions as F
+
+        if state.history.head is None:
+            return Census(0, 0)
+        there = self._there(state, store=store, partition=partition, within=within)
+        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+            rows, numbers = there.agg(F.count(F.lit(1)), F.countDistinct(ORIGIN_SEQ)).collect()[0]
+        return Census(rows, numbers)
+
+    def unlike(self, state: TargetState, cut: Cut, origin: Origin, *, count_max: int) -> list[int]:
+        from pyspark.sql import functions as F
+
+        here = self._source(cut).drop(CONTENT_ID).withColumnRenamed(SEQ, ORIGIN_SEQ)
+        if state.history.head is None:
+            there = here.limit(0)
+        else:
+            there = self._there(state, store=origin.store, partition=origin.partition, within=cut.range)
+        known = set(there.columns)
+        # In the types of the source: a target's column may be wider.
+        same = [
+            (F.col(quoted(item.name)) if item.name in known else F.lit(None)).cast(item.dataType).alias(item.name)
+            for item in here.schema.fields
+        ]
+        lost = here.exceptAll(there.select(*same)).select(ORIGIN_SEQ).orderBy(ORIGIN_SEQ).limit(count_max)
+        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+            return [row[0] for row in lost.collect()]
+
+    def _there(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> DataFrame:
+        """The rows of a store at a load, of one partition or of all."""
+        from pyspark.sql import functions as F
+
+        number = F.col(ORIGIN_SEQ)
+        there = self.spark.read.option("versionAsOf", str(state.history.head)).table(self._spark_name)
+        there = there.where((F.col(ORIGIN_STORE) == store) & (number > within.after) & (number <= within.through))
+        return there if partition is None else there.where(F.col(ORIGIN_PARTITION) == partition)
 
     def _source(self, cut: Cut) -> DataFrame:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""

@@ -15,10 +15,11 @@ A lake holds tables of stamped rows. It promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.targets import Target, TargetName
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
@@ -138,6 +139,19 @@ class Lake(Protocol):
         error of the lowest range that failed is raised, as it was raised in the task. A range that came neither
         with a result nor with that error may have been done, failed or never begun.
         """
+        ...
+
+    def find_rows(
+        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+    ) -> list[StoredRow]:
+        """The rows with these column values, in sequence order, at most so many; system columns may be named too.
+
+        It costs what the files cost that can hold such rows: name columns whose values the files' bounds tell apart.
+        """
+        ...
+
+    def inspect_files(self, state: TableState) -> FileReport:
+        """Look at every file that the head of the state refers to. Reads metadata only."""
         ...
 
     def target(self, name: TargetName) -> Target:

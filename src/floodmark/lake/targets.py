@@ -203,6 +203,14 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Census:
+    """What is visible of a range: a number that several rows have is counted once in `numbers`."""
+
+    rows: int
+    numbers: int
+
+
+@dataclass(frozen=True, slots=True)
 class TargetAppend:
     """A request to append a chunk on a head. Sending it twice is safe: at most one can land."""
 
@@ -344,6 +352,14 @@ class Target(Protocol):
 
     def seen(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> Measure:
         """How many rows of a store are visible at a load, of one partition or of all; the tally has no checksum."""
+        ...
+
+    def census(self, state: TargetState, *, store: str, partition: str, within: SequenceRange) -> Census:
+        """How many rows of a partition are visible at a load, and how many numbers they have."""
+        ...
+
+    def unlike(self, state: TargetState, cut: Cut, origin: Origin, *, count_max: int) -> list[int]:
+        """The numbers of rows of the lake that the target does not have as they are here: lost there, or altered."""
         ...
 
     def sync(self, state: TargetState, *, since: int | None) -> None:

@@ -15,13 +15,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Delivered, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import (
+    Account,
+    Audited,
+    Delivered,
+    Discrepancy,
+    Kind,
+    Parcel,
+    Surroundings,
+    whole_number,
+)
 from floodmark.delivery.outcomes import Busy, Holdings
 from floodmark.delivery.sinks.formats import FORMATS, check_format
 from floodmark.delivery.sinks.objects import ObjectPlace
@@ -93,6 +102,25 @@ class BlobSink:
 
     def deliver(self, parcel: Parcel) -> Delivered:
         return Delivered(self.task(parcel.channel)(parcel.range, parcel.rows)["bytes"])
+
+    def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
+        """Compare the names of the objects, and if `deep` their rows, with what was delivered."""
+        from floodmark.delivery.sinks.objects_audit import ObjectAudit
+
+        place, folder = self.place, _folder(channel)
+        names = list(place.list(folder))
+        listed = {name: next(iter(_ranges([name])), None) for name in names}
+        audit = ObjectAudit(place, folder, self.schema, account, listed).run(deep=deep)
+        found = place.read(CLAIM)
+        if not account.settled or (
+            found is not None and _signature(found) == {"store": self.store_id, "sink": self.sink}
+        ):
+            return audit
+        what = "The prefix is not signed by this sink any more." if found else "The signature of the prefix is gone."
+        unsigned = Discrepancy(
+            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Put it back from a backup, or deliver to a new prefix."
+        )
+        return replace(audit, discrepancies=(unsigned, *audit.discrepancies))
 
     def close(self) -> None:
         pass

@@ -48,6 +48,8 @@ ROW_GROUP_ROWS = 131_072
 SAMPLE_ROWS = 2_000
 _ZSTD_LEVEL = 1
 _SLACK_BYTES = 1 << 20
+UNPACKED_BYTES_MAX = 4 << 30
+"""How long an object may be once it is unpacked, where nothing says how long it should be."""
 
 Convert = Callable[[Any], Any]
 
@@ -72,6 +74,43 @@ def holds_rows(content: bytes, rows: pa.Table, format: str, schema: Schema) -> b
     expected = _lines(_in_one_form(rows), schema)
     found = _unpacked(content, format, bytes_max=2 * len(expected) + _SLACK_BYTES)
     return found == expected or _same_lines(found, expected)
+
+
+def decoded(content: bytes, format: str, schema: Schema) -> pa.Table:
+    """The rows of an object, in the types of the schema. `ValueError` for what is no such object."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if format != "parquet":
+        return _rows_of_lines(_unpacked(content, format, bytes_max=UNPACKED_BYTES_MAX), schema)
+    try:
+        rows = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
+        return rows if not rows.column_names else _in_one_form(rows)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
+    """Lines have the forms that capture takes, so capture's own parser reads them."""
+    import orjson
+
+    from floodmark.errors import FloodmarkError
+    from floodmark.rows import fit
+    from floodmark.rows.fit import rows_to_columns
+
+    if lines and not lines.endswith(b"\n"):
+        raise ValueError("its last line is torn")
+    rows = [orjson.loads(line) for line in lines.split(b"\n")[:-1]]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a line of it is not an object")
+    try:
+        names, values = rows_to_columns(rows)
+        fitted = fit(schema, names, values, rows=len(rows))
+    except FloodmarkError as error:
+        raise ValueError(error.message) from error
+    if fitted.misfits:
+        raise ValueError(f"row {fitted.misfits[0].row + 1} of it does not fit: {fitted.misfits[0].reason}")
+    return fitted.table
 
 
 def _in_one_form(rows: pa.Table) -> pa.Table:

@@ -24,9 +24,10 @@ from urllib.parse import quote, urlsplit
 from floodmark.control import datasets, ledger
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.credentials import Credential, check_credential
-from floodmark.delivery.destination import Delivered, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Account, Audited, Delivered, Kind, Parcel, Surroundings, whole_number
 from floodmark.delivery.outcomes import Holdings, Oversized
 from floodmark.delivery.sinks.exchange import Exchange
+from floodmark.delivery.sinks.ledger_audit import differences
 from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
 from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
 from floodmark.wire import (
@@ -121,6 +122,13 @@ class ForwardSink:
                 f"The ledger of {self._judge.place} cannot be read.",
                 hint="Use the same version of Floodmark on both sides.",
             ) from error
+
+    def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:  # noqa: ARG002 - rows are the hub's
+        """Compare the hub's ledger with our totals. What became of the rows there is for the hub's own audit."""
+        held = self.held(channel, after=0)
+        if not self._hub:
+            return Audited(note=f"{self._judge.place} keeps no ledger: only the records were compared.")
+        return Audited(None if held.tally is None else held.tally.rows, tuple(differences(held, account, self._url)))
 
     def prepare(self, parcel: Parcel) -> Prepared:
         """Make the body of a parcel ahead of its turn; `deliver` finds it here. Raises `Oversized` as that does."""

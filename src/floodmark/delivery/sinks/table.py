@@ -26,9 +26,12 @@ from floodmark.control import bases, deliveries
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.destination import (
+    Account,
+    Audited,
     Copied,
     Delivered,
     Destination,
+    Discrepancy,
     Kind,
     Parcel,
     Source,
@@ -142,6 +145,21 @@ class TableSink:
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
         claim = Claim(self.store_id, self.dataset, self.keep)
         return Delivered(self._bring(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes)
+
+    def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
+        """Count the rows of the channel by their numbers, and if `deep` compare each with the lake's."""
+        from floodmark.delivery.sinks.table_audit import TableAudit
+
+        state = self.target.load()
+        if state is not None:
+            missing_columns(self.target.name, state, Schema())  # without the columns of an origin nothing can be asked
+            return TableAudit(self.target, state, self._origin(channel), account).run(deep=deep)
+        rows = sum(item.tally.rows for item in account.settled)
+        if not rows:
+            return Audited(0)
+        what = f"The table is not there, and {rows} rows were delivered to it."
+        remedy = "Restore the table; or deliver everything anew, with a sink of its own."
+        return Audited(0, (Discrepancy("rows-missing", what, str(self.target.name), None, remedy),))
 
     def close(self) -> None:
         pass

@@ -1,0 +1,336 @@
+"""The records of deliveries and commits as a whole, for those who check them: audit, trace and fsck."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
+
+from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.schema import (
+    block_partitions,
+    blocks,
+    chunks,
+    forfeits,
+    intents,
+    landing,
+    partitions,
+    quarantine,
+    removals,
+    segments,
+    watermarks,
+)
+from floodmark.sequence import SequenceRange, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """One chunk with all that is on record about it."""
+
+    intent: str
+    range: SequenceRange
+    state: str
+    tally: Tally
+    acknowledged_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntentRecord:
+    """One pinned range, open or closed, with its chunks in order."""
+
+    intent: Intent
+    state: str
+    pinned_at: str
+    chunks: tuple[ChunkRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a committed block holds of a partition."""
+
+    block: str
+    first_seq: int
+    last_seq: int
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Rows of a partition that were taken out of the lake, or that a sink will never get."""
+
+    operation: str
+    partition: str
+    range: SequenceRange
+    tally: Tally
+    state: str = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpRow:
+    """A row that a sink could not deliver."""
+
+    id: str
+    seq: int
+    tally: Tally
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment's row."""
+
+    id: int
+    state: str
+    path: str
+    rows: int
+    block: str | None
+    landing_file: str | None
+    landing_from: int | None
+    landing_through: int | None
+    source: str | None
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """A block's row, with the times of its life."""
+
+    id: str
+    range: SequenceRange
+    state: str
+    generation: int
+    snapshot: int | None
+    rows: int
+    reserved_at: str
+    decided_at: str | None
+
+
+def channels_of(connection: Connection, sink: str) -> list[Channel]:
+    """Every partition there is, and every one that the sink has a watermark for."""
+    found = connection.execute(select(partitions.c.dataset, partitions.c.partition_key)).all()
+    marked = connection.execute(
+        select(watermarks.c.dataset, watermarks.c.partition_key).where(watermarks.c.sink == sink)
+    ).all()
+    return [
+        Channel(sink, dataset, partition) for dataset, partition in sorted({*map(tuple, found), *map(tuple, marked)})
+    ]
+
+
+def intents_of(connection: Connection, channel: Channel) -> list[IntentRecord]:
+    """All intents of a channel, oldest first."""
+    return _intents(
+        connection,
+        and_(
+            intents.c.sink == channel.sink,
+            intents.c.dataset == channel.dataset,
+            intents.c.partition_key == channel.partition,
+        ),
+    )
+
+
+def every_intent(connection: Connection, dataset: str) -> list[IntentRecord]:
+    return _intents(connection, intents.c.dataset == dataset)
+
+
+def _intents(connection: Connection, condition: ColumnElement[bool]) -> list[IntentRecord]:
+    rows = connection.execute(select(intents).where(condition).order_by(intents.c.pinned_at, intents.c.after_seq)).all()
+    held: dict[str, list[ChunkRecord]] = {row.id: [] for row in rows}
+    found = connection.execute(
+        select(chunks).join(intents, intents.c.id == chunks.c.intent).where(condition).order_by(chunks.c.after_seq)
+    )
+    for row in found:
+        tally = Tally() if row.row_count is None else Tally.of(row.row_count, row.checksum)
+        span = SequenceRange(row.after_seq, row.through_seq)
+        held[row.intent].append(ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at))
+    return [
+        IntentRecord(
+            Intent(
+                row.id,
+                Channel(row.sink, row.dataset, row.partition_key),
+                SequenceRange(row.after_seq, row.through_seq),
+                json.loads(row.settings),
+            ),
+            row.state,
+            row.pinned_at,
+            tuple(held[row.id]),
+        )
+        for row in rows
+    ]
+
+
+def figures_of(connection: Connection, dataset: str, partition: str) -> list[Figures]:
+    """What the committed blocks hold of a partition, in order."""
+    found = connection.execute(
+        select(block_partitions)
+        .join(blocks, blocks.c.id == block_partitions.c.block)
+        .where(
+            blocks.c.dataset == dataset,
+            blocks.c.state == "committed",
+            block_partitions.c.partition_key == partition,
+        )
+        .order_by(block_partitions.c.first_seq)
+    )
+    return [Figures(row.block, row.first_seq, row.last_seq, Tally.of(row.row_count, row.checksum)) for row in found]
+
+
+def totals_of_blocks(connection: Connection, dataset: str) -> dict[str, Tally]:
+    """What the committed blocks hold of each partition together."""
+    found = connection.execute(
+        select(block_partitions.c.partition_key, block_partitions.c.row_count, block_partitions.c.checksum)
+        .join(blocks, blocks.c.id == block_partitions.c.block)
+        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
+    )
+    totals: dict[str, Tally] = {}
+    for partition, rows, checksum in found:
+        totals[partition] = totals.get(partition, Tally()) + Tally.of(rows, checksum)
+    return totals
+
+
+def removals_of(connection: Connection, dataset: str, partition: str | None = None) -> list[Removal]:
+    query = select(removals).where(removals.c.dataset == dataset)
+    if partition is not None:
+        query = query.where(removals.c.partition_key == partition)
+    return [
+        Removal(
+            row.operation,
+            row.partition_key,
+            SequenceRange(row.after_seq, row.through_seq),
+            Tally.of(row.row_count, row.checksum),
+            row.state,
+        )
+        for row in connection.execute(query.order_by(removals.c.after_seq))
+    ]
+
+
+def forfeits_of(connection: Connection, channel: Channel) -> list[Removal]:
+    """What the sink was told that it will never get."""
+    found = connection.execute(
+        select(forfeits)
+        .where(
+            forfeits.c.sink == channel.sink,
+            forfeits.c.dataset == channel.dataset,
+            forfeits.c.partition_key == channel.partition,
+        )
+        .order_by(forfeits.c.after_seq)
+    )
+    return [
+        Removal(
+            row.operation,
+            row.partition_key,
+            SequenceRange(row.after_seq, row.through_seq),
+            Tally.of(row.row_count, row.checksum),
+        )
+        for row in found
+    ]
+
+
+def given_up_of(connection: Connection, channel: Channel) -> list[GivenUpRow]:
+    """Every row that the channel could not deliver at first, in sequence order."""
+    found = connection.execute(
+        select(quarantine)
+        .where(
+            quarantine.c.sink == channel.sink,
+            quarantine.c.dataset == channel.dataset,
+            quarantine.c.partition_key == channel.partition,
+        )
+        .order_by(quarantine.c.seq)
+    )
+    return [GivenUpRow(row.id, row.seq, Tally.of(1, row.checksum or "0"), row.state, row.reason) for row in found]
+
+
+def block_with(connection: Connection, dataset: str, seq: int) -> BlockRecord | None:
+    """The committed block that a number lies in."""
+    row = connection.execute(
+        select(blocks).where(
+            blocks.c.dataset == dataset,
+            blocks.c.state == "committed",
+            blocks.c.after_seq < seq,
+            blocks.c.through_seq >= seq,
+        )
+    ).first()
+    return None if row is None else _block(row)
+
+
+def committed_blocks(connection: Connection, dataset: str) -> list[BlockRecord]:
+    """The committed blocks, newest first."""
+    found = connection.execute(
+        select(blocks)
+        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
+        .order_by(blocks.c.through_seq.desc())
+    )
+    return [_block(row) for row in found]
+
+
+def segment(connection: Connection, id: int) -> SegmentRecord | None:
+    row = connection.execute(select(segments).where(segments.c.id == id)).one_or_none()
+    return None if row is None else _segment(row)
+
+
+def segments_in(connection: Connection, dataset: str, *, state: str) -> list[SegmentRecord]:
+    found = connection.execute(
+        select(segments).where(segments.c.dataset == dataset, segments.c.state == state).order_by(segments.c.registered)
+    )
+    return [_segment(row) for row in found]
+
+
+def known_segments(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Those of some ids that there is a row for."""
+    known: set[int] = set()
+    for start in range(0, len(ids), 500):
+        found = connection.execute(select(segments.c.id).where(segments.c.id.in_(ids[start : start + 500])))
+        known.update(found.scalars())
+    return known
+
+
+def landing_states(connection: Connection, dataset: str) -> dict[str, tuple[str, int]]:
+    """Of each landing file on record: its state, and how far it is sealed."""
+    found = connection.execute(select(landing).where(landing.c.dataset == dataset))
+    return {row.file: (row.state, row.sealed) for row in found}
+
+
+def watermarks_above(connection: Connection, dataset: str, seq: int) -> list[tuple[Channel, int]]:
+    found = connection.execute(
+        select(watermarks).where(watermarks.c.dataset == dataset, watermarks.c.seq > seq).order_by(watermarks.c.sink)
+    )
+    return [(Channel(row.sink, row.dataset, row.partition_key), row.seq) for row in found]
+
+
+def highest_committed(connection: Connection, dataset: str) -> int:
+    return int(
+        connection.execute(
+            select(func.coalesce(func.max(blocks.c.through_seq), 0)).where(
+                blocks.c.dataset == dataset, blocks.c.state == "committed"
+            )
+        ).scalar_one()
+    )
+
+
+def _block(row: Row) -> BlockRecord:  # type: ignore[type-arg]
+    return BlockRecord(
+        row.id,
+        SequenceRange(row.after_seq, row.through_seq),
+        row.state,
+        row.generation,
+        row.snapshot,
+        row.row_count,
+        row.reserved_at,
+        row.decided_at,
+    )
+
+
+def _segment(row: Row) -> SegmentRecord:  # type: ignore[type-arg]
+    return SegmentRecord(
+        row.id,
+        row.state,
+        row.path,
+        row.row_count,
+        row.block,
+        row.landing_file,
+        row.landing_from,
+        row.landing_through,
+        row.source,
+        row.created_at,
+    )

@@ -1,0 +1,20 @@
+"""Whether somebody is at work on a dataset at this moment: what is undecided then is nobody's fault."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from floodmark.files import try_lock
+
+
+def flush_at_work(root: Path, dataset: str) -> bool:
+    """Whether a flush of this machine holds the dataset's lock. It takes it only out of politeness, but always."""
+    try:
+        descriptor = os.open(root / "spool" / dataset / "flush.lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)

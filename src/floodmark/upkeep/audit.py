@@ -1,0 +1,272 @@
+"""Audit: does a destination hold every row that was committed for it, each once?
+
+    committed rows ──(1)──▶ settled chunks ──(2)──▶ the destination
+         │(0)
+        lake
+
+0. `deep` only: the rows of each partition, counted in the lake, are those that the blocks recorded.
+1. From the records: what was settled adds up to what was committed, range by range (`conservation`), the watermark's
+   own total to its chunks', and every row that was given up is in quarantine.
+2. The destination is asked what it holds (`AuditableDestination`): by names and counts, or if `deep` row by row.
+
+Nothing is written anywhere, and nothing depends on a store at rest.
+
+Invariants
+- U30 A finding is what two looks agree on: a delivery under way is not damage.
+- U31 A range below the watermark without a settled chunk counts as delivered only if the destination says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from floodmark.control import blocks, datasets, inspection, sinks
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel, Watermark
+from floodmark.control.inspection import ChunkRecord, Removal
+from floodmark.control.sinks import Sink
+from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled, Surroundings
+from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.scope import Scope
+from floodmark.delivery.source import RowSource
+from floodmark.read import Reader
+from floodmark.sequence import SequenceRange, Tally
+from floodmark.upkeep.accounts import Records, accounts, read_records
+from floodmark.upkeep.atwork import flush_at_work
+from floodmark.upkeep.conservation import effective, holes, imbalances
+from floodmark.upkeep.findings import Finding, agreed
+
+_FSCK = "Run `floodmark fsck`."
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAudit:
+    """One partition on its way to the sink."""
+
+    dataset: str
+    partition: str
+    watermark: int
+    committed: int
+    """Rows up to the watermark, as the blocks recorded them; all there are, where the watermark is inside a block."""
+    settled: int
+    """Rows that count as delivered."""
+    given_up: int
+    """Rows in quarantine."""
+    waiting: int
+    """Rows above the watermark."""
+    there: int | None
+    """Rows that the destination was found to have; None where they were not counted."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit of one sink found. Without findings that are `wrong`, every settled row is where it should be."""
+
+    sink: str
+    kind: str
+    deep: bool
+    channels: tuple[ChannelAudit, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def sound(self) -> bool:
+        return not any(item.wrong for item in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """Audits the sinks of one store."""
+
+    root: Path
+    surroundings: Surroundings
+    reader: Reader
+    progress: Callable[[str], None] | None = None
+
+    @property
+    def database(self) -> Database:
+        return self.surroundings.database
+
+    def audit(self, name: str, *, deep: bool = False) -> AuditReport:
+        sink, channels = self.database.read(lambda c: _in_scope(c, name))
+        audited: list[ChannelAudit] = []
+        findings: list[Finding] = []
+        for dataset in sorted({channel.dataset for channel in channels}):
+            self._say(f"{dataset}: its blocks and files")
+            findings += self._twice(lambda dataset=dataset: self._of_dataset(dataset, deep=deep))  # type: ignore[misc]
+        for channel in channels:
+            self._say(f"{channel.dataset} {channel.partition}")
+            line, found = self._channel(sink, channel, deep=deep)
+            if found:
+                again_line, again = self._channel(sink, channel, deep=deep)  # U30
+                line, found = again_line, agreed(found, again)
+            audited.append(line)
+            findings += found
+        return AuditReport(name, sink.kind, deep, tuple(audited), tuple(findings))
+
+    def _say(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress(text)
+
+    def _twice(self, look: Callable[[], list[Finding]]) -> Sequence[Finding]:
+        found = look()
+        return agreed(found, look()) if found else []
+
+    # ── the lake ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _of_dataset(self, name: str, *, deep: bool) -> list[Finding]:
+        block = self.database.read(lambda c: blocks.undecided(c, name))
+        found = []
+        if block is not None and not flush_at_work(self.root, name):
+            what = f"Block {block.range} has no verdict: its rows are committed or not, and nobody has looked."
+            found.append(Finding("block-undecided", what, name, f"Run `floodmark flush {name}`.", block.range))
+        view = self.reader.view(name)
+        state = self.surroundings.lake.load(view.dataset.table_name)
+        if state is None:
+            return found
+        files = self.surroundings.lake.inspect_files(state)
+        found += [
+            _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
+            for file in files.twice
+        ]
+        found += [_file_finding("file-missing", "is missing, or not whole", name, file) for file in files.missing]
+        if deep and not files.missing and view.snapshot is not None:
+            found += self._counted(view.dataset, view.snapshot)
+        return found
+
+    def _counted(self, dataset: Dataset, snapshot: int) -> Iterator[Finding]:
+        """Step 0: one look at the lake for all partitions."""
+        counted = {
+            item.partition: item.tally
+            for item in self.surroundings.lake.figures(
+                dataset.table_name,
+                snapshot=snapshot,
+                within=SequenceRange(0, dataset.horizon),
+                partition_by=dataset.partition_by,
+            )
+        }
+        recorded, removed = self.database.read(
+            lambda c: (inspection.totals_of_blocks(c, dataset.name), inspection.removals_of(c, dataset.name))
+        )
+        yield from lake_differences(dataset.name, counted, recorded, removed)
+
+    # ── one channel ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _channel(self, sink: Sink, channel: Channel, *, deep: bool) -> tuple[ChannelAudit, tuple[Finding, ...]]:
+        records = self.database.read(lambda c: read_records(c, sink, channel))
+        view = self.reader.view(channel.dataset)
+        start = Scope.of(sink.settings).start(channel)
+        mark = records.mark or Watermark(start, Tally())
+        settled = [chunk for chunk in effective(records.chunks) if chunk.range.through <= mark.seq]
+        findings = list(_from_records(channel, records, settled, start=start))
+        there: int | None = None
+        notes: list[str] = []
+        source = RowSource(self.surroundings.lake, view)
+        unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
+        for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
+            told, found = self._destination(sink, channel, settings, account, deep=deep)
+            findings += found
+            there = there if told.rows is None else (there or 0) + told.rows
+            notes += [told.note] if told.note else []
+        held_back = sum(1 for item in records.given_up if item.state == "held")
+        line = ChannelAudit(
+            channel.dataset,
+            channel.partition,
+            mark.seq,
+            committed=records.rows_through(mark.seq),
+            settled=mark.tally.rows,
+            given_up=held_back,
+            waiting=sum(item.tally.rows for item in records.figures if item.first_seq > mark.seq),
+            there=there,
+            note=" ".join(notes) or None,
+        )
+        return line, tuple(findings)
+
+    def _destination(
+        self, sink: Sink, channel: Channel, settings: Mapping[str, Any], account: Account, *, deep: bool
+    ) -> tuple[Audited, list[Finding]]:
+        where = f"{channel.dataset} {channel.partition}"
+        with closing(KINDS[sink.kind].connect(self.surroundings, channel, {**sink.settings, **settings})) as made:
+            if not isinstance(made, AuditableDestination):
+                note = f"What a {sink.kind} does with rows cannot be asked: only the records were compared."
+                lost = [
+                    Finding("never-sent", _never_sent(item), where, _FSCK, item.range)
+                    for item in account.settled
+                    if not item.recorded and item.tally.rows
+                ]
+                return Audited(note=note), lost
+            audited = made.audited(channel, account, deep=deep)
+        return audited, [
+            Finding(item.kind, item.what, f"{where} at {item.where}", item.remedy, item.range, item.wrong)
+            for item in audited.discrepancies
+        ]
+
+
+def _never_sent(item: Settled) -> str:
+    return f"{item.tally.rows} rows of {item.range} lie below the watermark, and no delivered chunk is on record."
+
+
+def _file_finding(kind: str, what: str, dataset: str, file: str) -> Finding:
+    run = f"Restore it from a backup. {_FSCK}" if kind == "file-missing" else f"Run `floodmark rebuild {dataset}`."
+    return Finding(kind, f"Data file {file} {what}.", f"{dataset} {file}", run)
+
+
+def lake_differences(
+    dataset: str, counted: Mapping[str, Tally], recorded: Mapping[str, Tally], removed: Sequence[Removal]
+) -> Iterator[Finding]:
+    """Where the lake does not hold what the blocks recorded and no removal took away."""
+    gone: dict[str, Tally] = {}
+    for item in removed:
+        gone[item.partition] = gone.get(item.partition, Tally()) + item.tally
+    for partition in sorted({*counted, *recorded}):
+        here, wanted = counted.get(partition, Tally()), recorded.get(partition, Tally())
+        if here in (wanted, wanted - gone.get(partition, Tally())):
+            continue
+        if any(item.state == "planned" and item.partition == partition for item in removed):
+            continue  # a removal under way: fsck says so
+        others = " others" if here.rows == wanted.rows else ""
+        what = f"The lake has {here.rows}{others} rows, and the blocks recorded {wanted.rows}"
+        what += f", of which {gone[partition].rows} were removed." if partition in gone else "."
+        yield Finding("lake-differs", what, f"{dataset} {partition}", _FSCK)
+
+
+# ── from the records ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_scope(connection: Connection, name: str) -> tuple[Sink, list[Channel]]:
+    sink = sinks.get(connection, name)
+    scope = Scope.of(sink.settings)
+    declared = {item.name: item for item in datasets.everyone(connection)}
+    found = inspection.channels_of(connection, sink.instance)
+    return sink, [channel for channel in found if scope.takes(declared[channel.dataset], channel.partition)]
+
+
+def _from_records(
+    channel: Channel, records: Records, settled: Sequence[ChunkRecord], *, start: int
+) -> Iterator[Finding]:
+    """Step 1."""
+    where = f"{channel.dataset} {channel.partition}"
+    filtered = any(item.intent.settings.get("where") is not None for item in records.intents)
+    for odd in imbalances(settled, records.committed, removed=records.removed, filtered=filtered):
+        yield Finding("records-differ", odd.what, where, _FSCK, odd.range)
+    mark = records.mark
+    if mark is None:
+        return
+    total = sum((chunk.tally for chunk in settled), Tally())
+    if not holes(settled, SequenceRange(min(start, mark.seq), mark.seq)) and total != mark.tally:
+        what = f"The watermark counts {mark.tally.rows} rows, and its chunks {total.rows}"
+        what += "." if total.rows != mark.tally.rows else ", others."
+        yield Finding("watermark-differs", what, where, _FSCK, SequenceRange(min(start, mark.seq), mark.seq))
+    for chunk in settled:
+        if chunk.state == "quarantined":
+            held = sum((row.tally for row in records.given_up if row.seq in chunk.range), Tally())
+            if held != chunk.tally:
+                what = f"{chunk.tally.rows} rows of {chunk.range} were given up, and {held.rows} are in quarantine."
+                yield Finding("quarantine-differs", what, where, _FSCK, chunk.range)
