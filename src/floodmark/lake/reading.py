@@ -17,9 +17,10 @@ from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.files import Odd
 from floodmark.lake.filters import bad_filter, check_filter
-from floodmark.lake.inspection import StoredRow, find_on_spark
+from floodmark.lake.inspection import StoredRow
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
+from floodmark.lake.spark_inspection import find_on_spark
 from floodmark.lake.table import Work
 from floodmark.lake.tasks import RangeOutcome, RangeWork
 from floodmark.lake.types import quoted

@@ -18,8 +18,9 @@ from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
 from floodmark.lake.durable import sync_commits
-from floodmark.lake.inspection import FileReport, inspect_iceberg
+from floodmark.lake.inspection import FileReport
 from floodmark.lake.reading import SparkReader
+from floodmark.lake.spark_inspection import inspect_iceberg
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
