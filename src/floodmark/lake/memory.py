@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
-from floodmark.lake.inspection import FileReport, StoredRow, find_in_memory, inspect_memory
+from floodmark.lake.inspection import FileReport, StoredRow
+from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.table import AppendRefused, Work
 from floodmark.lake.targets import TargetName
