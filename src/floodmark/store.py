@@ -46,6 +46,7 @@ from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
 from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
+from floodmark.upkeep.trace import Trace, Tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -405,6 +406,13 @@ class Store:
         From records, counts and listings; with `deep` every object and row is read and its checksum made again.
         """
         return Auditor(self.path, self._exporter.surroundings, self._reader, progress).audit(sink, deep=deep)
+
+    def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
+        """Where one row is and how it got there: by values of its columns (its identity), or by its content id.
+
+        Name columns that tell rows apart, and the event time if there is one: they bound what is read.
+        """
+        return Tracer(self.path, self._exporter.surroundings, self._reader).trace(dataset, row)
 
     @property
     def spark(self) -> SparkSession:

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "Deliver what is new to the sinks."),
     "adopt": ("adopt", "Make data without sequence numbers rows of a dataset, once."),
     "audit": ("audit", "Prove that a sink's destination holds every row, each once."),
+    "trace": ("trace", "Follow one row from its capture to every sink."),
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),

@@ -76,6 +76,7 @@ class GivenUpRow:
     tally: Tally
     state: str
     reason: str
+    decided_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,27 @@ def intents_of(connection: Connection, channel: Channel) -> list[IntentRecord]:
     )
 
 
+def chunk_with(connection: Connection, channel: Channel, seq: int) -> tuple[ChunkRecord, Intent] | None:
+    """The newest chunk of a channel that a number lies in, and the intent it belongs to."""
+    row = connection.execute(
+        select(chunks, intents.c.settings, intents.c.after_seq.label("begin"), intents.c.through_seq.label("end"))
+        .join(intents, intents.c.id == chunks.c.intent)
+        .where(
+            intents.c.sink == channel.sink,
+            intents.c.dataset == channel.dataset,
+            intents.c.partition_key == channel.partition,
+            chunks.c.after_seq < seq,
+            chunks.c.through_seq >= seq,
+        )
+        .order_by(intents.c.pinned_at.desc())
+        .limit(1)
+    ).first()
+    if row is None:
+        return None
+    intent = Intent(row.intent, channel, SequenceRange(row.begin, row.end), json.loads(row.settings))
+    return _chunk(row), intent
+
+
 def every_intent(connection: Connection, dataset: str) -> list[IntentRecord]:
     return _intents(connection, intents.c.dataset == dataset)
 
@@ -142,9 +164,7 @@ def _intents(connection: Connection, condition: ColumnElement[bool]) -> list[Int
         select(chunks).join(intents, intents.c.id == chunks.c.intent).where(condition).order_by(chunks.c.after_seq)
     )
     for row in found:
-        tally = Tally() if row.row_count is None else Tally.of(row.row_count, row.checksum)
-        span = SequenceRange(row.after_seq, row.through_seq)
-        held[row.intent].append(ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at))
+        held[row.intent].append(_chunk(row))
     return [
         IntentRecord(
             Intent(
@@ -238,7 +258,10 @@ def given_up_of(connection: Connection, channel: Channel) -> list[GivenUpRow]:
         )
         .order_by(quarantine.c.seq)
     )
-    return [GivenUpRow(row.id, row.seq, Tally.of(1, row.checksum or "0"), row.state, row.reason) for row in found]
+    return [
+        GivenUpRow(row.id, row.seq, Tally.of(1, row.checksum or "0"), row.state, row.reason, row.decided_at)
+        for row in found
+    ]
 
 
 def block_with(connection: Connection, dataset: str, seq: int) -> BlockRecord | None:
@@ -306,6 +329,12 @@ def highest_committed(connection: Connection, dataset: str) -> int:
             )
         ).scalar_one()
     )
+
+
+def _chunk(row: Row) -> ChunkRecord:  # type: ignore[type-arg]
+    tally = Tally() if row.row_count is None else Tally.of(row.row_count, row.checksum)
+    span = SequenceRange(row.after_seq, row.through_seq)
+    return ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at)
 
 
 def _block(row: Row) -> BlockRecord:  # type: ignore[type-arg]
