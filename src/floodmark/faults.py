@@ -44,6 +44,8 @@ POINTS: dict[str, str] = {
     "table.appended": "an append to a target returned, the target was not looked at since",
     "table.synced": "a chunk is durable in its target, not yet acknowledged",
     "run.exported": "a sink's scheduled tick has ended, its slot is not yet recorded",
+    "fsck.mending": "a fault of the store is found twice, and about to be repaired",
+    "fsck.mended": "a fault of the store is repaired, the next is not",
     "flush.released": "a void block's segments are free again",
     "adopt.read": "a part of the adopted data is read, nothing of it is stored",
     "adopt.stored": "a part of the adopted data is a registered segment, and the position is behind it",

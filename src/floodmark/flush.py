@@ -310,7 +310,7 @@ class Flusher:
         if found is None or found.state == "reserved":
             raise Corrupt(
                 f"Block {block.range} of {block.dataset!r} lost its record.",
-                hint="Keep the store as it is, and report this.",
+                hint="Keep the store as it is, and run `floodmark fsck`.",
             )
         return None if found.state == "void" else _Decided(found)
 

@@ -46,6 +46,8 @@ from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
 from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
+from floodmark.upkeep.fsck import Fsck, FsckReport
+from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.trace import Trace, Tracer
 
 if TYPE_CHECKING:
@@ -413,6 +415,19 @@ class Store:
         Name columns that tell rows apart, and the event time if there is one: they bound what is read.
         """
         return Tracer(self.path, self._exporter.surroundings, self._reader).trace(dataset, row)
+
+    def fsck(
+        self, *, repair: bool = False, deep: bool = False, progress: Callable[[str], None] | None = None
+    ) -> FsckReport:
+        """Whether control database, lake and spool agree; with `deep` the lake's rows are counted too.
+
+        With `repair` what needs nobody's decision is repaired, and the report says what was done.
+        """
+        flusher = self._flusher
+        parts = Workshop(
+            self.path, self._database, self._lake, self._segments, self._sealer, self._clock, flusher.settle
+        )
+        return Fsck(parts, progress).check(deep=deep, repair=repair)
 
     @property
     def spark(self) -> SparkSession:

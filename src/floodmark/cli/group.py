@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "adopt": ("adopt", "Make data without sequence numbers rows of a dataset, once."),
     "audit": ("audit", "Prove that a sink's destination holds every row, each once."),
     "trace": ("trace", "Follow one row from its capture to every sink."),
+    "fsck": ("fsck", "Check control database, lake and spool against each other."),
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),

@@ -107,15 +107,25 @@ def newest(connection: Connection, dataset: str) -> Block | None:
 
 def raise_allocator(connection: Connection, *, seen_through: int) -> int:
     """I1: the allocator starts above everything that carries a number: tables, blocks, watermarks, intents."""
-    highest = max(
+    highest = highest_number(connection, seen_through=seen_through)
+    _raise_to(connection, highest)
+    return highest
+
+
+def highest_number(connection: Connection, *, seen_through: int) -> int:
+    """The highest number that anything carries, by the records and by what was seen in tables."""
+    return max(
         seen_through,
         *(
             int(connection.execute(select(func.coalesce(func.max(column), 0))).scalar_one())
             for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
         ),
     )
-    _raise_to(connection, highest)
-    return highest
+
+
+def allocated(connection: Connection) -> int:
+    """The highest number that was handed out, as the allocator has it."""
+    return _counter(connection)
 
 
 def reserve(
@@ -268,7 +278,7 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
             .values(block=block.id, block_offset=offset)
         )
         if changed.rowcount != 1:
-            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and report this.")
+            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`.")
         offset += segment.rows
     return tuple(segment_records.of_block(connection, block.id))
 

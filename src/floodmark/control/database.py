@@ -184,7 +184,7 @@ def _translated(error: DBAPIError) -> Exception:
     if type(error).__name__ == "IntegrityError" or "floodmark:" in detail:
         return Corrupt(
             f"The control database refused a change: {detail}.",
-            hint="Nothing was changed. Keep the store as it is, and report this.",
+            hint="Nothing was changed. Keep the store as it is, and run `floodmark fsck`.",
         )
     return Retryable(
         f"The control database is not available: {detail}.",

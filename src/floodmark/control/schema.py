@@ -40,6 +40,7 @@ landing = Table(
     Column("dataset", Text, nullable=False),
     Column("sealed", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
+    Column("removed_at", Text),
 )
 
 blocks = Table(

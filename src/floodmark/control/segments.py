@@ -277,9 +277,28 @@ def advance_landing(connection: Connection, lines: LandingRange) -> bool:
     return changed.rowcount == 1
 
 
-def close_landing(connection: Connection, file: str) -> None:
-    """Remember for good that a landing file is gone: its name must never be taken for a new file's."""
-    connection.execute(update(landing).where(landing.c.file == file).values(state="removed"))
+def close_landing(connection: Connection, file: str, *, now: datetime | None = None) -> None:
+    """Remember that a landing file is gone: its name must never be taken for a new file's."""
+    at = None if now is None else now.isoformat()
+    connection.execute(update(landing).where(landing.c.file == file).values(state="removed", removed_at=at))
+
+
+def forget_landing(connection: Connection, dataset: str, *, before: datetime, there: Iterable[str]) -> int:
+    """Forget files that were removed long ago, but those that are `there`, and never the one that went last.
+
+    A file that a loss of power brings back is recognised by its row. That happens at the next start of the machine,
+    and not after weeks.
+    """
+    gone = connection.execute(
+        select(landing.c.file)
+        .where(landing.c.dataset == dataset, landing.c.state == "removed", landing.c.removed_at.is_not(None))
+        .order_by(landing.c.removed_at.desc(), landing.c.file)
+    ).scalars()
+    old = set(list(gone)[1:]) - set(there)
+    removed = connection.execute(
+        landing.delete().where(landing.c.file.in_(old), landing.c.removed_at < before.isoformat())
+    )
+    return int(removed.rowcount)
 
 
 def _exists(connection: Connection, id: int) -> bool:

@@ -33,7 +33,7 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
     except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
         raise FilesMissing(
             f"The manifests of table {state.name!r} cannot be read: {error}.",
-            hint="Keep the store as it is, and report this.",
+            hint="Keep the store as it is, and run `floodmark fsck`.",
         ) from error
     for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
         sync_directory(directory)
@@ -68,7 +68,7 @@ def _check_whole(io: Any, location: str, size: int | None) -> None:
         what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
         raise FilesMissing(
             f"A file that the table refers to {what}: {location}.",
-            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and report this.",
+            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and run `floodmark fsck`.",
         )
 
 

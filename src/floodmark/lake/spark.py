@@ -84,7 +84,7 @@ class SparkLake(SparkReader):
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
         if table is None:
-            raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and report this.")
+            raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and run `floodmark fsck`.")
         sync_commits(table, state, since=since)
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:
@@ -288,12 +288,12 @@ def _check_segments(request: Append) -> None:
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(
                 f"Segment {segment.id} cannot be read: {error}.",
-                hint="Nothing was committed. Keep the store as it is, and report this.",
+                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
             ) from error
         if rows != segment.rows:
             raise Corrupt(
                 f"Segment {segment.id} has {rows} rows, and {segment.rows} were registered.",
-                hint="Nothing was committed. Keep the store as it is, and report this.",
+                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
             )
 
 

@@ -149,7 +149,7 @@ class Schema:
             return cls(tuple(Column.parse(name, kind) for name, kind in content["columns"]))
         except (ValueError, TypeError, KeyError, FloodmarkError) as error:
             raise Corrupt(
-                f"A stored schema cannot be read: {error}.", hint="Keep the store as it is, and report this."
+                f"A stored schema cannot be read: {error}.", hint="Keep the store as it is, and run `floodmark fsck`."
             ) from error
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:

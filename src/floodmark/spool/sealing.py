@@ -123,7 +123,7 @@ class Sealer:
         faults.reach("seal.landing_finished")
         durable_remove(path)
         faults.reach("seal.landing_removed")
-        self.database.transact(lambda c: records.close_landing(c, path.stem))
+        self.database.transact(lambda c: records.close_landing(c, path.stem, now=self.clock.now()))
         report.files_removed += 1
 
     def _seal_lines(

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, select
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.control import quarantine
+from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -30,10 +30,11 @@ from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
+from floodmark.errors import FloodmarkError, reason_of
 from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
 from floodmark.process import is_certainly_dead, process_identity
-from floodmark.rows import content_ids, partition_figures
-from floodmark.schema import CONTENT_ID, SEGMENT
+from floodmark.rows import content_ids, fit_table, partition_figures
+from floodmark.schema import CONTENT_ID, SEGMENT, Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,21 @@ ROW_GROUP_ROWS = 128 * 1024
 
 class _GivenUp(Exception):
     """Somebody else registered the segment: what `also` did in this transaction is rolled back with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment's file as it was read: whole, and with rows that fit the dataset."""
+
+    name: str
+    id: int
+    rows: pa.Table
+    """User columns."""
+    prefixes: tuple[int, ...]
+    """The first 64 bits of each row's content id."""
+    bytes: int
+    columns: tuple[Column, ...]
+    """What the dataset's schema must grow by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,37 @@ class SegmentStore:
         quarantine.hold(connection, dataset.name, held, now=self.clock.now())
         return True
 
+    def adopt(
+        self, dataset: Dataset, file: SegmentFile, *, lines: LandingRange | None = None, held: Sequence[Held] = ()
+    ) -> bool:
+        """Register a whole file that this control database knows nothing of; false if somebody else just did.
+
+        It was registered once, in a time that a restored backup has forgotten: its rows were acknowledged. `lines` are
+        those of a landing file that it was made of, if that is still there.
+        """
+        relative = f"spool/{dataset.name}/segments/{file.name}"
+        content = self._content(dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
+
+        def work(connection: Connection) -> bool:
+            datasets.evolve(connection, dataset.name, file.columns)
+            if _is_known(connection, file.id):
+                return False
+            now = self.clock.now()
+            records.announce(
+                connection, id=file.id, dataset=dataset.name, path=relative, owner=process_identity(), now=now
+            )
+            if lines is not None:
+                records.landing_offset(connection, file=lines.file, dataset=dataset.name)
+            if not records.register(connection, id=file.id, content=content, lines=lines):
+                raise _GivenUp
+            quarantine.hold(connection, dataset.name, held, now=now)
+            return True
+
+        try:
+            return self.database.transact(work)
+        except _GivenUp:
+            return False
+
     def _drop(self, id: int, relative: str) -> bool:
         """Row first, then file."""
         dropped = self.database.transact(partial(records.drop, id=id, path=relative))
@@ -156,6 +203,11 @@ class SegmentStore:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise retryable_os_error(error, doing=f"Writing a segment of {dataset.name!r}") from error
+        return self._content(dataset, table, prefixes, relative=relative, size=size)
+
+    def _content(
+        self, dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, relative: str, size: int
+    ) -> SegmentContent:
         event_min, event_max = _event_span(table, dataset.event_time)
         return SegmentContent(
             path=relative,
@@ -191,6 +243,36 @@ class SegmentStore:
         if removed:
             sync_directory(directory)
         return removed
+
+
+def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
+    """A segment's file, if it is whole and its rows fit the dataset; `ValueError` says what is wrong with it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    id = int(path.name.partition("-")[0])
+    try:
+        stored = pq.read_table(path)
+        rows = stored.drop_columns([CONTENT_ID, SEGMENT])
+        origin = pa.repeat(pa.scalar(id, pa.int64()), stored.num_rows)
+        identifiers, prefixes = content_ids(rows.append_column(SEGMENT, origin))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(reason_of(error)) from error
+    # The hashes were written with the rows: made again, they prove every value.
+    if stored[SEGMENT].to_pylist() != origin.to_pylist() or stored[CONTENT_ID].to_pylist() != identifiers.to_pylist():
+        raise ValueError("its rows are not those that it was written with")
+    try:
+        fitted = fit_table(dataset.schema, rows)
+    except FloodmarkError as error:
+        raise ValueError(error.message) from error
+    if fitted.misfits:
+        raise ValueError(fitted.misfits[0].reason)
+    changes = (*fitted.new_columns, *fitted.widened)
+    return SegmentFile(path.name, id, rows, tuple(prefixes), path.stat().st_size, changes)
+
+
+def _is_known(connection: Connection, id: int) -> bool:
+    return connection.execute(select(segments_table.c.id).where(segments_table.c.id == id)).first() is not None
 
 
 def _paths_to_keep(connection: Connection, ids: list[int]) -> dict[int, str | None]:

@@ -50,3 +50,6 @@ CREATE TABLE generations (
 ALTER TABLE rebuilds ADD COLUMN generation BIGINT;
 
 ALTER TABLE rebuilds ADD COLUMN started_at TEXT;
+
+-- When a landing file was removed: its row is needed for a while, and then goes too.
+ALTER TABLE landing ADD COLUMN removed_at TEXT;

@@ -1,0 +1,155 @@
+"""The control database against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from floodmark.control import blocks, datasets, deliveries, inspection, quarantine
+from floodmark.control.blocks import Block
+from floodmark.control.chunking import check_tiling
+from floodmark.control.datasets import Dataset, PartitionTotals
+from floodmark.control.deliveries import Channel
+from floodmark.control.inspection import IntentRecord, Removal
+from floodmark.control.quarantine import Entry
+from floodmark.sequence import Tally
+from floodmark.upkeep.atwork import flush_at_work
+from floodmark.upkeep.findings import Finding
+from floodmark.upkeep.mending import Problem, Workshop, worth_knowing
+
+_BACKUP = "Restore the control database from a backup that is whole: what the lake shows since is found by a flush."
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    undecided: Block | None
+    horizon: int
+    committed_through: int
+    ahead: list[tuple[Channel, int]]
+    intents: list[IntentRecord]
+    marks: dict[Channel, int]
+    partitions: list[PartitionTotals]
+    totals: dict[str, Tally]
+    removals: list[Removal]
+    entries: list[Entry]
+
+
+def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
+    name = dataset.name
+    records = workshop.database.read(lambda c: _read(c, name))
+    if records.undecided is not None and not flush_at_work(workshop.root, name):
+        what = f"Block {records.undecided.range} has no verdict: its rows are committed or not, and nobody has looked."
+        run = f"Run `floodmark flush {name}`."
+        found = Finding("block-undecided", what, name, run, records.undecided.range)
+        yield Problem(found, lambda: _settled(workshop, name))
+    if records.horizon != records.committed_through:
+        what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
+        yield Problem(Finding("horizon-differs", what, name, _BACKUP))
+    yield from map(Problem, _marks(name, records))
+    yield from map(Problem, _intents(name, records))
+    yield from map(Problem, _partitions(name, records))
+    yield from map(Problem, _removals(name, records))
+    for entry in records.entries:
+        if entry.payload_path is not None and not (workshop.root / entry.payload_path).exists():
+            what = f"The payload of quarantine entry {entry.id[:12]} is gone: {entry.payload_path}."
+            run = f"Restore the file, or `floodmark quarantine discard {entry.id[:12]}`."
+            yield Problem(Finding("payload-missing", what, f"{name} {entry.payload_path}", run))
+
+
+def _read(connection: Connection, name: str) -> _Records:
+    intents = inspection.every_intent(connection, name)
+    marks = {}
+    for channel in {item.intent.channel for item in intents}:
+        mark = deliveries.watermark(connection, channel)
+        if mark is not None:
+            marks[channel] = mark.seq
+    horizon = datasets.get(connection, name).horizon
+    return _Records(
+        blocks.undecided(connection, name),
+        horizon,
+        inspection.highest_committed(connection, name),
+        inspection.watermarks_above(connection, name, horizon),
+        intents,
+        marks,
+        datasets.partition_totals(connection, name),
+        inspection.totals_of_blocks(connection, name),
+        inspection.removals_of(connection, name),
+        quarantine.entries(connection, dataset=name),
+    )
+
+
+def _settled(workshop: Workshop, name: str) -> str | None:
+    before = workshop.database.read(lambda c: blocks.undecided(c, name))
+    if before is None:
+        return None
+    workshop.settle(name)
+    after = workshop.database.read(lambda c: blocks.get(c, before.id))
+    return f"Block {before.range} of {name} is {'gone' if after is None else after.state}."
+
+
+def _marks(name: str, records: _Records) -> Iterator[Finding]:
+    for channel, seq in records.ahead:
+        what = f"A watermark of sink instance {channel.sink} stands at {seq}, and the horizon is {records.horizon}."
+        run = (
+            f"Was the control database restored from a backup? `floodmark flush {name}` finds what it has forgotten. "
+            "If this remains, remove the sink and add it again: it asks its destination."
+        )
+        yield Finding("watermark-ahead", what, f"{name} {channel.partition}", run)
+
+
+def _intents(name: str, records: _Records) -> Iterator[Finding]:
+    for item in records.intents:
+        intent = item.intent
+        where = f"{name} {intent.channel.partition} intent {intent.id[:12]}"
+        try:
+            check_tiling(intent.range, [chunk.range for chunk in item.chunks])
+        except ValueError:
+            if item.chunks or item.state == "closed":
+                what = f"The chunks of the pinned range {intent.range} do not tile it."
+                yield Finding("chunks-do-not-tile", what, where, _BACKUP, intent.range)
+        pending = sum(chunk.state == "pending" for chunk in item.chunks)
+        if item.state == "closed" and pending:
+            what = f"The pinned range {intent.range} is closed, and {pending} chunks of it are not settled."
+            yield Finding("intent-unsettled", what, where, "Run `floodmark audit` for its sink.", intent.range)
+        mark = records.marks.get(intent.channel)
+        if item.state == "open" and mark is not None and intent.range.after > mark:
+            what = f"The pinned range {intent.range} begins above the watermark {mark}: what lies between never left."
+            yield Finding("intent-beyond-watermark", what, where, _BACKUP, intent.range)
+    yield from map(worth_knowing, _lost_marks(name, records))
+
+
+def _lost_marks(name: str, records: _Records) -> Iterator[Finding]:
+    settled: dict[Channel, int] = {}
+    for item in records.intents:
+        if item.state == "closed":
+            channel = item.intent.channel
+            settled[channel] = max(settled.get(channel, 0), item.intent.range.through)
+    for channel, through in settled.items():
+        if records.marks.get(channel, 0) < through:
+            what = (
+                f"Everything up to {through} is settled, and the watermark stands at {records.marks.get(channel, 0)}."
+            )
+            run = "The next export asks the destination what it has, and goes on behind it."
+            yield Finding("watermark-behind", what, f"{name} {channel.partition}", run)
+
+
+def _partitions(name: str, records: _Records) -> Iterator[Finding]:
+    """A partition's own figures are those of its blocks; what was removed may be taken off, or stand for itself."""
+    removed: dict[str, Tally] = {}
+    for item in records.removals:
+        removed[item.partition] = removed.get(item.partition, Tally()) + item.tally
+    known = {item.partition: item.tally for item in records.partitions}
+    for partition in sorted({*known, *records.totals}):
+        have, blocks_say = known.get(partition, Tally()), records.totals.get(partition, Tally())
+        if have not in (blocks_say, blocks_say - removed.get(partition, Tally())):
+            what = f"The partition counts {have.rows} rows, and its blocks {blocks_say.rows}"
+            what += "." if have.rows != blocks_say.rows else ", others."
+            yield Finding("partition-differs", what, f"{name} {partition}", _BACKUP)
+
+
+def _removals(name: str, records: _Records) -> Iterator[Finding]:
+    for operation in sorted({item.operation for item in records.removals if item.state == "planned"}):
+        what = f"A removal of rows was begun and not ended ({operation})."
+        yield worth_knowing(Finding("removal-unfinished", what, f"{name} {operation}", "Run the same command again."))

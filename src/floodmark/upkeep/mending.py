@@ -1,0 +1,47 @@
+"""What the checks of fsck share: the store's parts, and a fault with its way to repair it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from floodmark.clock import Clock
+from floodmark.control.database import Database
+from floodmark.lake.table import Lake
+from floodmark.recovery import Recovery, Settle
+from floodmark.spool.sealing import Sealer
+from floodmark.spool.segments import SegmentStore
+from floodmark.upkeep.findings import Finding
+
+REPAIR = "Run `floodmark fsck --repair`."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault, and how it is repaired, if that needs nobody's decision. What is returned says what was done."""
+
+    finding: Finding
+    mend: Callable[[], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """The parts of one store."""
+
+    root: Path
+    database: Database
+    lake: Lake
+    segments: SegmentStore
+    sealer: Sealer
+    clock: Clock
+    settle: Settle
+    """Decides a dataset's undecided block."""
+
+    def recovery(self) -> Recovery:
+        """What a process does before its first commit, to be done now."""
+        return Recovery(self.database, self.lake, self.segments, self.sealer, self.clock)
+
+
+def worth_knowing(finding: Finding) -> Finding:
+    return replace(finding, wrong=False)
