@@ -13,7 +13,7 @@ def archive(shop, tmp_path: Path):
     rows = b'{"id": 1, "total": 5}\n{"id": 2, "total": 6}\n{"id": 3, "total": 7}\n'
     assert shop("capture", "orders", "-", stdin=rows).code == 0
     assert shop("flush").code == 0
-    assert shop("sink", "add", "archive", "blob", "--set", f"url={(tmp_path / 'out').as_uri()}").code == 0
+    assert shop("sink", "add", "archive", "blob", "--url", (tmp_path / "out").as_uri()).code == 0
     assert shop("export").code == 0
     return shop
 
