@@ -125,6 +125,17 @@ class Append:
     event_span: tuple[int, int] | None = None
     """The least and the greatest event time in the batch, in microseconds: bounds what deduplication reads."""
     settle: str | None = None
+    event_cutoff: int | None = None
+    """Rows with an event time before this (in microseconds) stay out: retention has pruned their like."""
+    purged: tuple[int, ...] = ()
+    """The numbers of rows whose identity was purged: they stay out too."""
+
+
+def may_be_expired(request: Append) -> bool:
+    """Whether the batch could hold rows from before the cut-off; cheap, and never wrongly false."""
+    return request.event_cutoff is not None and request.event_span is not None and (
+        request.event_span[0] < request.event_cutoff
+    )
 
 
 class Verdict(enum.Enum):

@@ -43,6 +43,7 @@ from floodmark.files import advisory_lock, make_directory, sync_directory
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery
 from floodmark.sequence import SequenceRange
+from floodmark.spool.leftout import LeftOut, left_out
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore
 
@@ -63,6 +64,8 @@ class FlushReport:
     snapshot_id: int | None = None
     blocks: int = 0
     quarantined: int = 0
+    expired: int = 0
+    """Rows that were not committed because retention or a purge has removed their like before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class _Decided:
     rows: int = 0
     duplicates: int = 0
     snapshot: int | None = None
+    expired: int = 0
 
 
 @dataclass(slots=True)
@@ -97,7 +101,7 @@ class Flusher:
         # What is registered from now on is the next flush's: beside a busy writer this one would never end.
         registered = self.database.read(segment_records.registered_so_far)
         done: list[_Decided] = []
-        with self._quietly_alone(dataset):
+        with self.quietly_alone(dataset):
             done.extend(self.settle(dataset))
             while not (stop is not None and stop()):
                 decided = self._flush_batch(dataset, registered=registered)
@@ -111,7 +115,7 @@ class Flusher:
         self.recovery.run(self.settle)
 
     @contextlib.contextmanager
-    def _quietly_alone(self, dataset: str) -> Iterator[None]:
+    def quietly_alone(self, dataset: str) -> Iterator[None]:
         """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
         directory = self.root / "spool" / dataset
         make_directory(directory)
@@ -178,17 +182,18 @@ class Flusher:
 
     def _commit(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> _Decided | None:
         """Send a block until the table has decided it. None: void, its segments are free again."""
-        request = self._request(block, segments, declared)
         error: Exception | None = None
         for _ in range(SENDS_MAX):
             try:
+                out = self._left_out(block, segments, declared)
+                request = self._request(block, segments, declared, purged=out.purged)
                 landed, error = self._send(request)
             except FloodmarkError:
                 if self.database.read(lambda c: _is_decided(c, block)):
                     return self._as_decided_by_another(block)  # and its segments are gone for that reason
                 raise
             if not landed:
-                return self._void(block, reason="every row was a duplicate", consume=True)
+                return self._void(block, reason="no row was left to commit", consume=True, expired=out.expired)
             state = self.lake.load(request.table)
             outcome = self._verdict(block, declared, state)
             faults.reach("flush.decided")
@@ -202,7 +207,12 @@ class Flusher:
             hint="The rows are safe in the spool; the next flush sends the same block again.",
         ) from error
 
-    def _request(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> Append:
+    def _left_out(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> LeftOut:
+        return left_out(self.database, self.root, declared, segments, after=block.range.after)
+
+    def _request(
+        self, block: Block, segments: Sequence[Segment], declared: Dataset, *, purged: tuple[int, ...]
+    ) -> Append:
         spans = [(s.event_min, s.event_max) for s in segments]
         known = [(low, high) for low, high in spans if low is not None and high is not None]
         return Append(
@@ -218,6 +228,8 @@ class Flusher:
             event_time=declared.event_time,
             event_span=(min(low for low, _ in known), max(high for _, high in known)) if known else None,
             settle=declared.settle,
+            event_cutoff=declared.event_cutoff,
+            purged=purged,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:
@@ -255,6 +267,7 @@ class Flusher:
         segments, others = self._landed_segments(block, segments, state)
         figures, rows = self._figures(block, segments, declared, state)
         snapshot = _landing_snapshot(block, state)
+        expired = 0 if rows == len(block.range) else self._expired(block, segments, declared)
         recorded = self.database.transact(
             lambda c: blocks.record(
                 c,
@@ -262,6 +275,7 @@ class Flusher:
                 snapshot=snapshot,
                 synced_snapshot=state.head,
                 rows=rows,
+                expired=expired,
                 figures=figures,
                 now=self.clock.now(),
                 consumed={segment.id for segment in segments} if others else None,
@@ -270,7 +284,9 @@ class Flusher:
         )
         faults.reach("flush.recorded")
         sent = sum(segment.rows for segment in segments)
-        decided: _Decided | None = _Decided(block, rows, duplicates=sent - rows, snapshot=snapshot)
+        decided: _Decided | None = _Decided(
+            block, rows, duplicates=sent - rows - expired, snapshot=snapshot, expired=expired
+        )
         if not recorded:
             decided = self._as_decided_by_another(block)
         if decided is not None:  # I7: the segments of a void block may be in another one by now
@@ -292,9 +308,18 @@ class Flusher:
         there = self.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
         return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
 
-    def _void(self, block: Block, *, reason: str, consume: bool) -> _Decided | None:
+    def _expired(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> int:
+        """How many rows of a landed block were left out on purpose; the rest of what is missing were duplicates."""
+        try:
+            return self._left_out(block, segments, declared).expired
+        except Retryable:
+            if self.database.read(lambda c: _is_decided(c, block)):
+                return 0  # and its segments are gone for that reason: whoever recorded it has counted
+            raise
+
+    def _void(self, block: Block, *, reason: str, consume: bool, expired: int = 0) -> _Decided | None:
         voided = self.database.transact(
-            lambda c: blocks.void(c, block, reason=reason, consume=consume, now=self.clock.now()),
+            lambda c: blocks.void(c, block, reason=reason, consume=consume, expired=expired, now=self.clock.now()),
             landed=lambda c: _is_decided(c, block),
         )
         faults.reach("flush.released")
@@ -302,7 +327,7 @@ class Flusher:
             return self._as_decided_by_another(block)
         if not consume:
             return None
-        return _Decided(block, rows=0, duplicates=len(block.range), snapshot=None)
+        return _Decided(block, rows=0, duplicates=len(block.range) - expired, snapshot=None, expired=expired)
 
     def _as_decided_by_another(self, block: Block) -> _Decided | None:
         """Another process settled this very block while we did: its word stands, and it counted the rows."""
@@ -386,7 +411,7 @@ def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
 
 
 def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> FlushReport:
-    done = [item for item in decided if item.rows or item.duplicates]
+    done = [item for item in decided if item.rows or item.duplicates or item.expired]
     if not done:
         return FlushReport(dataset, quarantined=quarantined)
     ranges = [item.block.range for item in done]
@@ -398,4 +423,5 @@ def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> F
         snapshot_id=next((item.snapshot for item in reversed(done) if item.snapshot is not None), None),
         blocks=len(done),
         quarantined=quarantined,
+        expired=sum(item.expired for item in done),
     )

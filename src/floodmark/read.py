@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from floodmark.control import blocks, datasets
+from floodmark.control import blocks, datasets, removals
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidCursor, SchemaConflict
@@ -49,6 +49,8 @@ class View:
     snapshot: int | None
     columns: frozenset[str] = frozenset()
     """What the table has: a column that was declared since the last commit is not among them."""
+    removals: int | None = None
+    """How many removals of rows the records knew before the snapshot was looked at."""
 
     @property
     def horizon(self) -> int:
@@ -64,11 +66,13 @@ class Reader:
     lake: Lake
 
     def view(self, dataset: str) -> View:
-        declared = self.database.read(lambda c: datasets.get(c, dataset))  # I9: the horizon first
+        declared, removed = self.database.read(  # I9: the horizon first
+            lambda c: (datasets.get(c, dataset), removals.moment(c, dataset))
+        )
         state = self.lake.load(declared.table_name)
         if state is None:
-            return View(declared, None)
-        return View(declared, state.head, frozenset(name for name, _ in state.columns))
+            return View(declared, None, removals=removed)
+        return View(declared, state.head, frozenset(name for name, _ in state.columns), removed)
 
     def position(self, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
         """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""

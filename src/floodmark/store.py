@@ -543,4 +543,5 @@ def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
         snapshot_id=None,
         blocks=sum(report.blocks for report in reports),
         quarantined=sum(report.quarantined for report in reports),
+        expired=sum(report.expired for report in reports),
     )

@@ -48,6 +48,8 @@ class Block:
     rows: int = 0
     duplicates: int = 0
     snapshot: int | None = None
+    expired: int = 0
+    """Rows that were too old to be committed, or whose identity was purged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def record(
     snapshot: int | None,
     synced_snapshot: int | None,
     rows: int,
+    expired: int = 0,
     figures: Sequence[PartitionFigures],
     now: datetime,
     consumed: Collection[int] | None = None,
@@ -193,7 +196,8 @@ def record(
             state="committed",
             snapshot=snapshot,
             row_count=rows,
-            duplicates=len(block.range) - freed - rows,
+            duplicates=len(block.range) - freed - rows - expired,
+            expired=expired,
             decided_at=now.isoformat(),
         )
     )
@@ -208,10 +212,12 @@ def record(
     return True
 
 
-def void(connection: Connection, block: Block, *, reason: str, consume: bool, now: datetime) -> bool:
+def void(
+    connection: Connection, block: Block, *, reason: str, consume: bool, expired: int = 0, now: datetime
+) -> bool:
     """Record that a block never was and never will be in the table.
 
-    Its segments are free for the next block, or, with `consume`, done with: every row was a duplicate.
+    Its segments are free for the next block, or, with `consume`, done with: none of their rows was left to commit.
     """
     changed = connection.execute(
         update(blocks)
@@ -219,7 +225,8 @@ def void(connection: Connection, block: Block, *, reason: str, consume: bool, no
         .values(
             state="void",
             reason=reason,
-            duplicates=len(block.range) if consume else 0,
+            duplicates=len(block.range) - expired if consume else 0,
+            expired=expired,
             decided_at=now.isoformat(),
         )
     )
@@ -320,4 +327,5 @@ def _block(row: Row) -> Block:  # type: ignore[type-arg]
         rows=row.row_count,
         duplicates=row.duplicates,
         snapshot=row.snapshot,
+        expired=row.expired,
     )

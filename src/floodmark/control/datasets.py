@@ -28,6 +28,8 @@ class Dataset:
     fenced: bool = False
     horizon: int = 0
     synced_snapshot: int | None = None
+    event_cutoff: int | None = None
+    """Rows with an older event time (in microseconds) were pruned once, and are not committed any more."""
 
     @property
     def table_name(self) -> str:
@@ -156,4 +158,5 @@ def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
         fenced=bool(row.fenced),
         horizon=row.horizon,
         synced_snapshot=row.synced_snapshot,
+        event_cutoff=row.event_cutoff,
     )

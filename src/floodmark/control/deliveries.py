@@ -26,19 +26,22 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
+from floodmark.control import removals as removal_records
 from floodmark.control.chunking import Stretch, check_tiling, rows_through
 from floodmark.control.schema import (
     block_partitions,
     blocks,
     chunks,
     datasets,
+    forfeits,
     intents,
     partitions,
     quarantine,
     removals,
     watermarks,
 )
-from floodmark.sequence import SequenceRange, Tally
+from floodmark.errors import Retryable
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 STRETCHES_MAX = 10_000
 """How many blocks one look takes in: a first export of a long history is pinned piece by piece."""
@@ -194,12 +197,14 @@ def pin(
     start: int,
     rows_max: int,
     uncut: Sequence[SequenceRange] = (),
+    removals_seen: int | None = None,
     now: datetime,
 ) -> Intent | None:
     """D1: adopt the channel's open intent with *its* settings, else pin `(watermark, horizon]`; None if that is empty.
 
     The watermark is read in the transaction that inserts the intent. Read before it, two exporters would pin
     two ranges that overlap. At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
+    `removals_seen` is `removals.moment` as it was when the rows were looked at: rows that went since must not leave.
     """
     mark = watermark(connection, channel)
     if mark is None:
@@ -210,6 +215,7 @@ def pin(
         return adopted
     if mark.seq >= horizon:
         return None
+    _check_unremoved(connection, channel, after=mark.seq, seen=removals_seen)
     through = limit(connection, channel, SequenceRange(mark.seq, horizon), rows_max=rows_max)
     through = max([through, *(item.through for item in uncut if through in item)])
     intent = Intent(id, channel, SequenceRange(mark.seq, through), settings)
@@ -225,6 +231,18 @@ def pin(
         )
     )
     return intent
+
+
+def _check_unremoved(connection: Connection, channel: Channel, *, after: int, seen: int | None) -> None:
+    """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry."""
+    if removal_records.under_way(connection, channel, after=after):
+        raise Retryable(
+            f"Rows of {channel.dataset!r} that this sink does not have are being removed.",
+            hint="Export again; if it stays so, run the `floodmark retain` or `floodmark purge` again that was cut off.",
+        )
+    moved = seen is not None and removal_records.moment(connection, channel.dataset) != seen
+    if moved and removal_records.touched(connection, channel, SequenceRange(after, SEQUENCE_MAX)):
+        raise Retryable(f"Rows of {channel.dataset!r} were removed just now.", hint="Export again.")
 
 
 def limit(connection: Connection, channel: Channel, within: SequenceRange, *, rows_max: int) -> int:
@@ -252,16 +270,29 @@ def fast_forward(connection: Connection, channel: Channel, *, seen: Watermark | 
 
 
 def removed_within(connection: Connection, channel: Channel, within: SequenceRange) -> Tally:
-    """What retention and purge took out of a range: still part of the totals that both sides compare."""
-    found = connection.execute(
-        select(removals.c.row_count, removals.c.checksum).where(
-            removals.c.dataset == channel.dataset,
-            removals.c.partition_key == channel.partition,
-            removals.c.after_seq >= within.after,
-            removals.c.through_seq <= within.through,
+    """What retention and purge took out of a range: still part of the totals that both sides compare.
+
+    What went before this sink had it is not: it never arrived there.
+    """
+    gone = connection.execute(
+        select(removals.c.row_count, removals.c.checksum).where(*_inside(removals, channel, within))
+    )
+    lost = connection.execute(
+        select(forfeits.c.row_count, forfeits.c.checksum).where(
+            forfeits.c.sink == channel.sink, *_inside(forfeits, channel, within)
         )
     )
-    return sum((Tally.of(row.row_count, row.checksum) for row in found), Tally())
+    delivered = sum((Tally.of(row.row_count, row.checksum) for row in gone), Tally())
+    return delivered - sum((Tally.of(row.row_count, row.checksum) for row in lost), Tally())
+
+
+def _inside(table: Any, channel: Channel, within: SequenceRange) -> tuple[Any, ...]:
+    return (
+        table.c.dataset == channel.dataset,
+        table.c.partition_key == channel.partition,
+        table.c.after_seq >= within.after,
+        table.c.through_seq <= within.through,
+    )
 
 
 # ── chunks ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -265,6 +265,18 @@ removals = Table(
     Column("state", Text, nullable=False, default="done"),
 )
 
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("selection", Text, nullable=False),
+    Column("begun_at", Text, nullable=False),
+    Column("ended_at", Text),
+)
+
 forfeits = Table(
     "forfeits",
     metadata,

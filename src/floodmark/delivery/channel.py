@@ -207,6 +207,7 @@ class ChannelRun:
                 start=tick.scope.start(self.channel),
                 rows_max=INTENT_CHUNKS_MAX * tick.sink.settings["chunk_rows"],
                 uncut=self._fixed,
+                removals_seen=view.removals,
                 now=tick.clock.now(),
             ),
             landed=lambda c: deliveries.open_intent(c, self.channel) is not None,

@@ -23,10 +23,12 @@ from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
+from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.table import AppendRefused, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
+from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
 
@@ -206,6 +208,50 @@ class MemoryLake:
     def inspect_files(self, state: TableState) -> FileReport:
         return inspect_memory(self, state)
 
+    def doomed(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        selection: Selection,
+        schema: Schema,
+        partition_by: tuple[str, ...],
+        cuts: Sequence[int] = (),
+    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+        rows = self._selected(table, snapshot, SequenceRange(0, selection.through), None, None)
+        gone = doomed_numbers(rows, selection, schema=schema, partition_by=partition_by)
+        return figures_between(only(rows, gone), cuts, through=selection.through, partition_by=partition_by)
+
+    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
+        with self._lock:
+            found = self.tables[table]
+            kept, rewritten = [], 0
+            for file in found.files.get(found.head or 0, ()):
+                part = self.data[file]
+                left = without(part, doomed_numbers(part, selection, schema=schema, partition_by=partition_by))
+                if left.num_rows == part.num_rows:
+                    kept.append(file)
+                elif left.num_rows:
+                    kept.append(self._store(left))
+                    rewritten += 1
+            if tuple(kept) != found.files.get(found.head or 0, ()):
+                operation = "overwrite" if rewritten else "delete"
+                self._commit(found, operation=operation, files=tuple(kept), added_rows=0, added_files=rewritten)
+
+    def raise_max_seq(self, table: str, seq: int) -> None:
+        with self._lock:
+            self.tables[table].max_seq = max(self.tables[table].max_seq, seq)
+
+    def stored_bytes(self, table: str) -> int:
+        with self._lock:
+            found = self.tables.get(table)
+            files = {file for id in found.snapshots for file in found.files[id]} if found else set()
+            return sum(self.data[file].nbytes for file in files if file in self.data)
+
+    def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
+        placed = rows.append_column(SEQ, pa.array(range(rows.num_rows), pa.int64()))
+        return [int(place) for place in kept_by_sqlite(placed, condition, schema.names)[SEQ].to_pylist()]
+
     def target(self, name: TargetName) -> MemoryTarget:
         return MemoryTarget(name, self.targets, self)
 
@@ -248,13 +294,18 @@ class MemoryLake:
                     kept.append(file if outside.num_rows == part.num_rows else self._store(outside))
             self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
 
-    def expire(self, table: str, *, keep: int = 1) -> None:
-        """Forget all but the newest snapshots. What they alone know, how far numbers were given out, stays (I1)."""
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
         with self._lock:
             found = self.tables[table]
-            kept = [snapshot.id for snapshot in self._lineage(found)][:keep]
+            lineage = [snapshot.id for snapshot in self._lineage(found)]
+            after_base = lineage.index(since) if since in lineage else 0
+            kept = lineage[: max(keep, after_base)]
+            # What the old ones alone know, how far numbers were given out, stays (I1).
             found.max_seq = max([found.max_seq, *(item.through or 0 for item in self._lineage(found))])
             found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
+            reached = {file for table in self.tables.values() for id in table.snapshots for file in table.files[id]}
+            for file in {file for files in found.files.values() for file in files} - reached:
+                self.data.pop(file, None)
 
     def recreate(self, table: str) -> None:
         """Drop a table and create an empty one of the same name."""
@@ -275,6 +326,8 @@ class MemoryLake:
 
     def _parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
         with self._lock:
+            if snapshot not in self.tables[table].snapshots:
+                raise Retryable(f"A snapshot of {table!r} expired while it was read.", hint="Do it again.")
             files = [self.data.get(file) for file in self.tables[table].files[snapshot]]
         for part in files:
             if part is None:
@@ -317,8 +370,16 @@ class MemoryLake:
                 raise Retryable(f"Segment {segment.id} has {part.num_rows} rows, not {segment.rows}.")
             start = request.range.after + 1 + segment.offset
             parts.append(part.append_column(SEQ, pa.array(range(start, start + segment.rows), pa.int64())))
-        rows = pa.concat_tables(parts, promote_options="permissive")
+        rows = without(pa.concat_tables(parts, promote_options="permissive"), self._left_out(request, parts))
         return self._without_duplicates(request, rows) if request.identity else rows
+
+    def _left_out(self, request: Append, parts: list[pa.Table]) -> set[int]:
+        """Rows from before the cut-off, and rows that were purged."""
+        old = Selection(request.range.through, event_time=request.event_time, before=request.event_cutoff)
+        if request.event_cutoff is None:
+            return set(request.purged)
+        found = (doomed_numbers(part, old, schema=request.schema, partition_by=()) for part in parts)
+        return set(request.purged).union(*found)
 
     def _without_duplicates(self, request: Append, rows: pa.Table) -> pa.Table:
         seen: set[tuple[Any, ...] | None] = set()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from floodmark.commit import Append, Base, PartitionFigures, TableState
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.targets import Target, TargetName
+from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -152,6 +153,45 @@ class Lake(Protocol):
 
     def inspect_files(self, state: TableState) -> FileReport:
         """Look at every file that the head of the state refers to. Reads metadata only."""
+        ...
+
+    # ── what upkeep needs ────────────────────────────────────────────────────────────────────────────────────────
+
+    def doomed(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        selection: Selection,
+        schema: Schema,
+        partition_by: tuple[str, ...],
+        cuts: Sequence[int] = (),
+    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+        """The rows that a selection names, counted for each partition and between every two of the rising `cuts`."""
+        ...
+
+    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
+        """Delete the rows that a selection names, so that no current data file holds them. Doing it again is harmless.
+
+        The table's `max_seq` must have been raised before. Not an append: a flush that is under way lands beside it,
+        or is refused and begins again.
+        """
+        ...
+
+    def raise_max_seq(self, table: str, seq: int) -> None:
+        """Let the table itself remember that numbers up to this one were used, whatever rows go."""
+        ...
+
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
+        """Forget all but the newest snapshots, with the files that only they reach; nothing after `since` is forgotten."""
+        ...
+
+    def stored_bytes(self, table: str) -> int:
+        """How much room the table's files take, those of old snapshots among them."""
+        ...
+
+    def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
+        """The places of the rows of which a condition is true; a column that the rows do not have is null."""
         ...
 
     def target(self, name: TargetName) -> Target:

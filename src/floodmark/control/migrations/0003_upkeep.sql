@@ -14,6 +14,22 @@ ALTER TABLE blocks ADD COLUMN dropped BIGINT NOT NULL DEFAULT 0;
 -- A removal is recorded before its rows go, and is done when they are gone.
 ALTER TABLE removals ADD COLUMN state TEXT NOT NULL DEFAULT 'done' CHECK (state IN ('planned', 'done'));
 
+-- A removal of rows, by retention or by purge: what it removes is fixed before the first row goes.
+CREATE TABLE operations (
+    id TEXT PRIMARY KEY,
+    dataset TEXT NOT NULL REFERENCES datasets (name),
+    kind TEXT NOT NULL CHECK (kind IN ('retain', 'purge')),
+    state TEXT NOT NULL CHECK (state IN ('planned', 'removed', 'done')),
+    selection TEXT NOT NULL,
+    begun_at TEXT NOT NULL,
+    ended_at TEXT
+);
+
+-- One at a time: whoever finds another's continues it first.
+CREATE UNIQUE INDEX one_removal_at_a_time ON operations (dataset) WHERE state <> 'done';
+
+CREATE INDEX removals_of_partition ON removals (dataset, partition_key, through_seq);
+
 -- What a sink will never get, because somebody said so.
 CREATE TABLE forfeits (
     operation TEXT NOT NULL,

@@ -1,0 +1,183 @@
+"""Removing rows from a table on Iceberg: counted, deleted, and their files gone.
+
+Rows are deleted copy-on-write: a data file that holds a doomed row is replaced by one without it, so that nothing of the
+row is left once the old snapshots expire. A delete file beside the data would leave it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.commit import PartitionFigures
+from floodmark.errors import Retryable, reason_of
+from floodmark.lake.catalog import MAX_SEQ_PROPERTY
+from floodmark.lake.files import local_path
+from floodmark.lake.filters import check_filter
+from floodmark.lake.types import quoted, spark_type
+from floodmark.schema import SEQ, Schema, parse_partition_key, partition_key
+from floodmark.schema.types import DATE
+from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table as IcebergTable
+
+    from floodmark.lake.reading import SparkReader
+    from floodmark.removal import Selection, Spared
+
+PLACE = "_ingest_place"
+DAY_MICROSECONDS = 86_400_000_000
+RAISES_MAX = 5
+
+
+def doomed_figures(
+    lake: SparkReader,
+    table: str,
+    *,
+    snapshot: int,
+    selection: Selection,
+    schema: Schema,
+    partition_by: tuple[str, ...],
+    cuts: Sequence[int],
+) -> list[tuple[SequenceRange, PartitionFigures]]:
+    """One job, however many partitions and cuts there are."""
+    from pyspark.sql import functions as F
+
+    from floodmark.lake import transforms
+
+    condition, values = _condition(lake, table, selection, schema, partition_by)
+    frame = lake.frame(table, snapshot=snapshot)
+    missing = [column for column in schema if column.name not in frame.columns]
+    whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in missing})
+    between = f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < {SEQ}))" if cuts else "0"
+    grouped = (
+        lake.spark.sql(f"SELECT * FROM {{rows}} WHERE {condition}", args=values, rows=whole)  # noqa: S608 - it is SQL by nature
+        .groupBy(F.expr(between), *[quoted(name) for name in partition_by])
+        .agg(F.count(F.lit(1)), F.sum(transforms.checksum_part()), F.min(SEQ), F.max(SEQ))
+    )
+    ends = [0, *cuts, selection.through]
+    found = []
+    for place, *key, rows, checksum, first, last in grouped.collect():
+        tally = Tally(rows, int(checksum) % CHECKSUM_MODULUS)
+        figures = PartitionFigures(partition_key(partition_by, key), tally, first, last)
+        found.append((SequenceRange(ends[place], ends[place + 1]), figures))
+    return sorted(found, key=lambda item: (item[0], item[1].partition))
+
+
+def remove_doomed(
+    lake: SparkReader, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
+) -> None:
+    condition, values = _condition(lake, table, selection, schema, partition_by)
+    lake.spark.sql(f"DELETE FROM {lake.catalog.spark_name(table)} WHERE {condition}", args=values)  # noqa: S608 - it is SQL by nature
+
+
+def _condition(
+    lake: SparkReader, table: str, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
+) -> tuple[str, dict[str, Any]]:
+    """The selection as a SQL condition. The number comes first: files are pruned by it."""
+    parts = [f"{SEQ} <= {selection.through}"]
+    if selection.before is not None and selection.event_time is not None:
+        parts.append(f"{quoted(selection.event_time)} < {_instant(selection, schema)}")
+    if selection.where is not None:
+        check_filter(lake.spark, selection.where, tuple((column.name, column.type) for column in schema))
+        parts.append(f"({selection.where})")
+    values: dict[str, Any] = {}
+    spared = [_spared(item, schema, partition_by, values) for item in selection.spared]
+    if spared:
+        parts.append(f"NOT ({' OR '.join(spared)})")
+    return " AND ".join(parts), values
+
+
+def _instant(selection: Selection, schema: Schema) -> str:
+    if schema.column(selection.event_time or "").type == DATE:
+        return f"date_from_unix_date({(selection.before or 0) // DAY_MICROSECONDS})"
+    return f"timestamp_micros({selection.before})"
+
+
+def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values: dict[str, Any]) -> str:
+    same = []
+    for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):
+        marker = f"v{len(values)}"
+        values[marker] = value
+        same.append(f"{quoted(name)} <=> :{marker}" if value is not None else f"{quoted(name)} IS NULL")
+        if value is None:
+            del values[marker]
+    ranges = " OR ".join(f"({SEQ} > {one.after} AND {SEQ} <= {one.through})" for one in item.ranges)
+    return f"({' AND '.join([*same, f'({ranges})'])})"
+
+
+def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
+    """Also says how deletes are made from here on."""
+    name = lake.catalog.spark_name(table)
+    for _ in range(RAISES_MAX):
+        state = lake.load(table)
+        if state is None:
+            raise Retryable(f"The table {table!r} is not there.")
+        if state.max_seq >= seq:
+            return
+        try:
+            lake.spark.sql(
+                f"ALTER TABLE {name} SET TBLPROPERTIES "
+                f"('{MAX_SEQ_PROPERTY}' = '{seq}', 'write.delete.mode' = 'copy-on-write')"
+            )
+        except Exception as error:
+            raise Retryable(f"Table {table!r} could not be changed: {reason_of(error)}.") from error
+    raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
+
+
+def expire_snapshots(lake: SparkReader, table: str, *, keep: int, since: int | None) -> None:
+    """By name, never by age: what an undecided block still needs is known, and no clock is asked."""
+    state, loaded = lake.load(table), lake.catalog.table(table)
+    if state is None or loaded is None:
+        return
+    lineage = [snapshot.id for snapshot in state.lineage]
+    kept = lineage[: max(keep, lineage.index(since) if since in lineage else 0)]
+    gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
+    if not gone:
+        return
+    ids = ", ".join(f"{id}L" for id in gone)
+    try:
+        lake.spark.sql(
+            f"CALL `{lake.catalog.name}`.system.expire_snapshots(table => '{lake.catalog.namespace}.{table}', "
+            f"older_than => TIMESTAMP '1971-01-01 00:00:00', snapshot_ids => array({ids}))"
+        ).collect()
+    except Exception as error:
+        raise Retryable(f"Old snapshots of {table!r} could not be removed: {reason_of(error)}.") from error
+
+
+def stored_bytes(table: IcebergTable | None) -> int:
+    """On this machine what the files take on the disk; elsewhere what the newest snapshot's are said to."""
+    if table is None:
+        return 0
+    home = local_path(table.location())
+    if home is not None:
+        return sum(file.stat().st_size for file in _files(Path(home)))
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return int(summary.get("total-files-size", "0"))
+
+
+def _files(home: Path) -> list[Path]:
+    found = []
+    for directory, _, names in os.walk(home):
+        found += [path for name in names if (path := Path(directory) / name).is_file()]
+    return found
+
+
+def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
+    import pyarrow as pa
+
+    check_filter(lake.spark, condition, tuple((column.name, column.type) for column in schema))
+    wanted = schema.arrow()
+    columns = {
+        field.name: rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    }
+    places = pa.array(range(rows.num_rows), pa.int64())
+    frame = lake.spark.createDataFrame(pa.table({**columns, PLACE: places}))
+    return sorted(row[PLACE] for row in frame.where(condition).select(PLACE).collect())
