@@ -133,8 +133,10 @@ class Append:
 
 def may_be_expired(request: Append) -> bool:
     """Whether the batch could hold rows from before the cut-off; cheap, and never wrongly false."""
-    return request.event_cutoff is not None and request.event_span is not None and (
-        request.event_span[0] < request.event_cutoff
+    return (
+        request.event_cutoff is not None
+        and request.event_span is not None
+        and (request.event_span[0] < request.event_cutoff)
     )
 
 

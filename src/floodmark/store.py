@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -49,6 +50,9 @@ from floodmark.upkeep.audit import Auditor, AuditReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
 from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.trace import Trace, Tracer
+from floodmark.upkeep.purge import Purge, PurgeReport
+from floodmark.upkeep.removing import Remover
+from floodmark.upkeep.retain import RetainReport, Retention
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,6 +104,7 @@ class Store:
             limits=BatchLimits(settings.flush.rows_max, settings.flush.bytes_max, settings.flush.segments_max),
             patience_seconds=settings.flush.patience_seconds,
         )
+        self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
@@ -395,6 +400,35 @@ class Store:
         here = legacy_table(self.spark, source, version=None)
         begun = adopter.begun_with(dataset, here.name)
         return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
+
+    def retain(
+        self,
+        dataset: str,
+        *,
+        older_than: str | timedelta | None = None,
+        by: str = "event_time",
+        keep_rows: int | None = None,
+        give_up: str | Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> RetainReport:
+        """Remove what is old: rows past an age (`"30d"`), by event time or by ingest time, or all but the newest rows.
+
+        A row that a sink still needs stays, and the report names the sink; `give_up` names sinks that need not get
+        what goes. `dry_run` only tells.
+        """
+        return Retention(self._remover).retain(
+            dataset, older_than=older_than, by=by, keep_rows=keep_rows, give_up=give_up, dry_run=dry_run
+        )
+
+    def purge(self, dataset: str, where: str, *, dry_run: bool = False) -> PurgeReport:
+        """Remove the rows of which a SQL condition is true, for good: from lake, spool and quarantine.
+
+        The report says how many had already left to each sink. What is left of them here is a hash of each identity,
+        so that no backfill brings them back. `dry_run` only tells.
+        """
+        if not dry_run:
+            self._capture.give_file_up(dataset)
+        return Purge(self._remover, self._segments, self._sealer).purge(dataset, where=where, dry_run=dry_run)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

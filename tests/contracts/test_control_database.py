@@ -178,6 +178,7 @@ def test_the_two_dialects_hold_the_same_indexes(database: Database) -> None:
         ("quarantine", ("sink", "dataset", "seq")),
         ("quarantine", ("landing_file", "landing_offset", "landing_row")),
         ("rebuilds", ("dataset",)),
+        ("operations", ("dataset",)),
     }
 
 
@@ -297,6 +298,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "checksum": "0",
         "recorded_at": "t",
     },
+    "operations": {
+        "id": "o",
+        "dataset": "d",
+        "kind": "retain",
+        "state": "planned",
+        "selection": "{}",
+        "begun_at": "t",
+    },
     "purged": {"dataset": "d", "identity_hash": "h", "operation": "o"},
     "generations": {"dataset": "d", "generation": 1, "state": "current"},
 }
@@ -410,6 +419,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("one rebuild per dataset at a time", "rebuilds", {"id": "r2"}),
     ("one position per source", "sources", {}),
     ("a removal is counted once", "removals", {}),
+    ("one removal of rows at a time", "operations", {"id": "o2"}),
 ]
 
 
@@ -425,6 +435,7 @@ ACCEPTED: list[tuple[str, str, dict[str, Any]]] = [
     ("closed intents beside the open one", "intents", {"id": "i2", "state": "closed"}),
     ("a removed sink's name again", "sinks", {"instance": "s2", "state": "removed"}),
     ("finished rebuilds beside the open one", "rebuilds", {"id": "r2", "state": "done"}),
+    ("finished removals beside the one under way", "operations", {"id": "o2", "state": "done"}),
     ("the next lines of a file", "segments", {"id": 2, "registered": 2, "landing_from": 5, "source": None}),
     (
         "quarantined rows that came another way",

@@ -107,6 +107,34 @@ def newest(connection: Connection, dataset: str) -> Block | None:
     return None if row is None else _block(row)
 
 
+def newest_first(connection: Connection, dataset: str) -> list[Block]:
+    """The committed blocks, from the newest back."""
+    found = connection.execute(
+        select(blocks)
+        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
+        .order_by(blocks.c.through_seq.desc())
+    )
+    return [_block(row) for row in found]
+
+
+def committed_before(connection: Connection, dataset: str, moment: datetime) -> int:
+    """The end of the last block up to which every one was committed before a moment; 0 if none was.
+
+    A row is as old as its commit. Clocks differ, so one younger block ends the run: nothing behind it counts.
+    """
+    through = 0
+    found = connection.execute(
+        select(blocks.c.through_seq, blocks.c.decided_at)
+        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
+        .order_by(blocks.c.through_seq)
+    )
+    for row in found:
+        if row.decided_at is None or datetime.fromisoformat(row.decided_at) >= moment:
+            break
+        through = int(row.through_seq)
+    return through
+
+
 def raise_allocator(connection: Connection, *, seen_through: int) -> int:
     """I1: the allocator starts above everything that carries a number: tables, blocks, watermarks, intents."""
     highest = highest_number(connection, seen_through=seen_through)
@@ -212,9 +240,7 @@ def record(
     return True
 
 
-def void(
-    connection: Connection, block: Block, *, reason: str, consume: bool, expired: int = 0, now: datetime
-) -> bool:
+def void(connection: Connection, block: Block, *, reason: str, consume: bool, expired: int = 0, now: datetime) -> bool:
     """Record that a block never was and never will be in the table.
 
     Its segments are free for the next block, or, with `consume`, done with: none of their rows was left to commit.

@@ -106,6 +106,19 @@ class Database:
             _spread(attempt)
         raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
 
+    def forget_freed(self) -> None:
+        """Let nothing of deleted values stay in the file: SQLite keeps them in free pages and in its log.
+
+        It needs a moment without other users; where there is none, the next time will do.
+        """
+        if self.dialect != "sqlite":
+            return
+        with contextlib.suppress(DBAPIError, Retryable), self._engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            if driver is not None:
+                driver.execute("VACUUM")
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         self._engine.dispose()
 

@@ -238,7 +238,7 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
             f"Rows of {channel.dataset!r} that this sink does not have are being removed.",
-            hint="Export again; if it stays so, run the `floodmark retain` or `floodmark purge` again that was cut off.",
+            hint="Export again; if it stays so, a `floodmark retain` or `floodmark purge` was cut off: run it again.",
         )
     moved = seen is not None and removal_records.moment(connection, channel.dataset) != seen
     if moved and removal_records.touched(connection, channel, SequenceRange(after, SEQUENCE_MAX)):

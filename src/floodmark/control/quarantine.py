@@ -113,6 +113,15 @@ def decide(connection: Connection, id: str, *, state: str, now: datetime) -> boo
     return changed.rowcount == 1
 
 
+def scrub(connection: Connection, ids: Iterable[str], *, now: datetime) -> None:
+    """Take the payloads away, and the reasons with what they quote; that there was an entry stays on record."""
+    for id in ids:
+        decide(connection, id, state="discarded", now=now)
+        connection.execute(
+            update(quarantine).where(quarantine.c.id == id).values(payload=None, payload_path=None, reason="Purged.")
+        )
+
+
 def held_count(connection: Connection, dataset: str) -> int:
     return int(
         connection.execute(

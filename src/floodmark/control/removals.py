@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control.blocks import BlockUndecided
-from floodmark.control.schema import datasets, forfeits, operations, partitions, purged, removals
+from floodmark.control.schema import datasets, forfeits, operations, partitions, purged, rebuilds, removals
 from floodmark.errors import Retryable
 from floodmark.removal import Forfeit, Part, Selection
 from floodmark.sequence import SequenceRange, Tally
@@ -115,12 +115,8 @@ def finish(connection: Connection, operation: Operation, *, synced_snapshot: int
         here = (partitions.c.dataset == operation.dataset) & (partitions.c.partition_key == part.partition)
         row = connection.execute(select(partitions).where(here)).one()
         left = Tally.of(row.row_count, row.checksum) - part.tally
-        connection.execute(
-            update(partitions).where(here).values(row_count=left.rows, checksum=left.checksum_text)
-        )
-    connection.execute(
-        update(removals).where(_parts(operation)).values(state="done", removed_at=now.isoformat())
-    )
+        connection.execute(update(partitions).where(here).values(row_count=left.rows, checksum=left.checksum_text))
+    connection.execute(update(removals).where(_parts(operation)).values(state="done", removed_at=now.isoformat()))
     if synced_snapshot is not None:
         connection.execute(
             update(datasets).where(datasets.c.name == operation.dataset).values(synced_snapshot=synced_snapshot)
@@ -129,11 +125,12 @@ def finish(connection: Connection, operation: Operation, *, synced_snapshot: int
 
 
 def end(connection: Connection, operation: Operation, *, now: datetime) -> None:
-    """The bytes are gone too."""
+    """The bytes are gone too. So is the condition: whoever is purged by name must not be named here for ever."""
+    said = replace(operation.selection, where=None)
     connection.execute(
         update(operations)
         .where(operations.c.id == operation.id, operations.c.state == "removed")
-        .values(state="done", ended_at=now.isoformat())
+        .values(state="done", selection=said.to_json(), ended_at=now.isoformat())
     )
 
 
@@ -187,6 +184,12 @@ def touched(connection: Connection, channel: Channel, within: SequenceRange) -> 
             removals.c.after_seq < within.through,
         )
     )
+    return bool(found.scalar_one())
+
+
+def is_rebuilding(connection: Connection, dataset: str) -> bool:
+    """Whether a copy of the dataset is being made: rows that go now could come back with it."""
+    found = connection.execute(select(func.count()).where(rebuilds.c.dataset == dataset, rebuilds.c.state == "open"))
     return bool(found.scalar_one())
 
 

@@ -208,6 +208,39 @@ def sealed_paths(connection: Connection, dataset: str) -> dict[int, str]:
     return {row.id: row.path for row in found}
 
 
+def sealed_so_far(connection: Connection, dataset: str, registered: int) -> list[tuple[int, str, str | None]]:
+    """(id, path, block) of the segments that wait and were registered up to a number, oldest first."""
+    found = connection.execute(
+        select(segments.c.id, segments.c.path, segments.c.block)
+        .where(segments.c.dataset == dataset, segments.c.state == "sealed", segments.c.registered <= registered)
+        .order_by(segments.c.registered)
+    )
+    return [(row.id, row.path, row.block) for row in found]
+
+
+def retire(connection: Connection, id: int) -> bool:
+    """End a segment that waits, because a copy takes its place; false if it is in a block or done with (U16)."""
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == id, segments.c.state == "sealed", segments.c.block.is_(None))
+        .values(state="consumed")
+    )
+    return changed.rowcount == 1
+
+
+def is_waiting(connection: Connection, id: int) -> bool:
+    return _state(connection, id) == "sealed"
+
+
+def is_consumed(connection: Connection, id: int) -> bool:
+    return _state(connection, id) == "consumed"
+
+
+def _state(connection: Connection, id: int) -> str | None:
+    found: str | None = connection.execute(select(segments.c.state).where(segments.c.id == id)).scalar_one_or_none()
+    return found
+
+
 def consume(connection: Connection, ids: Iterable[int]) -> None:
     """Mark segments whose rows are already in the table (found there, not committed by a block of ours)."""
     connection.execute(

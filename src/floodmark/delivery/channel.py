@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.control import deliveries
+from floodmark.control import deliveries, removals
 from floodmark.control.chunking import chunk_ranges
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -44,7 +44,7 @@ from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Oversized, Refuse
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import SCAN_ROWS_MAX, Piece, RowSource
-from floodmark.errors import DivergedHistory, Permanent
+from floodmark.errors import DivergedHistory, Permanent, Retryable
 from floodmark.rows.jsontext import canonical_json
 from floodmark.sequence import SequenceRange, Tally
 
@@ -172,11 +172,27 @@ class ChannelRun:
         if end > self.source.view.horizon:
             raise self._diverged(end)
         within = SequenceRange(since.seq, end)
-        tally = since.tally + self.source.totals(self.channel, within, keep=self.tick.sink.settings.get("where"))
-        tally += self._read(lambda c: deliveries.removed_within(c, self.channel, within))
+        tally = since.tally + self._counted(within)
         if held.tally is not None and held.tally != tally:
             raise self._diverged(end, theirs=held.tally, ours=tally)
         return Watermark(end, tally)
+
+    def _counted(self, within: SequenceRange) -> Tally:
+        """What this store counts in a range: the rows in the lake and those that were removed, at one instant."""
+
+        def gone(connection: Connection) -> tuple[bool, int, Tally]:
+            return (
+                removals.under_way(connection, self.channel, after=within.after),
+                removals.moment(connection, self.channel.dataset),
+                deliveries.removed_within(connection, self.channel, within),
+            )
+
+        before: tuple[bool, int, Tally] = self._read(gone)
+        there = self.source.afresh().totals(self.channel, within, keep=self.tick.sink.settings.get("where"))
+        # U12: rows go between `planned` and `removed`. If nothing of that happened meanwhile, each row counted once.
+        if before[0] or self._read(gone) != before:
+            raise Retryable(f"Rows of {self.channel.dataset!r} are being removed just now.", hint="Export again.")
+        return there + before[2]
 
     def _diverged(self, end: int, *, theirs: Tally | None = None, ours: Tally | None = None) -> DivergedHistory:
         where = f"{self.channel.dataset!r} ({self.channel.partition})"

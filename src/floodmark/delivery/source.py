@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from floodmark.control.deliveries import Channel, Intent
@@ -66,6 +66,11 @@ class RowSource:
     """A range that is fetched once for all partitions, because all of it together is little."""
     _fetched: dict[str | None, Piece] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def afresh(self) -> RowSource:
+        """The same dataset as its table stands now."""
+        state = self.lake.load(self.view.dataset.table_name)
+        return RowSource(self.lake, replace(self.view, snapshot=None if state is None else state.head))
 
     def place(self, intent: Intent) -> destination.Source:
         """Where the rows of an intent stand."""

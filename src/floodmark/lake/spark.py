@@ -8,12 +8,12 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, Base, TableState
+from floodmark.commit import Append, Base, PartitionFigures, TableState, may_be_expired
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
@@ -21,12 +21,24 @@ from floodmark.lake.durable import sync_commits
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.reading import SparkReader
 from floodmark.lake.spark_inspection import inspect_iceberg
+from floodmark.lake.spark_removals import (
+    doomed_figures,
+    expire_snapshots,
+    matching_places,
+    raise_max_seq,
+    remove_doomed,
+    stored_bytes,
+)
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
+from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
+from floodmark.schema.types import DATE
+from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from floodmark.lake.spark_targets import SparkTargets
@@ -101,6 +113,40 @@ class SparkLake(SparkReader):
             self._targets = SparkTargets(self, self.catalogs)
         return self._targets.target(name)
 
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def doomed(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        selection: Selection,
+        schema: Schema,
+        partition_by: tuple[str, ...],
+        cuts: Sequence[int] = (),
+    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+        with self._reading(table, selection.where), self._action():
+            return doomed_figures(
+                self, table, snapshot=snapshot, selection=selection, schema=schema, partition_by=partition_by, cuts=cuts
+            )
+
+    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
+        with self._reading(table, selection.where), self._action():
+            remove_doomed(self, table, selection=selection, schema=schema, partition_by=partition_by)
+
+    def raise_max_seq(self, table: str, seq: int) -> None:
+        raise_max_seq(self, table, seq)
+
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
+        expire_snapshots(self, table, keep=keep, since=since)
+
+    def stored_bytes(self, table: str) -> int:
+        return stored_bytes(self.catalog.table(table))
+
+    def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
+        with self._reading("spool", condition), self._action():
+            return matching_places(self, rows, condition, schema=schema)
+
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ensure(self, table: str, schema: Schema) -> None:
@@ -137,9 +183,9 @@ class SparkLake(SparkReader):
         _check_segments(request)
         self._check_base(request)
         with contextlib.ExitStack() as held:
-            rows = self._settled(request, self._stamped(request))
-            kept = self._without_duplicates(request, rows, held) if request.identity else rows
-            if kept is None:
+            rows, count = self._not_left_out(request, self._settled(request, self._stamped(request)), held)
+            kept = self._without_duplicates(request, rows, held, count=count) if request.identity and count else rows
+            if kept is None or count == 0:
                 return False
             writer = (
                 kept.writeTo(self.catalog.spark_name(request.table))
@@ -209,7 +255,30 @@ class SparkLake(SparkReader):
             )
         return settled
 
-    def _without_duplicates(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> DataFrame | None:
+    def _not_left_out(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> tuple[DataFrame, int]:
+        """The rows without those from before the cut-off and those that were purged, and how many are left."""
+        from floodmark.lake.transforms import not_before, not_numbered
+
+        kept = rows
+        if may_be_expired(request) and request.event_time is not None and request.event_cutoff is not None:
+            kind = request.schema.column(request.event_time).type
+            kept = kept.transform(not_before(request.event_time, request.event_cutoff, is_date=kind == DATE))
+        if request.purged:
+            kept = kept.transform(not_numbered(self._numbers(request.purged)))
+        if kept is rows:
+            return rows, len(request.range)
+        numbers = _kept(kept.select(SEQ), held)
+        with self._action():
+            return kept, numbers.count()
+
+    def _numbers(self, numbers: Sequence[int]) -> DataFrame:
+        import pyarrow as pa
+
+        return self.spark.createDataFrame(pa.table({SEQ: pa.array(numbers, pa.int64())}))
+
+    def _without_duplicates(
+        self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
+    ) -> DataFrame | None:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
@@ -227,20 +296,19 @@ class SparkLake(SparkReader):
                 return rows
             out = _kept(losers(rows, committed, key, suspected), held)
             with self._action():
-                count = out.count()
+                lost = out.count()
         except Exception as error:
             raise Retryable(
                 f"The committed rows of {request.table!r} could not be read to find duplicates: {reason_of(error)}.",
                 hint="Nothing was committed; the rows are safe in the spool.",
             ) from error
-        return None if count == len(request.range) else rows.join(out, SEQ, "left_anti")
+        return None if lost == count else rows.join(out, SEQ, "left_anti")
 
     def _committed(self, request: Append) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
         from pyspark.sql import functions as F
 
         from floodmark.lake.transforms import within_event_span
-        from floodmark.schema.types import DATE
 
         if request.base.snapshot is None:
             return None

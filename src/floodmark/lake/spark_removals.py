@@ -1,7 +1,7 @@
 """Removing rows from a table on Iceberg: counted, deleted, and their files gone.
 
-Rows are deleted copy-on-write: a data file that holds a doomed row is replaced by one without it, so that nothing of the
-row is left once the old snapshots expire. A delete file beside the data would leave it there.
+Rows are deleted copy-on-write: a data file that holds a doomed row is replaced by one without it, so that nothing of
+the row is left once the old snapshots expire. A delete file beside the data would leave it there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def doomed_figures(
 
     from floodmark.lake import transforms
 
-    condition, values = _condition(lake, table, selection, schema, partition_by)
+    condition, values = _condition(lake, selection, schema, partition_by)
     frame = lake.frame(table, snapshot=snapshot)
     missing = [column for column in schema if column.name not in frame.columns]
     whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in missing})
@@ -70,12 +70,12 @@ def doomed_figures(
 def remove_doomed(
     lake: SparkReader, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> None:
-    condition, values = _condition(lake, table, selection, schema, partition_by)
+    condition, values = _condition(lake, selection, schema, partition_by)
     lake.spark.sql(f"DELETE FROM {lake.catalog.spark_name(table)} WHERE {condition}", args=values)  # noqa: S608 - it is SQL by nature
 
 
 def _condition(
-    lake: SparkReader, table: str, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
+    lake: SparkReader, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> tuple[str, dict[str, Any]]:
     """The selection as a SQL condition. The number comes first: files are pruned by it."""
     parts = [f"{SEQ} <= {selection.through}"]

@@ -183,7 +183,7 @@ class Lake(Protocol):
         ...
 
     def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
-        """Forget all but the newest snapshots, with the files that only they reach; nothing after `since` is forgotten."""
+        """Forget all but the newest snapshots, with the files that only they reach. What came after `since` stays."""
         ...
 
     def stored_bytes(self, table: str) -> int:

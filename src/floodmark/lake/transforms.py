@@ -93,6 +93,17 @@ def within_event_span(event_time: str, span: tuple[int, int] | None, *, is_date:
     return lambda frame: frame.where(near)
 
 
+def not_before(event_time: str, cutoff: int, *, is_date: bool) -> Transform:
+    """The rows that are not too old. A row without an event time never is."""
+    column = F.col(quoted(event_time))
+    return lambda frame: frame.where(column.isNull() | (column >= _instant(cutoff, is_date=is_date)))
+
+
+def not_numbered(numbers: DataFrame) -> Transform:
+    """The rows without those whose numbers are listed."""
+    return lambda frame: frame.join(F.broadcast(numbers), SEQ, "left_anti").select(*[quoted(c) for c in frame.columns])
+
+
 def _instant(micros: int, *, is_date: bool) -> Column:
     if is_date:
         return F.date_from_unix_date(F.lit(micros // 86_400_000_000))

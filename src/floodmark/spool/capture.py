@@ -166,6 +166,13 @@ class Capture:
                 writer.close()
             self._writers.clear()
 
+    def give_file_up(self, dataset: str) -> None:
+        """Let this process's landing file be sealed to its end and removed; the next row begins another."""
+        with self._lock:
+            writer = self._writers.get(dataset)
+        if writer is not None:
+            writer.close()
+
     def _capture_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> Receipt:
         grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table), rows=table.num_rows)
         if table.num_rows == 0:

@@ -1,7 +1,7 @@
 """Which rows of a block flush leaves out: those from before the event-time cut-off, and those that were purged.
 
-It depends on the segments, the dataset's cut-off and its purged identities alone. Those two change only while no block is
-undecided (U13), so a block that is sent again, by whomever, leaves out the same rows.
+It depends on the segments, the dataset's cut-off and its purged identities alone. Those two change only while no
+block is undecided (U13), so a block that is sent again, by whomever, leaves out the same rows.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""What the sinks of a store still need of a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from floodmark.control import datasets, deliveries, sinks
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel
+from floodmark.control.sinks import Sink
+from floodmark.delivery.scope import Scope
+from floodmark.removal import Need
+from floodmark.sequence import SequenceRange
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Who needs what, at one instant."""
+
+    by_partition: dict[str, list[Need]]
+    names: dict[str, str]
+    """Sink instance → its name."""
+
+    @property
+    def everyone(self) -> list[Need]:
+        return [need for needs in self.by_partition.values() for need in needs]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a sink has been given of one partition."""
+
+    name: str
+    partition: str
+    delivered: SequenceRange
+
+
+def positions_of(connection: Connection, declared: Dataset) -> list[Position]:
+    """How far every sink got in every partition: from its start to its watermark."""
+    found = []
+    for item in datasets.partition_totals(connection, declared.name):
+        for sink in sinks.everyone(connection):
+            channel = Channel(sink.instance, declared.name, item.partition)
+            mark = deliveries.watermark(connection, channel)
+            start = Scope.of(sink.settings).start(channel)
+            if mark is not None and mark.seq > start:
+                found.append(Position(sink.name, item.partition, SequenceRange(start, mark.seq)))
+    return found
+
+
+def needs_of(connection: Connection, declared: Dataset) -> Needs:
+    """U10: every sink that is not removed, active or blocked, in whose scope a partition lies.
+
+    A sink without a watermark there needs everything from its start. One that has passed the partition's last row
+    needs nothing of it.
+    """
+    totals = datasets.partition_totals(connection, declared.name)
+    everyone = sinks.everyone(connection)
+    found: dict[str, list[Need]] = {}
+    for item in totals:
+        for sink in everyone:
+            need = _need(connection, declared, sink, item.partition, last_seq=item.last_seq)
+            if need is not None:
+                found.setdefault(item.partition, []).append(need)
+    return Needs(found, {sink.instance: sink.name for sink in everyone})
+
+
+def _need(connection: Connection, declared: Dataset, sink: Sink, partition: str, *, last_seq: int) -> Need | None:
+    scope = Scope.of(sink.settings)
+    if not scope.takes(declared, partition):
+        return None
+    channel = Channel(sink.instance, declared.name, partition)
+    mark = deliveries.watermark(connection, channel)
+    after = scope.start(channel) if mark is None else mark.seq
+    opened = deliveries.open_intent(connection, channel)
+    if after >= last_seq and opened is None:
+        return None
+    return Need(sink.instance, after, None if opened is None else opened.range)
+
+
+def lag_rows(connection: Connection, declared: Dataset, needs: Needs, sink: str) -> int:
+    """About how many rows a sink has still to get, by the blocks' figures."""
+    total = 0
+    for partition, here in needs.by_partition.items():
+        for need in here:
+            if need.sink == sink and need.after < declared.horizon:
+                channel = Channel(sink, declared.name, partition)
+                whole = SequenceRange(need.after, declared.horizon)
+                total += sum(item.rows for item in deliveries.stretches(connection, channel, whole))
+    return total

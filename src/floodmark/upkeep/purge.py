@@ -1,0 +1,356 @@
+"""Purge: rows that match a condition go for good, wherever the store keeps them.
+
+    landing logs sealed → waiting segments replaced → lake, every generation → old snapshots → quarantine
+
+What is left of a row is the hash of its identity, so that a backfill does not bring it back (U13), and its part of the
+totals, so that audits and hubs still agree (U12). A sink that had not got the row yet never gets it; what had already
+left is reported, and is for the user to remove there.
+
+- U16 A waiting segment is replaced by a copy without the rows in one transaction, and only while no block has it:
+  then its rows are in the copy or in the lake, and never in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.control import datasets, removals
+from floodmark.control import segments as segment_records
+from floodmark.control.blocks import BlockUndecided
+from floodmark.control.datasets import Dataset
+from floodmark.control.removals import Operation
+from floodmark.errors import Permanent, Retryable
+from floodmark.removal import Selection, Stretch, Verdict, cuts_of, judge
+from floodmark.rows.identities import identity_hashes
+from floodmark.schema import is_system_column
+from floodmark.sequence import SequenceRange
+from floodmark.spool.landing import landing_files
+from floodmark.spool.sealing import Sealer
+from floodmark.spool.segments import SegmentStore
+from floodmark.upkeep.needs import Position, needs_of, positions_of
+from floodmark.upkeep.quarantine import QuarantinePurge
+from floodmark.upkeep.removing import Remover
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TRIES_MAX = 20
+"""How often a step gives way to flushes and exports that have just begun."""
+SCAN_ROWS_MAX = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDelivered:
+    """Rows that had left before they were purged: they are for the user to remove there."""
+
+    sink: str
+    rows: int
+    """At most: a sink's own filter may have kept some back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReport:
+    """What a purge removed, and what is beyond its reach."""
+
+    dataset: str
+    rows: int = 0
+    """From the lake."""
+    spool_rows: int = 0
+    quarantined: int = 0
+    """Entries of the quarantine."""
+    not_evaluated: tuple[str, ...] = ()
+    """Entries of the quarantine that are no rows, or lack a readable value: look at them, and discard them."""
+    already_delivered: tuple[AlreadyDelivered, ...] = ()
+    identities: int = 0
+    """Hashes of identities that do not come back."""
+    landing_files: tuple[str, ...] = ()
+    """Of writers that are still at work: what they hold is committed, and goes when they close them."""
+    bytes_freed: int = 0
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Purge:
+    """Removes what matches."""
+
+    remover: Remover
+    segments: SegmentStore
+    sealer: Sealer
+
+    def purge(self, dataset: str, *, where: str, dry_run: bool = False) -> PurgeReport:
+        declared = self._declared(dataset)
+        self._check(declared, where)
+        quarantine = QuarantinePurge(self.segments.root, self.remover.database, self.remover.lake, self.remover.clock)
+        if dry_run:
+            return self._forecast(declared, where, quarantine)
+        self.remover.ready(dataset)
+        self.sealer.seal(dataset)
+        spooled, hashes = self._purge_spool(declared, where)
+        rows, freed, delivered, more = self._purge_lake(dataset, where)
+        scrubbed = quarantine.purge(self._declared(dataset), where)
+        faults.reach("purge.quarantine_cleared")
+        self.segments.remove_leftovers(dataset)
+        self.remover.database.forget_freed()
+        return PurgeReport(
+            dataset,
+            rows,
+            spooled,
+            len(scrubbed.matching),
+            scrubbed.not_evaluated,
+            delivered,
+            hashes + more,
+            self._landing_files(dataset),
+            freed,
+        )
+
+    def _declared(self, dataset: str) -> Dataset:
+        return self.remover.database.read(lambda c: datasets.get(c, dataset))
+
+    def _check(self, declared: Dataset, where: str) -> None:
+        """A condition that cannot be evaluated is refused before anything goes; so is a purge during a rebuild."""
+        self.remover.lake.matching(declared.schema.arrow().empty_table(), where, schema=declared.schema)
+        self.remover.database.read(lambda c: _check_not_rebuilding(c, declared.name))
+
+    def _landing_files(self, dataset: str) -> tuple[str, ...]:
+        return tuple(path.name for path in landing_files(self.sealer.landing_directory(dataset)))
+
+    # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _purge_spool(self, declared: Dataset, where: str) -> tuple[int, int]:
+        """(rows, identities) of the segments that wait now. What is in a block is settled first."""
+        registered = self.remover.database.read(segment_records.registered_so_far)
+        rows = hashes = 0
+        for _ in range(TRIES_MAX):
+            waiting = self.remover.database.read(lambda c: segment_records.sealed_so_far(c, declared.name, registered))
+            if not any(block is not None for _, _, block in waiting):
+                break
+            self.remover.flusher.settle(declared.name)
+        for id, path, _ in waiting:
+            found, new = self._purge_segment(self._declared(declared.name), id, path, where)
+            rows, hashes = rows + found, hashes + new
+        self._drop_consumed_files(declared, where)
+        return rows, hashes
+
+    def _purge_segment(self, declared: Dataset, id: int, path: str, where: str) -> tuple[int, int]:
+        rows = self._rows(path)
+        if rows is None:
+            return 0, 0  # committed a moment ago: its rows are in the lake
+        places = self.remover.lake.matching(rows, where, schema=declared.schema)
+        if not places:
+            return 0, 0
+        gone, left = _parted(rows, places)
+        hashes = [item for item in identity_hashes(gone, declared.identity, declared.event_time) if item is not None]
+        for _ in range(TRIES_MAX):
+            try:
+                replaced, new = self._replace(declared, id, left, hashes)
+            except BlockUndecided:
+                self.remover.flusher.settle(declared.name)
+                continue
+            if replaced:
+                self.segments.remove_leftovers(declared.name)
+                return len(places), new
+            if not self.remover.database.read(lambda c: segment_records.is_waiting(c, id)):
+                return 0, 0  # a flush was first: the rows are in the lake, which is next
+            self.remover.flusher.settle(declared.name)
+        raise Retryable(f"Dataset {declared.name!r} is being flushed all the time.", hint="Run it again.")
+
+    def _replace(self, declared: Dataset, id: int, left: pa.Table, hashes: list[str]) -> tuple[bool, int]:
+        """U16: the old segment ends and its copy begins in one transaction."""
+        new = 0
+
+        def swap(connection: Connection) -> bool:
+            nonlocal new
+            if not segment_records.retire(connection, id):
+                return False
+            new = removals.remember_purged(connection, declared.name, hashes, operation=f"segment {id}")
+            return True
+
+        if left.num_rows:
+            replaced = self.segments.add(declared, left, also=swap)
+        else:
+            replaced = self.remover.database.transact(swap)
+        faults.reach("purge.segment_replaced")
+        return replaced, new
+
+    def _rows(self, path: str) -> pa.Table | None:
+        import pyarrow.parquet as pq
+
+        try:
+            rows = pq.read_table(self.segments.path(path))
+        except FileNotFoundError:
+            return None
+        return rows.select([name for name in rows.column_names if not is_system_column(name)])
+
+    def _drop_consumed_files(self, declared: Dataset, where: str) -> None:
+        """Files that only a restored control database would ask for, if they hold such rows."""
+        self.segments.remove_leftovers(declared.name)
+        kept = {Path(path).name for path in self._sealed(declared.name)}
+        directory = self.segments.directory(declared.name)
+        for path in sorted(directory.glob("*.parquet")) if directory.is_dir() else []:
+            if path.name in kept or self.remover.database.read(partial(_is_being_written, path=path)):
+                continue
+            rows = self._rows(str(path.relative_to(self.segments.root)))
+            if rows is not None and self.remover.lake.matching(rows, where, schema=declared.schema):
+                path.unlink(missing_ok=True)
+
+    def _sealed(self, dataset: str) -> list[str]:
+        return list(self.remover.database.read(lambda c: segment_records.sealed_paths(c, dataset)).values())
+
+    # ── the lake ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _purge_lake(self, dataset: str, where: str) -> tuple[int, int, tuple[AlreadyDelivered, ...], int]:
+        """(rows, bytes, what had left, identities)."""
+        for _ in range(TRIES_MAX):
+            declared = self._declared(dataset)
+            selection = Selection(declared.horizon, where=where)
+            positions, doomed = self._doomed(declared, selection)
+            if not doomed:
+                return 0, 0, (), 0
+            hashes = self._hashes(declared, selection, doomed)
+            with contextlib.suppress(_Moved):
+                operation, new = self._plan(declared, selection, doomed, hashes)
+                if operation is None:
+                    return 0, 0, (), 0
+                gone = self.remover.carry_out(operation)
+                return gone.rows, gone.bytes_freed, _already_delivered(doomed, positions), new
+        raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
+
+    def _doomed(self, declared: Dataset, selection: Selection) -> tuple[list[Position], dict[str, list[Stretch]]]:
+        needs, positions = self.remover.database.read(lambda c: (needs_of(c, declared), positions_of(c, declared)))
+        cuts = {*cuts_of(needs.everyone, through=selection.through)}
+        cuts |= {end for item in positions for end in (item.delivered.after, item.delivered.through)}
+        inside = tuple(sorted(cut for cut in cuts if 0 < cut < selection.through))
+        return positions, self.remover.doomed(declared, selection, cuts=inside)
+
+    def _plan(
+        self, declared: Dataset, selection: Selection, doomed: dict[str, list[Stretch]], hashes: list[str]
+    ) -> tuple[Operation | None, int]:
+        counted: list[int] = []
+
+        def work(connection: Connection) -> Operation | None:
+            _check_not_rebuilding(connection, declared.name)
+            needs = needs_of(connection, declared)
+            verdict = judge(doomed, needs.by_partition, given_up=[need.sink for need in needs.everyone])
+            _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
+            if verdict.spared:
+                raise _Moved  # a position has moved since the rows were counted
+            new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
+            counted[:] = [new]
+            operation = Operation(uuid.uuid4().hex, declared.name, "purge", "planned", selection)
+            removals.plan(
+                connection,
+                operation,
+                parts=verdict.parts,
+                given_up=verdict.forfeits,
+                reason="purge",
+                now=self.remover.clock.now(),
+            )
+            return operation
+
+        operation = self.remover.plan(declared.name, work)
+        return operation, counted[0]
+
+    def _hashes(self, declared: Dataset, selection: Selection, doomed: dict[str, list[Stretch]]) -> list[str]:
+        """The identities of the doomed rows, hashed."""
+        state = self.remover.lake.load(declared.table_name)
+        if not declared.identity or state is None or state.head is None:
+            return []
+        known = {name for name, _ in state.columns}
+        names = dict.fromkeys([name for names in declared.identity for name in names] + ([declared.event_time or ""]))
+        columns = tuple(name for name in names if name in known)
+        found: list[str] = []
+        for within in _windows([item for items in doomed.values() for item in items]):
+            parts = self.remover.lake.scan(
+                declared.table_name, snapshot=state.head, within=within, columns=columns, keep=selection.where
+            )
+            for part in parts:
+                hashes = identity_hashes(part, declared.identity, declared.event_time)
+                found += [item for item in hashes if item is not None]
+        return found
+
+    # ── a dry run ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _forecast(self, declared: Dataset, where: str, quarantine: QuarantinePurge) -> PurgeReport:
+        positions, doomed = self._doomed(declared, Selection(declared.horizon, where=where))
+        spooled = 0
+        for path in self._sealed(declared.name):
+            rows = self._rows(path)
+            spooled += 0 if rows is None else len(self.remover.lake.matching(rows, where, schema=declared.schema))
+        found = quarantine.find(declared, where)
+        return PurgeReport(
+            declared.name,
+            sum(item.tally.rows for items in doomed.values() for item in items),
+            spooled,
+            len(found.matching),
+            found.not_evaluated,
+            _already_delivered(doomed, positions),
+            landing_files=self._landing_files(declared.name),
+            dry_run=True,
+        )
+
+
+class _Moved(Exception):
+    """A sink's position moved between counting and planning: count again."""
+
+
+def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
+    if removals.is_rebuilding(connection, dataset):
+        raise Retryable(
+            f"Dataset {dataset!r} is being rebuilt: rows that go now could come back with the copy.",
+            hint="Purge again when the rebuild has ended.",
+        )
+
+
+def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
+    """U11: a chunk that may have arrived cannot lose rows; it is settled first."""
+    if verdict.held:
+        sink = names[next(iter(verdict.held))]
+        rows = next(iter(verdict.held.values())).rows
+        raise Permanent(
+            f"{rows} of the rows are on their way to sink {sink!r}: nobody knows yet whether they arrived.",
+            hint=f"Run `floodmark export {sink}` until it gets through, or `floodmark sink skip {sink}`, or remove "
+            "the sink; then purge again. Nothing was purged from the lake.",
+        )
+
+
+def _is_being_written(connection: Connection, *, path: Path) -> bool:
+    id = path.name.partition("-")[0]
+    return not id.isdigit() or not segment_records.is_consumed(connection, int(id))
+
+
+def _parted(rows: pa.Table, places: list[int]) -> tuple[pa.Table, pa.Table]:
+    import pyarrow as pa
+
+    going = set(places)
+    kept = [place for place in range(rows.num_rows) if place not in going]
+    return rows.take(pa.array(places, pa.int64())), rows.take(pa.array(kept, pa.int64()))
+
+
+def _windows(stretches: list[Stretch]) -> Iterator[SequenceRange]:
+    """Ranges that hold all of the rows, each of bounded size."""
+    first, last, rows = None, 0, 0
+    for item in sorted(stretches, key=lambda one: one.range):
+        if first is not None and rows + item.tally.rows > SCAN_ROWS_MAX and item.range.after >= last:
+            yield SequenceRange(first, last)
+            first, rows = None, 0
+        first = item.range.after if first is None else first
+        last, rows = max(last, item.range.through), rows + item.tally.rows
+    if first is not None:
+        yield SequenceRange(first, last)
+
+
+def _already_delivered(doomed: dict[str, list[Stretch]], positions: list[Position]) -> tuple[AlreadyDelivered, ...]:
+    found: dict[str, int] = {}
+    for item in positions:
+        inside = [one.tally.rows for one in doomed.get(item.partition, []) if one.range.intersect(item.delivered)]
+        found[item.name] = found.get(item.name, 0) + sum(inside)
+    return tuple(AlreadyDelivered(name, rows) for name, rows in sorted(found.items()) if rows)
