@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -45,6 +46,10 @@ class DatasetStatus:
     undecided_block: SequenceRange | None
     spool: SpoolStatus
     quarantined: int
+    expired: int
+    """Rows that were not committed because retention or a purge had removed their like."""
+    event_cutoff: datetime | None
+    """Rows with an older event time are not committed any more."""
     partitions: tuple[PartitionStatus, ...]
 
 
@@ -84,7 +89,13 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         undecided_block=None if block is None else block.range,
         spool=SpoolStatus(waiting, count, rows, size),
         quarantined=quarantine.held_count(connection, name),
+        expired=blocks.expired_rows(connection, name),
+        event_cutoff=_moment(dataset.event_cutoff),
         partitions=tuple(
             PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals
         ),
     )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

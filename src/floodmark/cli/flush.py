@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table, working
+from floodmark.cli.output import note, print_json, print_table, working
 
 if TYPE_CHECKING:
     from floodmark.flush import FlushReport
@@ -47,3 +47,6 @@ def _show(reports: list[FlushReport]) -> None:
         ["dataset", "committed", "duplicates", "quarantined", "blocks", "range"],
         [[r.dataset, r.rows, r.duplicates, r.quarantined, r.blocks, r.block or "nothing new"] for r in reports],
     )
+    for report in reports:
+        if report.expired:
+            note(f"{report.expired:,} rows of {report.dataset} were not committed: their like was removed before.")

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),
+    "retain": ("retain", "Remove old rows, but none that a sink still needs."),
+    "purge": ("purge", "Remove rows that match a condition, for good."),
     "status": ("status", "Show what the store holds and what waits."),
     "quarantine": ("quarantine", "Look at rows that did not fit, and decide about them."),
     "log": ("log", "Work with an event log."),

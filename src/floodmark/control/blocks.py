@@ -107,6 +107,12 @@ def newest(connection: Connection, dataset: str) -> Block | None:
     return None if row is None else _block(row)
 
 
+def expired_rows(connection: Connection, dataset: str) -> int:
+    """How many rows were left out because retention or a purge had removed their like."""
+    total = connection.execute(select(func.coalesce(func.sum(blocks.c.expired), 0)).where(blocks.c.dataset == dataset))
+    return int(total.scalar_one())
+
+
 def newest_first(connection: Connection, dataset: str) -> list[Block]:
     """The committed blocks, from the newest back."""
     found = connection.execute(
