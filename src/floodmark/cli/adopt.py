@@ -11,8 +11,12 @@ from floodmark.cli.output import note, print_json
 @click.command()
 @click.argument("source")
 @click.option("--dataset", required=True, metavar="NAME", help="The dataset; declared if it does not exist.")
-@click.option("--format", "file_format", metavar="FORMAT", help="SOURCE is a path of this format: parquet, csv, json, …")
-@click.option("--identity", metavar="COLUMNS", callback=column_list, help="For a new dataset: what makes a row the same.")
+@click.option(
+    "--format", "file_format", metavar="FORMAT", help="SOURCE is a path of this format: parquet, csv, json, …"
+)
+@click.option(
+    "--identity", metavar="COLUMNS", callback=column_list, help="For a new dataset: what makes a row the same."
+)
 @click.option("--event-time", metavar="COLUMN", help="For a new dataset: the column with the event time.")
 @click.option("--partition-by", metavar="COLUMNS", callback=column_list, help="For a new dataset: how it is sliced.")
 @json_option

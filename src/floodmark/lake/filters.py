@@ -20,7 +20,6 @@ from floodmark.schema.names import is_system_column, name_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
     from floodmark.schema.types import ColumnType
 
@@ -126,8 +125,8 @@ def bad_filter(expression: str, problem: str) -> InvalidSetting:
     )
 
 
-def check_filter(spark: SparkSession, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
-    """Let Spark look at a condition beside columns of those names and types, and nothing else in reach. No job."""
+def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
+    """Let a Spark session look at a condition beside columns of those names and types, and nothing else in reach. No job."""
     check_text(expression, [name for name, _ in columns])
     nulls = ", ".join(f"cast(null as {spark_type(kind)}) as {quoted(name)}" for name, kind in columns)
     try:

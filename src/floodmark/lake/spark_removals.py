@@ -135,6 +135,8 @@ def expire_snapshots(lake: SparkReader, table: str, *, keep: int, since: int | N
         return
     lineage = [snapshot.id for snapshot in state.lineage]
     kept = lineage[: max(keep, lineage.index(since) if since in lineage else 0)]
+    # I1: what the old ones alone know, how far numbers were given out, stays.
+    raise_max_seq(lake, table, max((snapshot.through or 0 for snapshot in state.lineage), default=0))
     gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
     if not gone:
         return
