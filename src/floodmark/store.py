@@ -49,10 +49,10 @@ from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
 from floodmark.upkeep.mending import Workshop
-from floodmark.upkeep.trace import Trace, Tracer
 from floodmark.upkeep.purge import Purge, PurgeReport
 from floodmark.upkeep.removing import Remover
 from floodmark.upkeep.retain import RetainReport, Retention
+from floodmark.upkeep.trace import Trace, Tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -126,7 +126,7 @@ def bad_filter(expression: str, problem: str) -> InvalidSetting:
 
 
 def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> None:
-    """Let a Spark session look at a condition beside columns of those names and types, and nothing else in reach. No job."""
+    """Let a session look at a condition beside columns of those names and types, and nothing else. No job."""
     check_text(expression, [name for name, _ in columns])
     nulls = ", ".join(f"cast(null as {spark_type(kind)}) as {quoted(name)}" for name, kind in columns)
     try:
