@@ -68,6 +68,7 @@ def test_flush_reports_what_it_committed_and_dropped(shop):
             "snapshot_id": done.json[0]["snapshot_id"],
             "blocks": 1,
             "quarantined": 0,
+            "expired": 0,
         }
     ]
     assert "nothing new" in shop("flush", "orders").out

@@ -317,7 +317,9 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
             .values(block=block.id, block_offset=offset)
         )
         if changed.rowcount != 1:
-            raise Corrupt(f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`.")
+            raise Corrupt(
+                f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`."
+            )
         offset += segment.rows
     return tuple(segment_records.of_block(connection, block.id))
 

@@ -24,6 +24,7 @@ from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import DataFrame
 
     from floodmark.lake.reading import SparkReader
     from floodmark.removal import Selection, Spared
@@ -48,13 +49,13 @@ def doomed_figures(
 
     from floodmark.lake import transforms
 
-    condition, values = _condition(lake, selection, schema, partition_by)
     frame = lake.frame(table, snapshot=snapshot)
     missing = [column for column in schema if column.name not in frame.columns]
     whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in missing})
-    between = f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < {SEQ}))" if cuts else "0"
+    # Not a bare 0 where there is none: a number there is a place in the select list to Spark.
+    between = f"size(filter(array({', '.join(map(str, cuts)) or 'cast(null as bigint)'}), cut -> cut < {SEQ}))"
     grouped = (
-        lake.spark.sql(f"SELECT * FROM {{rows}} WHERE {condition}", args=values, rows=whole)  # noqa: S608 - it is SQL by nature
+        _chosen(lake, whole, selection, schema, partition_by)
         .groupBy(F.expr(between), *[quoted(name) for name in partition_by])
         .agg(F.count(F.lit(1)), F.sum(transforms.checksum_part()), F.min(SEQ), F.max(SEQ))
     )
@@ -67,6 +68,21 @@ def doomed_figures(
     return sorted(found, key=lambda item: (item[0], item[1].partition))
 
 
+def _chosen(
+    lake: SparkReader, frame: DataFrame, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
+) -> DataFrame:
+    """The rows that a selection names, of a frame that has every column."""
+    from pyspark.sql import functions as F
+
+    chosen = frame.where(" AND ".join(_rule(lake, selection, schema)))
+    for item in selection.spared:
+        same = F.lit(True)
+        for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):
+            same = same & F.col(quoted(name)).eqNullSafe(F.lit(value))
+        chosen = chosen.where(~(same & F.expr(_within(item))))
+    return chosen
+
+
 def remove_doomed(
     lake: SparkReader, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> None:
@@ -77,18 +93,25 @@ def remove_doomed(
 def _condition(
     lake: SparkReader, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> tuple[str, dict[str, Any]]:
-    """The selection as a SQL condition. The number comes first: files are pruned by it."""
+    """The selection as one SQL condition, with the values that stand for its markers."""
+    values: dict[str, Any] = {}
+    spared = [_spared(item, schema, partition_by, values) for item in selection.spared]
+    return " AND ".join([*_rule(lake, selection, schema), *(f"NOT {item}" for item in spared)]), values
+
+
+def _rule(lake: SparkReader, selection: Selection, schema: Schema) -> list[str]:
+    """What must be true of a row in any partition. The number comes first: files are pruned by it."""
     parts = [f"{SEQ} <= {selection.through}"]
     if selection.before is not None and selection.event_time is not None:
         parts.append(f"{quoted(selection.event_time)} < {_instant(selection, schema)}")
     if selection.where is not None:
         check_filter(lake.spark, selection.where, tuple((column.name, column.type) for column in schema))
         parts.append(f"({selection.where})")
-    values: dict[str, Any] = {}
-    spared = [_spared(item, schema, partition_by, values) for item in selection.spared]
-    if spared:
-        parts.append(f"NOT ({' OR '.join(spared)})")
-    return " AND ".join(parts), values
+    return parts
+
+
+def _within(item: Spared) -> str:
+    return "(" + " OR ".join(f"({SEQ} > {one.after} AND {SEQ} <= {one.through})" for one in item.ranges) + ")"
 
 
 def _instant(selection: Selection, schema: Schema) -> str:
@@ -105,8 +128,7 @@ def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values:
         same.append(f"{quoted(name)} <=> :{marker}" if value is not None else f"{quoted(name)} IS NULL")
         if value is None:
             del values[marker]
-    ranges = " OR ".join(f"({SEQ} > {one.after} AND {SEQ} <= {one.through})" for one in item.ranges)
-    return f"({' AND '.join([*same, f'({ranges})'])})"
+    return f"({' AND '.join([*same, _within(item)])})"
 
 
 def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
