@@ -79,7 +79,7 @@ def object_figures(store: Store, count: int, out: Path) -> dict[str, Any]:
 
     def plainly(directory: Path) -> None:
         frame = lake.frame(dataset.table_name, snapshot=head).where(f"_ingest_seq <= {count}").select(*USER_COLUMNS)
-        frame.write.option("compression", "zstd").parquet(str(directory / "plain"))
+        frame.write.parquet(str(directory / "plain"))
 
     def exactly(directory: Path, *, direct: bool) -> None:
         lake.direct = direct
