@@ -59,8 +59,8 @@ class Flusher(NamedTuple):
     block: Block | None = None
     rows: tuple[Row, ...] = ()
     """What the loaded table shows, while that is needed."""
-    commits: tuple[int, ...] = ()
-    """… and the blocks that its known history names."""
+    taken: tuple[int, ...] = ()
+    """The block's segments that were seen in the table: those are done with, the others go with the next block."""
 
 
 class Reader(NamedTuple):
@@ -191,9 +191,9 @@ class CommitModel(Model):
             case "recording":
                 yield "records the block as committed", self._record(state, flusher, to)
             case "cleaning":
-                yield f"removes the files of {block.segments}", to(Flusher(), _remove_files(state, block))
+                yield f"removes the files of {flusher.taken}", to(Flusher(), _remove_files(state, flusher.taken))
             case "early cleaning":
-                yield "removes the files", to(flusher._replace(at="recording"), _remove_files(state, block))
+                yield "removes the files", to(flusher._replace(at="recording"), _remove_files(state, flusher.taken))
             case "voiding":
                 yield f"voids block {block.id}", to(Flusher(), _void(state, block))
         if flusher.at != "idle" and (poorer := self.spend(state, "crash")):
@@ -219,8 +219,7 @@ class CommitModel(Model):
         compares = bool(table.rows) and self.bound["restore"]
         if not compares:
             return Flusher("based", table.base, table.highest())
-        named = tuple(commit.block for commit in table.commits[table.forgotten :] if commit.block)
-        return Flusher("loaded", table.base, table.highest(), rows=table.rows, commits=named)
+        return Flusher("loaded", table.base, table.highest(), rows=table.rows)
 
     def _reserve(self, state: State, flusher: Flusher, to) -> Iterator[Step]:
         if self.bug == "reserve in two transactions":
@@ -286,12 +285,17 @@ class CommitModel(Model):
         table = state.table
         after_base = table.since(block.base.head) if table.uuid == block.base.table else None
         known = table.commits[table.forgotten :] if after_base is None else after_base
-        visible = any(block.after < number <= block.through for number, _ in table.rows)
-        if self.bug != "known by numbers alone":
-            visible = visible and after_base is None
-        if any(commit.block == block.id for commit in known) or visible:
-            first = "early cleaning" if self.bug == "files before record" else "recording"
-            yield f"sees block {block.id} landed", to(Flusher(first, block=block))
+        first = "early cleaning" if self.bug == "files before record" else "recording"
+        if any(commit.block == block.id for commit in known):
+            yield f"sees block {block.id} landed", to(Flusher(first, block=block, taken=block.segments))
+            return
+        if any(block.after < number <= block.through for number, _ in table.rows):
+            # Only rows tell: the snapshot has expired, or they are those of a forgotten block with the same numbers.
+            there = {segment for number, segment in table.rows if number > block.after}
+            taken = tuple(segment for segment in block.segments if segment in there)
+            if self.bug == "known by numbers alone":
+                taken = block.segments
+            yield f"sees rows of block {block.id}, of {taken}", to(Flusher(first, block=block, taken=taken))
             return
         if self.bug == "verdict from two loads":
             yield f"does not see block {block.id}", to(Flusher("looking again", block=block))
@@ -314,10 +318,12 @@ class CommitModel(Model):
         found = control.find(block.id)
         if found is None or found.state == VOID:
             return to(Flusher())
-        cleaning = Flusher() if self.bug == "files before record" else Flusher("cleaning", block=block)
+        cleaning = Flusher("cleaning", block=block, taken=flusher.taken)
+        if self.bug == "files before record":
+            cleaning = Flusher()
         if found.state == COMMITTED:
             return to(cleaning)
-        decided = _decide(control, found, COMMITTED, release="consumed")
+        decided = _decide(control, found, COMMITTED, release="consumed", taken=flusher.taken)
         flaw = state.flaw
         if decided.horizon > block.through:
             flaw = flaw or f"I3 block {block.id} is recorded below the horizon {control.horizon}"
@@ -327,17 +333,13 @@ class CommitModel(Model):
     # ── catching up after the control database went back in time ─────────────────────────────────────────────────
 
     def _compare(self, state: State, flusher: Flusher, to) -> State:
-        """Read after the table: every block that it shows was reserved before, so the records have it by now."""
-        control = state.control
-        undecided = control.undecided()
+        """Read after the table: every block that it shows was reserved before, so it is undecided or recorded."""
+        undecided = state.control.undecided()
         highest = max(number for number, _ in flusher.rows)
-        known = max(control.horizon, undecided.through if undecided else 0)
-        forgotten = highest > known or any(control.find(block) is None for block in flusher.commits)
-        if self.bug == "known by numbers alone":
-            forgotten = highest > known
+        known = max(state.control.horizon, undecided.through if undecided else 0)
         seen = max(flusher.seen, highest)
-        if not forgotten:
-            return to(flusher._replace(at="based", seen=seen, rows=(), commits=()))
+        if highest <= known:
+            return to(flusher._replace(at="based", seen=seen, rows=()))
         if undecided is not None:
             return to(Flusher("looking", block=undecided))
         return to(flusher._replace(at="found", seen=seen))
@@ -345,27 +347,22 @@ class CommitModel(Model):
     def _enter_found(self, state: State, flusher: Flusher, to) -> State:
         """One transaction: the commits that the table shows and the records have forgotten."""
         control = state.control
-        new = [block for block in flusher.commits if control.find(block) is None]
-        # Where the history has expired, only numbers are left to compare.
-        by_numbers = not new
+        if control.horizon >= flusher.seen:
+            return to(Flusher())  # another has caught up meanwhile
         above = [(number, segment) for number, segment in flusher.rows if number > control.horizon]
-        behind = control.horizon < flusher.seen if by_numbers else new and not control.undecided()
-        if not behind:
-            return to(Flusher())  # another has caught up meanwhile, or another block is under way
         committed = {segment for _, segment in above}
-        first = min(number for number, _ in above) - 1 if above else control.horizon
-        if by_numbers and any(block.after == first for block in control.blocks):
+        first = min(number for number, _ in above) - 1
+        if any(block.after == first for block in control.blocks):
             return to(Flusher())  # the numbers are taken: an error, and nothing has changed
         segments = tuple(
             "consumed" if index in committed or (value == "sealed" and not state.files[index]) else value
             for index, value in enumerate(control.segments)
         )
         found = Block(state.born, first, flusher.seen, NOWHERE, tuple(sorted(committed)), COMMITTED)
-        records = tuple(found._replace(id=block) for block in new) or (found,)
         entered = control._replace(
             segments=segments,
-            blocks=(*control.blocks, *records),
-            horizon=max(control.horizon, flusher.seen),
+            blocks=(*control.blocks, found),
+            horizon=flusher.seen,
             counter=max(control.counter, flusher.seen),
         )
         return to(Flusher(), state._replace(control=entered, born=state.born + 1))
@@ -479,7 +476,8 @@ class CommitModel(Model):
         if sum(block.state == RESERVED for block in control.blocks) > 1 and self.bug != "reserve before base":
             return "I8 two blocks are undecided"
         taken = [segment for block in control.blocks if block.state == RESERVED for segment in block.segments]
-        if any(control.segments[segment] == "consumed" for segment in taken):
+        # Catching up may find the rows of a block that was reserved a moment ago: that one is refused, and void.
+        if any(control.segments[segment] == "consumed" for segment in taken) and not self.bound["restore"]:
             return "I5 a segment that is done with is in a new block"
         for index, value in enumerate(control.segments):
             if value == "consumed" and index not in there:
@@ -543,9 +541,8 @@ class RestoreModel(CommitModel):
     large = {"trouble": 3}
     bugs = {
         "known by numbers alone": Bug(
-            "a visible row with a number of the block says landed, also where the history is known and names another",
+            "a visible row with a number of the block says that all of its segments landed",
             ("I4",),
-            in_code=True,
         ),
     }
 
@@ -564,21 +561,25 @@ class RestoreAndExpiryModel(CommitModel):
         "expiry forgets numbers": Bug(
             "expiry does not raise the table's highest number, and a block ended in numbers that no row has",
             ("I1", "I2", "I9"),
-            in_code=True,
         ),
     }
 
 
 def _order(flusher: Flusher) -> tuple[object, ...]:
-    return (flusher.at, flusher.base, flusher.seen, flusher.block or (), flusher.rows)
+    return (flusher.at, flusher.base, flusher.seen, flusher.block or (), flusher.rows, flusher.taken)
 
 
-def _decide(control: Control, block: Block, verdict: str, *, release: str) -> Control:
+def _decide(control: Control, block: Block, verdict: str, *, release: str, taken: tuple[int, ...] | None = None) -> Control:
+    """The end of a block. Its segments become `release`; of a committed one, those that were not taken are free again."""
     place = control.blocks.index(block)
     mine = f"in {block.id}"
+    own = block.segments if taken is None else taken
     return control._replace(
-        blocks=put(control.blocks, place, block._replace(state=verdict)),
-        segments=tuple(release if value == mine else value for value in control.segments),
+        blocks=put(control.blocks, place, block._replace(state=verdict, segments=own)),
+        segments=tuple(
+            (release if index in own else "sealed") if value == mine else value
+            for index, value in enumerate(control.segments)
+        ),
     )
 
 
@@ -589,8 +590,8 @@ def _void(state: State, block: Block) -> State:
     return state._replace(control=_decide(state.control, found, VOID, release="sealed"))
 
 
-def _remove_files(state: State, block: Block) -> State:
-    files = tuple(there and index not in block.segments for index, there in enumerate(state.files))
+def _remove_files(state: State, segments: tuple[int, ...]) -> State:
+    files = tuple(there and index not in segments for index, there in enumerate(state.files))
     return state._replace(files=files)
 
 
