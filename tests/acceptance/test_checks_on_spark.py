@@ -1,0 +1,151 @@
+"""Audit, trace and fsck on real Spark and Iceberg: files, a table of another catalog, and the lake's own files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stores import make_store
+
+from floodmark.store import Store, open_store
+from floodmark.testing import crash_at
+
+pytestmark = pytest.mark.spark
+COLUMNS = {"id": "long", "at": "timestamp", "price": "decimal(10,2)", "extra": "json", "tags": "list<string>"}
+
+
+@pytest.fixture
+def store(spark: Any, tmp_path: Path) -> Iterator[Store]:
+    """A store that has delivered two rounds of rows to files and to a table."""
+    root, home, catalog = tmp_path / "store", tmp_path / "central", f"central_{uuid.uuid4().hex[:8]}"
+    make_store(root, spark, schema=COLUMNS, event_time="at", identity=["id"]).close()
+    home.mkdir()
+    with (root / "floodmark.toml").open("a") as settings:
+        settings.write(f'\n[catalogs.{catalog}]\ntype = "sql"\nuri = "sqlite:///{home}/catalog.db"\n')
+        settings.write(f'warehouse = "{home.as_uri()}"\n')
+    with open_store(root, spark=spark) as made:
+        made.add_sink("files", "blob", url=(tmp_path / "out").as_uri(), chunk_rows=4)
+        made.add_sink("lines", "blob", url=(tmp_path / "lines").as_uri(), chunk_rows=4, format="jsonl.zst")
+        made.add_sink("copy", "table", table=f"{catalog}.copies", chunk_rows=4)
+        for first in (1, 11):
+            made.capture("events", [row(id) for id in range(first, first + 10)])
+            made.flush("events")
+            made.export()
+        yield made
+
+
+def row(id: int) -> dict[str, Any]:
+    return {
+        "id": id,
+        "site": f"s{id % 2}",
+        "at": f"2026-01-01T00:00:{id:02}.5Z",
+        "price": f"{id}.25",
+        "extra": {"b": id, "a": [1, None]},
+        "tags": ["x", str(id)],
+    }
+
+
+def kinds(store: Store, sink: str, *, deep: bool = False) -> list[str]:
+    return [item.kind for item in store.audit(sink, deep=deep).findings]
+
+
+def target(store: Store) -> str:
+    name = next(item.settings["table"] for item in store.sinks() if item.name == "copy")
+    return f"{name}.events"
+
+
+@pytest.mark.parametrize("sink", ["files", "lines", "copy"])
+def test_what_was_delivered_is_sound_row_by_row_also_after_compaction(store: Store, sink: str):
+    store.spark.sql(
+        f"CALL `{store._lake.catalog.name}`.system.rewrite_data_files("
+        "table => 'datasets.events_g1', options => map('rewrite-all', 'true'))"
+    ).collect()
+    report = store.audit(sink, deep=True)
+    assert report.findings == ()
+    assert [(item.settled, item.there) for item in report.channels] == [(10, 10), (10, 10)]
+
+
+def test_a_cheap_audit_of_files_starts_no_spark_job(store: Store):
+    jobs = store._lake.jobs
+    assert kinds(store, "files") == []
+    assert store._lake.jobs == jobs
+
+
+def test_damage_among_objects_is_found(store: Store, tmp_path: Path):
+    first, second, *_ = sorted((tmp_path / "out").rglob("*-*.parquet"))
+    rows = pq.read_table(first)
+    altered = rows.set_column(rows.schema.get_field_index("tags"), "tags", pa.array([["y"]] * len(rows)))
+    pq.write_table(altered, first)
+    second.unlink()
+    assert kinds(store, "files") == ["object-missing"]
+    assert sorted(kinds(store, "files", deep=True)) == ["object-missing", "rows-altered"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "cheap", "deep"),
+    [
+        ("DELETE FROM {table} WHERE id = 7", ["rows-missing"], ["rows-missing"]),
+        ("INSERT INTO {table} SELECT * FROM {table} WHERE id = 7", ["rows-doubled"], ["rows-doubled"]),
+        ("UPDATE {table} SET price = 0 WHERE id = 7", [], ["rows-altered"]),
+        ("UPDATE {table} SET tags = array('z') WHERE id = 7", [], ["rows-altered"]),
+    ],
+)
+def test_damage_in_a_table_is_found(store: Store, damage: str, cheap: list[str], deep: list[str]):
+    store.spark.sql(damage.format(table=target(store)))
+    assert kinds(store, "copy") == cheap
+    assert kinds(store, "copy", deep=True) == deep
+
+
+def test_rows_that_the_lake_lost_are_found_by_counting(store: Store):
+    store.spark.sql(f"DELETE FROM `{store._lake.catalog.name}`.datasets.events_g1 WHERE id = 4")
+    assert "lake-differs" in kinds(store, "files", deep=True)
+    assert [item.kind for item in store.fsck(deep=True).findings] == ["lake-differs"]
+
+
+def test_a_row_is_traced_by_identity_and_time_to_its_file_and_every_sink(store: Store):
+    found = store.trace("events", {"id": 7, "at": "2026-01-01T00:00:07.5Z"})
+    (committed,) = found.committed
+    assert Path(committed.file.removeprefix("file:")).is_file()
+    assert committed.segment is not None
+    assert committed.partition == "site=s1"
+    assert {step.sink: step.state for step in committed.sinks} == dict.fromkeys(("files", "lines", "copy"), "delivered")
+    assert all(committed.seq in step.chunk for step in committed.sinks)
+    assert store.trace("events", row(7)).committed == found.committed, "by the whole row"
+    assert store.trace("events", {"price": "7.25"}).committed == found.committed
+    assert not store.trace("events", {"id": 700}).known
+
+
+def test_a_sound_store_has_nothing_to_find(store: Store):
+    report = store.fsck(deep=True)
+    assert report.findings == ()
+
+
+def test_a_block_left_by_a_crash_is_settled_by_a_repair(store: Store):
+    store.capture("events", [row(30)])
+    with crash_at("flush.appended"):
+        store.flush("events")
+    assert [item.kind for item in store.fsck().findings] == ["block-undecided"]
+    report = store.fsck(repair=True, deep=True)
+    assert report.sound
+    assert len(store.trace("events", {"id": 30}).committed) == 1
+
+
+def test_a_missing_data_file_is_found(store: Store):
+    file = store.trace("events", {"id": 7}).committed[0].file
+    Path(file.removeprefix("file:")).unlink()
+    assert [item.kind for item in store.fsck().findings] == ["file-missing"]
+    assert "file-missing" in kinds(store, "files")
+
+
+def test_a_table_that_was_rolled_back_is_found(store: Store):
+    catalog = store._lake.catalog.name
+    state = store._lake.load("events_g1")
+    store.spark.sql(
+        f"CALL `{catalog}`.system.rollback_to_snapshot('datasets.events_g1', {state.lineage[1].id})"
+    ).collect()
+    assert [item.kind for item in store.fsck().findings] == ["table-rolled-back"]
