@@ -43,6 +43,13 @@ def test_all_values_must_be_there_and_null_is_one(blocks: Blocks):
     assert found(blocks, id=3) == []
 
 
+def test_any_of_several_values_will_do(blocks: Blocks):
+    blocks.commit(some(5))
+    wanted = frozenset(row.content_id for row in (*found(blocks, id=1), *found(blocks, id=3)))
+    assert [row.seq for row in found(blocks, **{CONTENT_ID: wanted})] == [2, 4]
+    assert found(blocks, **{CONTENT_ID: frozenset({"0" * 32})}) == []
+
+
 def test_rows_come_in_order_and_no_more_than_asked_for(blocks: Blocks):
     blocks.commit([{"id": 7, "name": str(index)} for index in range(6)])
     blocks.driver.compact(blocks.table)

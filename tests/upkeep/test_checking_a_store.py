@@ -363,20 +363,56 @@ def test_a_segment_that_a_restored_control_database_does_not_know_is_adopted(sho
     assert check(shop, deep=True).findings == ()
 
 
-def test_a_segment_whose_lines_still_stand_in_the_landing_log_is_adopted_with_them(shop: Shop):
+@pytest.mark.parametrize("attempt", range(4))  # the order of the files' names is chance
+def test_segments_whose_lines_still_stand_in_the_landing_log_are_adopted_with_them_in_order(shop: Shop, attempt: int):
+    """U32: adopted before those in front of it, one would be without its lines, and its rows be sealed again."""
     restore = back_up(shop)
-    capture(shop, 10)
-    shop.store.seal(DATASET)  # its writer lives: the landing file stays
-    capture(shop, 11)
-    shop.store.seal(DATASET)
-    capture(shop, 12)
+    for n in (10, 11, 12, 13):
+        capture(shop, n)
+        shop.store.seal(DATASET)  # its writer lives: the landing file stays
+    capture(shop, 14)
     restore()
     assert len(landing_files(shop.store.path / "spool" / DATASET / "landing")) == 1
     report = check(shop, repair=True)
     assert report.sound
-    assert len(report.repaired) == 2
+    assert "\n".join(report.repaired).count("registered again") == 4
     shop.again().flush(DATASET)
-    assert committed(shop) == [10, 11, 12]
+    assert committed(shop) == [10, 11, 12, 13, 14]
+    assert check(shop, deep=True).findings == ()
+
+
+def test_a_segment_whose_lines_were_sealed_again_otherwise_is_not_adopted(shop: Shop):
+    """U32: a flush before the repair has stored its rows under another segment."""
+    restore = back_up(shop)
+    for n in (10, 11):
+        capture(shop, n)
+        shop.store.seal(DATASET)
+    restore()
+    shop.again().flush(DATASET)
+    assert committed(shop) == [10, 11]
+    report = check(shop, repair=True)
+    assert not report.sound
+    assert all("in the store already" in item.run for item in report.findings)
+    shop.again().flush(DATASET)
+    assert committed(shop) == [10, 11]
+
+
+def test_a_segment_behind_one_that_is_torn_is_left_to_the_landing_log(shop: Shop):
+    """U32: its lines still stand there, behind those of the torn one."""
+    restore = back_up(shop)
+    paths: list[Path] = []
+    for n in (10, 11):
+        capture(shop, n)
+        shop.store.seal(DATASET)
+        paths += [path for path in segment_files(shop) if path not in paths]
+    paths[0].write_bytes(b"torn")
+    restore()
+    assert not check(shop, repair=True).sound
+    shop.again().flush(DATASET)
+    assert committed(shop) == [10, 11]
+    assert not check(shop, repair=True).sound
+    shop.again().flush(DATASET)
+    assert committed(shop) == [10, 11]
 
 
 def test_a_segment_file_whose_rows_are_committed_is_not_adopted(shop: Shop):

@@ -144,6 +144,8 @@ class Settled:
     """Reads those rows, with the columns that were pinned."""
     recorded: bool = True
     """Whether a chunk of it is on record. Else only the watermark says that it was delivered."""
+    replayed: tuple[int, ...] = ()
+    """Rows of a chunk that was given up and that were sent after all: as the chunk, or each by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def _check_whole(io: Any, location: str, size: int | None) -> None:
         what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
         raise FilesMissing(
             f"A file that the table refers to {what}: {location}.",
-            hint="Nothing was deleted from the spool. Restore the file, or keep the store as it is and run `floodmark fsck`.",
+            hint="Nothing was deleted from the spool. Restore the file; `floodmark fsck` says which are missing.",
         )
 
 

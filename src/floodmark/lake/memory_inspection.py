@@ -22,7 +22,10 @@ def find_in_memory(
         if file not in lake.data:
             raise FilesMissing(f"Data file {file} of {table!r} is missing.")
         for row in lake.data[file].to_pylist():
-            if all(row.get(name) == value for name, value in where.items()):
+            if all(
+                row.get(name) in value if isinstance(value, frozenset) else row.get(name) == value
+                for name, value in where.items()
+            ):
                 values = {name: row.get(name) for name in columns}
                 found.append(StoredRow(row[SEQ], row[CONTENT_ID], row.get(SEGMENT), f"memory:{file}", values))
     return sorted(found, key=lambda row: row.seq)[:rows_max]

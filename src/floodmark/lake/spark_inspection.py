@@ -27,7 +27,10 @@ def find_on_spark(
     for name, value in where.items():
         if name in known:
             held = F.col(quoted(name))
-            frame = frame.where(held.isNull() if value is None else held == F.lit(value))
+            if isinstance(value, frozenset):
+                frame = frame.where(held.isin(sorted(value)))
+            else:
+                frame = frame.where(held.isNull() if value is None else held == F.lit(value))
         elif value is not None:  # a column that no row has a value in yet
             return []
     wanted = [quoted(name) for name in columns if name in known]

@@ -147,6 +147,8 @@ class Lake(Protocol):
     ) -> list[StoredRow]:
         """The rows with these column values, in sequence order, at most so many; system columns may be named too.
 
+        A frozenset stands for any of its values.
+
         It costs what the files cost that can hold such rows: name columns whose values the files' bounds tell apart.
         """
         ...

@@ -78,7 +78,7 @@ def accounts(
     today = Intent("", channel, SequenceRange(0, 1), _pinned_today(sink, source))
     places: dict[str, list[Settled]] = {_place(sink, today): []}
     settings = {_place(sink, today): today.settings}
-    given_up = {row.seq: row.tally for row in records.given_up}
+    given_up = {row.seq: row.tally for row in records.given_up if row.state != "replayed"}
     held = frozenset(row.seq for row in records.given_up if row.state == "held")
 
     def add(intent: Intent, item: Settled) -> None:
@@ -89,10 +89,11 @@ def accounts(
         intent = pinned[chunk.intent]
         if chunk.state == "acknowledged":
             add(intent, _settled(source, intent, chunk.range, chunk.tally, given_up))
-    for row in records.given_up:
-        if row.state == "replayed":
-            without = {seq: tally for seq, tally in given_up.items() if seq != row.seq}
-            add(today, _settled(source, today, SequenceRange(row.seq - 1, row.seq), row.tally, without))
+        sent = [row for row in records.given_up if row.state == "replayed" and row.seq in chunk.range]
+        if chunk.state == "quarantined" and sent:
+            tally = sum((row.tally for row in sent), Tally())
+            item = _settled(source, intent, chunk.range, tally, given_up)
+            add(intent, replace(item, replayed=tuple(row.seq for row in sent)))
     for span in unrecorded:  # U31
         tally = _committed_in(records, source, today, span)
         if tally.rows:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
 
@@ -16,15 +17,22 @@ from floodmark.control.inspection import SegmentRecord
 from floodmark.control.quarantine import Held
 from floodmark.control.schema import ledger, requests, sources
 from floodmark.control.segments import LandingRange, landing_segment_id
-from floodmark.errors import FilesMissing, Permanent
+from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove, try_lock
 from floodmark.process import is_certainly_dead
+from floodmark.rows import content_ids, decode_envelope, fit
+from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.spool.landing import landing_files
-from floodmark.spool.segments import read_segment_file
+from floodmark.spool.segments import SegmentFile, read_segment_file
 from floodmark.upkeep.findings import Finding
 from floodmark.upkeep.fsck_lake import forgotten_commits
 from floodmark.upkeep.mending import REPAIR, Problem, Workshop, worth_knowing
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IDS_AT_ONCE = 5_000
+"""How many content ids the lake is asked for in one look."""
 LANDING_ROWS_AGE = timedelta(days=30)
 """How long the row of a removed landing file is kept."""
 
@@ -98,24 +106,54 @@ def _comes_again(connection: Connection, dataset: Dataset) -> str | None:
 
 
 def _adopted(workshop: Workshop, dataset: Dataset, path: Path) -> str | None:
-    """U32: its rows were acknowledged once, in a time that the control database has forgotten."""
+    """U32: its rows were acknowledged once, in a time that the control database has forgotten.
+
+    Where the lines that it was made of still stand in the landing log, it is registered with them, and those before it
+    come first: the log would be sealed again from where it was sealed to, and the rows be stored twice.
+    """
+    names = _segment_names(path.parent)
+    known = workshop.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
+    if names.get(path.name) is None or names[path.name] in known:
+        return None
+    places = {id: path.parent / name for name, id in names.items() if id not in known}
+    mine = names[path.name]
+    chain = list(_lines_of(workshop, dataset.name, set(places)))
+    log = next((lines.file for id, lines, _ in chain if id == mine), None)
+    if log is None:
+        return _registered(workshop, dataset, path, None, [])
+    done = []
+    for id, lines, held in chain:
+        if lines.file == log:
+            done.append(_registered(workshop, dataset, places[id], lines, held))
+        if id == mine:
+            break
+    return " ".join(line for line in done if line) or None
+
+
+def _registered(
+    workshop: Workshop, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[Held]
+) -> str | None:
     try:
         file = read_segment_file(path, dataset)
     except ValueError as error:
         raise Permanent(
             f"The segment file {path.name} is not whole: {error}.", hint="Keep it; restore it from a backup."
         ) from error
-    lines, held = _lines_of(workshop, dataset.name, file.id)
+    if lines is None and not dataset.identity and _is_there_already(workshop, dataset, file):
+        raise Permanent(
+            f"Rows of the segment file {path.name} are in the store already, under another segment.",
+            hint="Without an identity they would be stored twice: look into it, remove it, capture what is missing.",
+        )
     if not workshop.segments.adopt(dataset, file, lines=lines, held=held):
         return None
     return f"The segment {file.id} of {dataset.name} is registered again: {file.rows.num_rows} rows wait for a flush."
 
 
-def _lines_of(workshop: Workshop, dataset: str, id: int) -> tuple[LandingRange | None, list[Held]]:
-    """The landing lines that a segment was made of, if they are still there: they must not be sealed once more.
+def _lines_of(workshop: Workshop, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
+    """The landing lines that segments were made of, in the log's order, as far as they are still there.
 
     A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed alone,
-    so it may begin behind them.
+    so one may begin behind them.
     """
     offsets = workshop.database.read(lambda c: segment_records.landing_offsets(c, dataset))
     for path in landing_files(workshop.sealer.landing_directory(dataset)):
@@ -127,12 +165,56 @@ def _lines_of(workshop: Workshop, dataset: str, id: int) -> tuple[LandingRange |
             for line in file:
                 bad = workshop.sealer.held_line(dataset, path.stem, offset, line)
                 offset += len(line)
-                if any(landing_segment_id(LandingRange(path.stem, start, offset)) == id for start in starts):
-                    return LandingRange(path.stem, begin, offset), held
-                if bad is not None:
+                found = {landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts} & ids
+                if found:
+                    yield found.pop(), LandingRange(path.stem, begin, offset), held
+                    begin, starts, held = offset, [offset], []
+                elif bad is not None:
                     held.append(bad)
                     starts.append(offset)
-    return None, []
+
+
+def _is_there_already(workshop: Workshop, dataset: Dataset, file: SegmentFile) -> bool:
+    """Whether the store has a row of the same content: in the landing log, in a segment that waits, or in the lake."""
+    import pyarrow.parquet as pq
+
+    ids = frozenset(content_ids(file.rows.append_column(SEGMENT, _nulls(file.rows.num_rows)))[0].to_pylist())
+    for identifiers in _unsealed_ids(workshop, dataset):
+        if not ids.isdisjoint(identifiers):
+            return True
+    for item in workshop.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed")):
+        path = workshop.segments.path(item.path)
+        if path.exists() and not ids.isdisjoint(pq.read_table(path, columns=[CONTENT_ID])[CONTENT_ID].to_pylist()):
+            return True
+    state = workshop.lake.load(dataset.table_name)
+    if state is None or state.head is None:
+        return False
+    asked = sorted(ids)
+    parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
+    return any(
+        workshop.lake.find_rows(state.name, snapshot=state.head, where={CONTENT_ID: part}, rows_max=1) for part in parts
+    )
+
+
+def _unsealed_ids(workshop: Workshop, dataset: Dataset) -> Iterator[list[str]]:
+    offsets = workshop.database.read(lambda c: segment_records.landing_offsets(c, dataset.name))
+    for path in landing_files(workshop.sealer.landing_directory(dataset.name)):
+        with path.open("rb") as file:
+            file.seek(offsets.get(path.stem, 0))
+            for line in file:
+                try:
+                    envelope = decode_envelope(line)
+                    rows = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows).table
+                except FloodmarkError:
+                    continue  # not a row: it goes to quarantine
+                yield content_ids(rows.append_column(SEGMENT, _nulls(rows.num_rows)))[0].to_pylist()
+
+
+def _nulls(count: int) -> pa.Array:
+    """A system column: rows that have no column of their own are still so many."""
+    import pyarrow as pa
+
+    return pa.nulls(count, pa.int64())
 
 
 # ── rows without files ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -52,7 +52,11 @@ class ObjectAudit:
 
     def _missing(self) -> Iterator[Discrepancy]:
         for settled in self.account.settled:
-            if settled.tally.rows and not self._names(settled):
+            names = self._names(settled) if settled.tally.rows else []
+            if settled.replayed and names != self._whole(settled) and len(names) < len(settled.replayed):
+                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, and {len(names)} are there."
+                yield Discrepancy("object-missing", what, self._where(), settled.range, _RESTORE)
+            elif settled.tally.rows and not names:
                 what, kind = f"The object of {settled.range} is not there: {settled.tally.rows} rows.", "object-missing"
                 if not settled.recorded:
                     kind = "never-sent"
@@ -63,17 +67,19 @@ class ObjectAudit:
                 yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
 
     def _names(self, settled: Settled) -> list[str]:
-        """The objects that hold a settled range: its own, or, where no chunk is on record, those inside it."""
-        if settled.recorded:
-            found = [name for name, told in self.listed.items() if told is not None and told[0] == settled.range][:1]
-        else:
-            found = [
-                name
-                for name, told in self.listed.items()
-                if told is not None and settled.range.intersect(told[0]) == told[0]
-            ]
+        """The objects that hold a settled range: its own, or pieces of it where it may have come in pieces."""
+        found = self._whole(settled) if settled.recorded else []
+        if settled.replayed and not found:
+            alone = {SequenceRange(seq - 1, seq) for seq in settled.replayed}
+            found = [name for name, told in self.listed.items() if told is not None and told[0] in alone]
+        if not settled.recorded:
+            inside = ((name, told) for name, told in self.listed.items() if told is not None)
+            found = [name for name, told in inside if settled.range.intersect(told[0]) == told[0]]
         self._used.update(found)
         return found
+
+    def _whole(self, settled: Settled) -> list[str]:
+        return [name for name, told in self.listed.items() if told is not None and told[0] == settled.range][:1]
 
     def _extra(self) -> Iterator[Discrepancy]:
         allowed = set(self.account.pending)
@@ -98,7 +104,7 @@ class ObjectAudit:
     def _damaged(self) -> Iterator[Discrepancy]:
         for settled in self.account.settled:
             names = self._names(settled) if settled.tally.rows else []
-            if settled.recorded and names:
+            if names and names == self._whole(settled):
                 yield from self._compared(settled, names[0])
             elif names:
                 yield from self._counted(settled, names)
