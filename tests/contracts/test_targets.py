@@ -218,7 +218,7 @@ def loaded(hands: Hands) -> TargetState:
 
 def send(hands: Hands, cut: Cut, *, head: int | None = None, fresh: bool = True) -> Mark:
     """Append a range on a head (the newest, if none is named)."""
-    mark = Mark(ORIGIN, cut.range, hands.target.measure(cut).tally, Tally(7, 9))
+    mark = Mark(ORIGIN, cut.range, hands.target.tally(cut), Tally(7, 9))
     on = loaded(hands).history.head if fresh else head
     hands.target.append(TargetAppend(mark, on, cut, cut.columns))
     return mark
@@ -313,14 +313,19 @@ def test_what_the_table_has_beyond_the_dataset_is_null_and_narrower_values_widen
 def test_a_cut_is_measured_and_copied_as_its_conditions_say(hands: Hands, blocks: Blocks):
     blocks.commit(some(4), some(4, start=4))
     hands.target.fit(SHAPE, CLAIM)
-    whole = hands.target.measure(cut_of(blocks, 0, 8))
-    assert (whole.tally.rows, whole.last) == (8, 8)
-    parts = [hands.target.measure(cut_of(blocks, *edges)).tally for edges in ((0, 3), (3, 8))]
-    assert parts[0] + parts[1] == whole.tally
-    assert hands.target.measure(cut_of(blocks, 8, 99)).tally == Tally()
+    whole = hands.target.tally(cut_of(blocks, 0, 8))
+    assert (whole.rows, hands.target.last(cut_of(blocks, 0, 8))) == (8, 8)
+    parts = [hands.target.tally(cut_of(blocks, *edges)) for edges in ((0, 3), (3, 8))]
+    assert parts[0] + parts[1] == whole
+    some_of_them = [cut_of(blocks, 0, 8, keep=condition) for condition in ("id < 3", "NOT id < 3")]
+    assert hands.target.tally(some_of_them[0]) + hands.target.tally(some_of_them[1]) == whole
+    but_one = hands.target.tally(cut_of(blocks, 0, 8, without=frozenset({4})))
+    assert but_one + hands.target.tally(cut_of(blocks, 3, 4)) == whole
+    assert hands.target.tally(cut_of(blocks, 8, 99)) == Tally()
+    assert hands.target.last(cut_of(blocks, 8, 99)) == 0
 
     cut = cut_of(blocks, 1, 8, where={"name": "name 3"})
-    assert hands.target.measure(cut).last == 4
+    assert hands.target.last(cut) == 4
     send(hands, cut)
     send(hands, cut_of(blocks, 4, 8, keep="id >= 6", without=frozenset({8})))
     assert [(row[ORIGIN_SEQ], row["id"]) for row in hands.rows()] == [(4, 3), (7, 6)]
@@ -420,7 +425,7 @@ def test_the_fate_of_a_chunk_through_the_target_s_life(hands: Hands, blocks: Blo
     def told(mark: Mark, *, first_look: bool = False) -> Fate:
         return fate(mark, base=base, state=hands.target.load(), first_look=first_look)
 
-    first = Mark(ORIGIN, SequenceRange(0, 3), hands.target.measure(cut_of(blocks, 0, 3)).tally)
+    first = Mark(ORIGIN, SequenceRange(0, 3), hands.target.tally(cut_of(blocks, 0, 3)))
     assert told(first, first_look=True) is Fate.OPEN
     send(hands, cut_of(blocks, 0, 3))
     assert told(first) is Fate.DELIVERED

@@ -236,11 +236,13 @@ class MemoryTarget:
                     kind = physical(column.type)
                     table.columns[column.name] = _grown(table.columns.get(column.name, kind), kind)
 
-    def measure(self, cut: Cut) -> Measure:
+    def tally(self, cut: Cut) -> Tally:
         rows = self._rows(cut)
-        if rows is None:
-            return Measure(Tally(), 0)
-        return Measure(tally_of_ids(rows[CONTENT_ID]), rows[SEQ][-1].as_py())
+        return Tally() if rows is None else tally_of_ids(rows[CONTENT_ID])
+
+    def last(self, cut: Cut) -> int:
+        rows = self._rows(cut)
+        return 0 if rows is None else rows[SEQ][-1].as_py()
 
     def append(self, request: TargetAppend) -> None:
         rows = self._rows(request.rows) if isinstance(request.rows, Cut) else request.rows

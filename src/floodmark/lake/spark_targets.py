@@ -40,6 +40,7 @@ from floodmark.schema import CONTENT_ID, SEQ, Schema
 from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -235,15 +236,35 @@ class SparkTarget:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def measure(self, cut: Cut) -> Measure:
+    def tally(self, cut: Cut) -> Tally:
         from pyspark.sql import functions as F
 
         from floodmark.lake.transforms import checksum_part
 
+        if cut.keep is None and not cut.without:
+            return self._tally_from_files(cut)
         with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
-            whole = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part()), F.max(SEQ))
-            rows, checksum, last = whole.collect()[0]
-        return Measure(Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS), last or 0)
+            rows, checksum = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part())).collect()[0]
+        return Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS)
+
+    def _tally_from_files(self, cut: Cut) -> Tally:
+        """Where the lake reads its files without Spark's reader, counting takes a tenth of the time of a query."""
+        counted = self.lake.each_range(
+            cut.table,
+            snapshot=cut.snapshot,
+            ranges=[cut.range],
+            columns=(),
+            schema=cut.columns,
+            work=_only_counted,
+            where=None if cut.where is None else dict(cut.where),
+        )
+        return sum((tally for _, tally, _ in counted), Tally())
+
+    def last(self, cut: Cut) -> int:
+        from pyspark.sql import functions as F
+
+        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
+            return self._source(cut).agg(F.max(SEQ)).collect()[0][0] or 0
 
     def append(self, request: TargetAppend) -> None:
         from pyspark.errors import AnalysisException
@@ -387,6 +408,11 @@ def _column(item: Any) -> TargetColumn:
     except (FloodmarkError, ValueError):
         kind = None
     return TargetColumn(item.name, kind, text, required=item.required)
+
+
+def _only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
+    """What is done with the rows of a range of which only the tally is wanted."""
+    return {}
 
 
 def _text(value: str) -> str:

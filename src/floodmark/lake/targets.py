@@ -196,7 +196,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How much is in a range: its tally, and the number of its last row (0 if it has none)."""
+    """How much is seen of a range: its tally, and the number of its last row (0 if there is none)."""
 
     tally: Tally
     last: int
@@ -342,8 +342,12 @@ class Target(Protocol):
         """Create the table, or add and widen columns, and make the claim. Adds no snapshot."""
         ...
 
-    def measure(self, cut: Cut) -> Measure:
+    def tally(self, cut: Cut) -> Tally:
         """How much is in a range of the lake."""
+        ...
+
+    def last(self, cut: Cut) -> int:
+        """The number of the last row in a range of the lake; 0 if it has none."""
         ...
 
     def append(self, request: TargetAppend) -> None:

@@ -55,7 +55,6 @@ from floodmark.lake.targets import (
     Fate,
     Landed,
     Mark,
-    Measure,
     Origin,
     Target,
     TargetAppend,
@@ -83,8 +82,8 @@ class _Chunk:
     """What is to be brought, and how it will be recognised."""
 
     mark: Mark
-    last: int
-    """The number of its last row."""
+    last: int | None
+    """The number of its last row, if it is known already."""
     rows: Cut | pa.Table
     columns: Schema
     claim: Claim
@@ -127,12 +126,12 @@ class TableSink:
     def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
         inside = {seq: tally for seq, tally in source.given_up.items() if seq in range}
         cut = Cut(source.table, source.snapshot, range, source.columns, source.where, source.keep, frozenset(inside))
-        measure = self.target.measure(cut)
-        if measure.tally.rows == 0:
+        tally = self.target.tally(cut)
+        if tally.rows == 0:
             return Copied(0, Tally())  # without rows there is nothing to commit
-        mark = Mark(self._origin(intent.channel), range, measure.tally, self._totals(intent, range, measure, inside))
+        mark = Mark(self._origin(intent.channel), range, tally, self._totals(intent, range, tally, inside))
         claim = Claim(self.store_id, self.dataset, source.keep)
-        return self._bring(_Chunk(mark, measure.last, cut, source.columns, claim, intent))
+        return self._bring(_Chunk(mark, None, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
         """Bring rows that were given up before: a whole chunk of them, or one. Ordinary chunks are copied.
@@ -168,13 +167,13 @@ class TableSink:
         return Origin(self.store_id, channel.dataset, channel.partition)
 
     def _totals(
-        self, intent: Intent, range: SequenceRange, measure: Measure, given_up: Mapping[int, Tally]
+        self, intent: Intent, range: SequenceRange, tally: Tally, given_up: Mapping[int, Tally]
     ) -> Tally | None:
         """Everything settled with this chunk, if the watermark stands right before it, as it does in order."""
         before = self.database.read(lambda c: deliveries.watermark(c, intent.channel))
         if before is None or before.seq != range.after:
             return None
-        return sum(given_up.values(), before.tally + measure.tally)
+        return sum(given_up.values(), before.tally + tally)
 
     # ── one chunk ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -259,10 +258,13 @@ class TableSink:
         if outcome is not Fate.ASK_ROWS and not (replayed and outcome is Fate.OTHER_RANGES):
             return outcome
         seen = self.target.seen(state, store=mark.origin.store, partition=mark.origin.partition, within=mark.range)
-        if seen.last == chunk.last:
+        if seen.tally.rows and seen.last == self._last(chunk):
             return Fate.DELIVERED  # a chunk arrives whole, and after those before it
         unknown = state.history.since(base.snapshot) is None
         return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
+
+    def _last(self, chunk: _Chunk) -> int | None:
+        return self.target.last(chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
 
     def _fewer_since(self, chunk: _Chunk, state: TargetState) -> bool:
         """Whether the source has lost rows since they were delivered, by retention or purge, and else is the same."""
