@@ -33,7 +33,9 @@ def test_an_iceberg_table_is_adopted_once_at_the_version_it_was_begun_with(store
     spark.sql(f"CREATE NAMESPACE `{store._lake.catalog.name}`.legacy")
     spark.sql(f"CREATE TABLE {name} (n BIGINT, text STRING) USING iceberg")
     for start in (0, 100):
-        spark.createDataFrame(pa.table({"n": list(range(start, start + 100)), "text": ["x"] * 100})).writeTo(name).append()
+        spark.createDataFrame(pa.table({"n": list(range(start, start + 100)), "text": ["x"] * 100})).writeTo(
+            name
+        ).append()
     spark.sql(f"DELETE FROM {name} WHERE n = 50")
     store.add_sink("out", "blob", url=(tmp_path / "out").as_uri(), datasets=["numbers"])
 

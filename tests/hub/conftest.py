@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sending import DATASET, Chunk
 from starlette.applications import Starlette
 
 from floodmark.hub.app import Hub, build_app
 from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store
+from sending import DATASET, Chunk
 
 
 @dataclass

@@ -12,9 +12,9 @@ import orjson
 import pyarrow as pa
 import pytest
 from answers import problem
-from sending import Sender, entry, segment_states
 
 from floodmark import wire
+from sending import Sender, entry, segment_states
 
 MB = 1 << 20
 

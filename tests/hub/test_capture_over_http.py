@@ -8,11 +8,11 @@ import threading
 import orjson
 import pytest
 from answers import problem
-from sending import segment_states, spooled, spooled_ids
 
 from floodmark import faults, wire
 from floodmark.hub.settings import HubSettings
 from floodmark.testing import SimulatedCrash
+from sending import segment_states, spooled, spooled_ids
 
 POINTS = ["segment.announced", "segment.written", "hub.stored", "segment.registered", "hub.accepted"]
 

@@ -10,10 +10,10 @@ import threading
 
 import httpx
 from answers import problem
-from sending import Sender
 
 from floodmark import faults
 from floodmark.errors import Retryable
+from sending import Sender
 
 
 def test_a_hub_that_serves_is_alive_and_ready(hub):

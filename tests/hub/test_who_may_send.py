@@ -6,11 +6,11 @@ import logging
 
 import pytest
 from answers import problem
-from sending import Sender, entry, spooled
 
 from floodmark.errors import InvalidName, Permanent, TokenExists, UnknownDataset, UnknownToken
 from floodmark.hub.serve import check_exposure, is_loopback
 from floodmark.hub.tokens import add_token, list_tokens, revoke_token
+from sending import Sender, entry, spooled
 
 
 @pytest.fixture

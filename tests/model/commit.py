@@ -569,7 +569,9 @@ def _order(flusher: Flusher) -> tuple[object, ...]:
     return (flusher.at, flusher.base, flusher.seen, flusher.block or (), flusher.rows, flusher.taken)
 
 
-def _decide(control: Control, block: Block, verdict: str, *, release: str, taken: tuple[int, ...] | None = None) -> Control:
+def _decide(
+    control: Control, block: Block, verdict: str, *, release: str, taken: tuple[int, ...] | None = None
+) -> Control:
     """The end of a block. Its segments become `release`; of a committed one, those that were not taken are free again."""
     place = control.blocks.index(block)
     mine = f"in {block.id}"

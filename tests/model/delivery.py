@@ -198,9 +198,7 @@ class DeliveryModel(Model):
         pinned = control._replace(
             intents=(*control.intents, intent), chunks=(), pinned=tuple(sorted((*control.pinned, intent.range)))
         )
-        return to(
-            exporter._replace(at="planning", intent=intent), state._replace(control=pinned, born=state.born + 1)
-        )
+        return to(exporter._replace(at="planning", intent=intent), state._replace(control=pinned, born=state.born + 1))
 
     def _plan(self, state: State, exporter: Exporter, to) -> State:
         """One transaction: the chunks that are recorded stand; else they are recorded, before one of them leaves."""
@@ -241,8 +239,9 @@ class DeliveryModel(Model):
             to(done or exporter._replace(at=following[answer]), stored),
         )
         if (poorer := self.spend(state, "late")) is not None:
-            yield "gives up waiting, its request is late", to(
-                Exporter(), poorer._replace(late=with_one(poorer.late, parcel))
+            yield (
+                "gives up waiting, its request is late",
+                to(Exporter(), poorer._replace(late=with_one(poorer.late, parcel))),
             )
             yield "gets an error, and nothing was stored", to(Exporter(), poorer)
             if answer == "stored":
@@ -433,7 +432,7 @@ class KeyModel(DeliveryModel):
         "a split is kept in memory": Bug("the halves of a refused chunk are known to one process only", ("D3",)),
         "given up in two transactions": Bug("a chunk is settled first, its row quarantined afterwards", ("D2",)),
         "a replay has a name of its own": Bug(
-            "a row that was given up is sent again under another key than the chunk it was in", ("D3",), {"trouble": 3}, in_code=True
+            "a row that was given up is sent again under another key than the chunk it was in", ("D3",), {"trouble": 3}
         ),
     }
 
@@ -457,7 +456,15 @@ def _blame(control: Control, parcels: list[Parcel]) -> str:
 
 
 def _order(exporter: Exporter) -> tuple[object, ...]:
-    return (exporter.at, exporter.horizon, exporter.mark, exporter.intent or (), exporter.version, exporter.queue, exporter.fixed)
+    return (
+        exporter.at,
+        exporter.horizon,
+        exporter.mark,
+        exporter.intent or (),
+        exporter.version,
+        exporter.queue,
+        exporter.fixed,
+    )
 
 
 def _next(exporter: Exporter) -> Exporter:

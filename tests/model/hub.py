@@ -99,10 +99,10 @@ class HubModel(Model):
         "A store that forwards to a hub with two workers; requests late and twice; chunks cut anew after the watermark "
         "was lost; a row refused, given up and replayed; a hub put back from a backup; crashes on both sides."
     )
-    sizes = frozenset({"rows", "workers"})
+    sizes = frozenset({"rows", "workers", "cut"})
     bounds = {
-        "trouble": 3, "crash": 1, "late": 2, "lost": 1, "corrected": 1, "replay": 1, "restore": 1, "copy": 0, "readd": 1,
-        "rows": 3, "workers": 2,
+        "trouble": 3, "crash": 1, "late": 2, "lost": 1, "corrected": 1, "replay": 1, "restore": 1, "copy": 0, "readd": 1, "skip": 1,
+        "rows": 3, "workers": 2, "cut": 2,
     }  # fmt: skip
     large = {"trouble": 4}
     strict = True
@@ -121,13 +121,17 @@ class HubModel(Model):
         "fast-forward forgets what was given up": Bug(
             "a store that lost its records goes on behind the ledger's end, and over the rows that the hub never got",
             ("H1",),
+        ),
+        "an equal end is delivery": Bug(
+            "a ledger that ends with the chunk and counts the same says that all of it is there, also what it never got",
+            ("H1",),
+            {"cut": 1},
             in_code=True,
         ),
         "ahead inside the reach is divergence": Bug(
             "a ledger that ends inside the stretch a parcel reaches back over is taken for another history",
             ("progress",),
             {"trouble": 2},
-            in_code=True,
         ),
     }
 
@@ -140,7 +144,7 @@ class HubModel(Model):
             backup=None,
             restored=False,
             strict=self.strict,
-            cut=2,
+            cut=self.bound["cut"],
             left=self.plenty(),
             flaw="",
         )
@@ -236,25 +240,31 @@ class HubModel(Model):
             case "diverged":
                 return store._replace(at="idle", blocked="diverged")
             case "ahead":
-                return self._take_over(store, chunk, ledger)
+                return self._take_over(store, chunk, ledger, parcel)
         if ledger.through > parcel.through:
-            return self._take_over(store, chunk, ledger)
+            return self._take_over(store, chunk, ledger, parcel)
         if ledger.through < parcel.through and self.bug != "a hole is accepted":
             return store._replace(at="idle", blocked="behind")
         if ledger.tally != parcel.total and self.bug not in {"totals are not compared", "a hole is accepted"}:
             return store._replace(at="idle", blocked="diverged")
+        if any(chunk[0] < row <= chunk[1] for row in ledger.given_up) and self.bug != "an equal end is delivery":
+            return _settle(store, chunk, "quarantined")  # it counts the rows, and says which of them it never got
         return _settle(store, chunk, "acknowledged")
 
-    def _take_over(self, store: Store, chunk: tuple[int, int, str], ledger: Ledger) -> Store:
+    def _take_over(self, store: Store, chunk: tuple[int, int, str], ledger: Ledger, parcel: Parcel) -> Store:
         """The hub has more than we recorded. If it counts as we do, what it has is settled."""
-        compared = _proved(store, ledger) or (self.bug == "totals are not compared" and ledger.through <= len(store.lake))
-        if not compared:
-            return store._replace(at="idle", blocked="diverged")
-        if ledger.through <= chunk[0]:
+        if parcel.after < ledger.through <= chunk[0]:
             # It ends inside the stretch that the parcel reached back over: the next one begins there.
             if self.bug == "ahead inside the reach is divergence":
                 return store._replace(at="idle", blocked="diverged")
             return store._replace(there=ledger.through)
+        compared = _proved(store, ledger) or (
+            self.bug == "totals are not compared" and ledger.through <= len(store.lake)
+        )
+        if not compared:
+            return store._replace(at="idle", blocked="diverged")
+        if ledger.through <= chunk[0]:
+            return store._replace(at="idle", blocked="diverged")
         if ledger.through < chunk[1]:
             return _split(store, chunk, ledger.through)
         if any(chunk[0] < row <= chunk[1] for row in ledger.given_up):
@@ -325,14 +335,16 @@ class HubModel(Model):
             stored = tuple(sorted((*hub.stored, *parcel.rows)))
             if self.bug == "rows before the ledger":
                 half = worker._replace(at="moving", seen=moved)
-                yield "worker stores the rows", state._replace(
-                    hub=hub._replace(stored=stored), workers=put(state.workers, index, half)
+                yield (
+                    "worker stores the rows",
+                    state._replace(hub=hub._replace(stored=stored), workers=put(state.workers, index, half)),
                 )
                 return
             if self.bug == "the ledger before the rows":
                 half = worker._replace(at="adding")
-                yield "worker moves the ledger", state._replace(
-                    hub=hub._replace(ledger=moved), workers=put(state.workers, index, half)
+                yield (
+                    "worker moves the ledger",
+                    state._replace(hub=hub._replace(ledger=moved), workers=put(state.workers, index, half)),
                 )
                 return
             done = here._replace(hub=Hub(moved, stored))
@@ -350,8 +362,12 @@ class HubModel(Model):
         store = state.stores[0]
         if store.at == "idle" and (store.watermark or store.intent) and not store.blocked:
             if (poorer := self.spend(state, "lost")) is not None:
-                lost = poorer._replace(stores=put(poorer.stores, 0, Store(lake=store.lake)), cut=1)
+                lost = poorer._replace(stores=put(poorer.stores, 0, Store(lake=store.lake)), cut=3 - state.cut)
                 yield "store a loses its records, and cuts anew", lost
+        pending = [chunk for chunk in store.chunks if chunk[2] == PENDING]
+        if pending and store.at == "idle" and (poorer := self.spend(state, "skip")) is not None:
+            skipped = _settle(store, pending[0], "quarantined")
+            yield f"a person gives {pending[0][:2]} up", poorer._replace(stores=put(poorer.stores, 0, skipped))
         if state.strict and (poorer := self.spend(state, "corrected")) is not None:
             yield "somebody corrects the hub", poorer._replace(strict=False)
         if store.held and (poorer := self.spend(state, "replay")) is not None:
@@ -415,8 +431,8 @@ class DivergenceModel(HubModel):
         "name; requests late, crashes. A row of either that is not stored must be refused aloud."
     )
     bounds = {
-        "trouble": 3, "crash": 1, "late": 1, "lost": 1, "corrected": 0, "replay": 0, "restore": 0, "copy": 1, "readd": 0,
-        "rows": 3, "workers": 1,
+        "trouble": 3, "crash": 1, "late": 1, "lost": 1, "corrected": 0, "replay": 0, "restore": 0, "copy": 1, "readd": 0, "skip": 0,
+        "rows": 3, "workers": 1, "cut": 2,
     }  # fmt: skip
     large = {"workers": 2}
     strict = False

@@ -112,7 +112,10 @@ class SealingModel(Model):
             return
         if state.written < LINES:
             lost = state.lost_lines if state.named else (*state.lost_lines, state.written)
-            yield "the writer captures a line, and acknowledges it", state._replace(written=state.written + 1, lost_lines=lost)
+            yield (
+                "the writer captures a line, and acknowledges it",
+                state._replace(written=state.written + 1, lost_lines=lost),
+            )
         yield "the writer closes or dies", state._replace(writer="gone")
 
     def _sealer(self, state: State, index: int, sealer: Sealer) -> Iterator[Step]:
@@ -212,7 +215,9 @@ class SealingModel(Model):
             if not holders and not unsealed and not coming:
                 return f"{'I6' if line < state.offset else 'L5'} line {line} is nowhere"
         missing = [row for row in sealed if row.file not in state.files]
-        return f"I7 segment {missing[0].start}-{missing[0].end} is registered, and its file is gone" if missing else None
+        return (
+            f"I7 segment {missing[0].start}-{missing[0].end} is registered, and its file is gone" if missing else None
+        )
 
     def done(self, state: State) -> bool:
         return (
