@@ -128,6 +128,12 @@ class HubModel(Model):
             {"cut": 1},
             in_code=True,
         ),
+        "the reach ends at chunks only": Bug(
+            "a ledger that ends inside a chunk which was given up whole gets the same request again and again",
+            ("progress",),
+            {"trouble": 4, "cut": 1, "restore": 0, "corrected": 0, "replay": 0, "readd": 0},
+            in_code=True,
+        ),
         "ahead inside the reach is divergence": Bug(
             "a ledger that ends inside the stretch a parcel reaches back over is taken for another history",
             ("progress",),
@@ -220,6 +226,9 @@ class HubModel(Model):
             if empty is None or (after <= store.there and self.bug != "ahead inside the reach is divergence"):
                 break
             after = empty[0]
+        # The hub's end may lie inside a chunk that was given up whole, if it was cut otherwise before.
+        if self.bug not in {"the reach ends at chunks only", "ahead inside the reach is divergence"}:
+            after = max(after, min(store.there, chunk[0]))
         given_up = tuple(row for row in store.held if after < row <= chunk[0])
         rows = tuple(store.lake[chunk[0] : chunk[1]])
         return Parcel(after, chunk[1], rows, store.lake[:after], given_up, store.lake[: chunk[1]])
