@@ -47,7 +47,6 @@ def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, encodin
     return ACCEPT(self, dataset, header, body, encoding)
 
 
-@pytest.mark.xfail(reason="a ledger that ends with the chunk is taken for delivery of all of it")
 def test_a_row_that_the_hub_never_got_is_held_again_when_its_chunk_is_there_already(
     store: Store, hub: HubPlace, reopen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +75,6 @@ def test_a_row_that_the_hub_never_got_is_held_again_when_its_chunk_is_there_alre
     assert sorted(hub.rows()["source=a"]) == [1, 2, 3]
 
 
-@pytest.mark.xfail(reason="the ledger ends inside a chunk that was given up whole: the same request goes out for ever")
 def test_a_ledger_that_ends_inside_a_chunk_that_was_given_up_does_not_hold_an_export_for_ever(
     store: Store, hub: HubPlace, reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -496,26 +496,22 @@ def given_up_chunk(connection: Connection, channel: Channel, seq: int) -> tuple[
 
 def reach_of(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
     """The range under which a settled chunk was sent."""
-    return SequenceRange(
-        _walked_back(connection, channel, Watermark(chunk.range.after, Tally()), floor=0).after, chunk.range.through
-    )
+    reach = _walked_back(connection, channel, Watermark(chunk.range.after, Tally()))
+    return SequenceRange(reach.after, chunk.range.through)
 
 
-def reach_back(connection: Connection, channel: Channel, *, floor: int = 0) -> Reach:
+def reach_back(connection: Connection, channel: Channel) -> Reach:
     """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
 
-    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again. It does not
-    reach below `floor`: that much the destination has said that it has.
+    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
     """
-    return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()), floor=floor)
+    return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()))
 
 
-def _walked_back(connection: Connection, channel: Channel, mark: Watermark, *, floor: int) -> Reach:
+def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> Reach:
     after, before = mark.seq, mark.tally
     given_up: dict[int, Tally] = {}
     for _ in range(REACH_MAX):
-        if after <= floor:
-            break
         row = connection.execute(
             select(chunks)
             .join(intents, intents.c.id == chunks.c.intent)

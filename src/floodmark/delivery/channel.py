@@ -116,8 +116,8 @@ class ChannelRun:
     """What the destination holds beyond the watermark under names of its own: those ranges are chunks as they are."""
     _waiting: list[tuple[Chunk, Piece, str]] = field(default_factory=list)
     """Lone refused rows of a large chunk of which nothing has been accepted yet."""
-    _floor: int = 0
-    """The destination has everything up to here: parcels do not reach back below it."""
+    _end: Watermark | None = None
+    """Where the destination's ledger ends, if that was compared: parcels do not reach back below it."""
     _there: Holdings | None = None
     """What the destination turned out to hold beyond our record, once it has been compared."""
 
@@ -322,9 +322,9 @@ class ChannelRun:
         except Ahead as error:
             end = error.holdings.end or 0
             if parcel.range.after < end <= chunk.range.after:
-                # It ends inside what the parcel reached back over: the same chunk, from there on. The totals are
-                # compared by the destination.
-                self._floor = end
+                # It ends inside what the parcel reached back over: the same chunk, from there on.
+                start = Watermark(self.tick.scope.start(self.channel), Tally())
+                self._end = self._compared(error.holdings, since=start)
                 return [(chunk, piece)]
             self._there = self._proved(chunk, error.holdings)
             return self._take_over(intent, chunk, piece, self._there)
@@ -383,18 +383,18 @@ class ChannelRun:
             return parcel
         waiting = {int(item.sequence[0].as_py()): item.tally for _, item, _ in self._waiting}
         reach, mark = self._read(
-            lambda c: (
-                deliveries.reach_back(c, self.channel, floor=self._floor),
-                deliveries.watermark(c, self.channel),
-            )
+            lambda c: (deliveries.reach_back(c, self.channel), deliveries.watermark(c, self.channel))
         )
         if mark is not None and mark.seq > chunk.range.after:
             return None
+        after, before = reach.after, reach.before
+        if self._end is not None and after < self._end.seq <= chunk.range.after:
+            after, before = self._end.seq, self._end.tally
         return replace(
             parcel,
-            range=SequenceRange(reach.after, chunk.range.through),
-            before=reach.before,
-            given_up={**reach.given_up, **waiting},
+            range=SequenceRange(after, chunk.range.through),
+            before=before,
+            given_up={seq: tally for seq, tally in {**reach.given_up, **waiting}.items() if seq > after},
         )
 
     def _acknowledge(self, intent: Intent, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
@@ -457,10 +457,19 @@ class ChannelRun:
         if end < chunk.range.through:
             halves = self._transact(lambda c: deliveries.split(c, intent, chunk, at=end, rows=piece.rows))
             return [(half, piece.within(half.range)) for half in halves or ()]
-        if held.given_up.intersection(piece.sequence.to_pylist()):
-            self._give_up(intent, chunk, piece, GIVEN_UP_BEFORE)
-        else:
-            self._acknowledge(intent, chunk, piece.tally, bytes=0)
+        missing = [row for row in given_up_rows(piece) if row.seq in held.given_up] if held.given_up else []
+        now = self.tick.clock.now()
+
+        def work(connection: Connection) -> bool:
+            ours = deliveries.acknowledge(connection, intent, chunk.range, piece.tally, now=now)
+            if ours:  # what it counts and never got is held here again
+                deliveries.hold(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
+            return ours
+
+        if self._transact(work):
+            with self.tick.lock:
+                self.tick.report.quarantined += len(missing)
+            self.tick.settled(rows=piece.tally.rows - len(missing), bytes=0)
         return []
 
     def _is_pending(self, intent: Intent, chunk: Chunk) -> bool:

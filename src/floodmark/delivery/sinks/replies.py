@@ -126,6 +126,9 @@ class Judge:
                 hint=_PARTED,
             )
 
+        if any(seq in header.range and seq not in header.given_up for seq in ledger.given_up):
+            raise Ahead(f"{self.place} has {about}, but for rows that were given up.", holdings_of(ledger))
+
     def error(self, reply: Reply, *, about: str) -> FloodmarkError:
         """What a reply other than 2xx means."""
         words = self.words(reply)
