@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from floodmark import faults
 from floodmark.store import Store, init, open_store
@@ -14,6 +15,9 @@ from floodmark.testing import ManualClock, MemoryLake
 from s3 import s3_server  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parent.parent
+# How long an example takes is the machine's affair, not the product's.
+settings.register_profile("floodmark", deadline=None)
+settings.load_profile("floodmark")
 os.environ.setdefault("FLOODMARK_JARS", str(ROOT / ".cache" / "jars"))
 
 
