@@ -31,7 +31,7 @@ demo: setup ## Run the main job end to end on a scratch store and show what happ
 test: setup ## Run the checks and all tests: what CI runs
 	@scripts/services.sh
 	@$(MAKE) --no-print-directory check
-	@$(PYTHON) -m pytest
+	@scripts/test.sh
 
 .PHONY: check
 check: $(VENV)/.ready ## Linters, types and layers only
