@@ -95,7 +95,10 @@ class BackfillModel(Model):
         elif state.position != loader.ordinal - 1:
             yield "backfill was beaten", to(Loader())
         elif self.bug == "the position moves first":
-            yield "backfill moves the position", to(loader._replace(at="adding"), state._replace(position=loader.ordinal))
+            yield (
+                "backfill moves the position",
+                to(loader._replace(at="adding"), state._replace(position=loader.ordinal)),
+            )
         else:
             moved = _registered(state, loader)._replace(position=loader.ordinal)
             yield f"backfill registers step {loader.ordinal}", to(Loader(), moved)
@@ -150,7 +153,9 @@ class SourceStepsModel(BackfillModel):
     identity = False
     bugs = {
         "steps are not guarded": Bug("a step is registered wherever the source stands by now", ("I6",)),
-        "the position moves first": Bug("the position moves in one transaction, the segment comes in the next", ("I6",)),
+        "the position moves first": Bug(
+            "the position moves in one transaction, the segment comes in the next", ("I6",)
+        ),
     }
 
 

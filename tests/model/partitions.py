@@ -120,9 +120,7 @@ class PartitionsModel(Model):
     def _lags(self, state: State, place: int) -> bool:
         """Rows behind the watermark, by the partition's own figures, or an intent that is open."""
         channel = state.channels[self._place(place)]
-        return channel.intent is not None or any(
-            channel.watermark < row <= state.horizon for row in ROWS[NAMES[place]]
-        )
+        return channel.intent is not None or any(channel.watermark < row <= state.horizon for row in ROWS[NAMES[place]])
 
     def _pin(self, state: State, exporter: Exporter, to) -> Iterator[Step]:
         """One transaction on this channel alone: adopt its intent, else pin up to the horizon."""

@@ -228,9 +228,14 @@ class RebuildModel(Model):
             case "fencing":
                 mine = state.epoch == epoch
                 fenced = state._replace(fenced=True) if mine else state
-                yield "fences, in the records", to(Rebuilder("renaming" if mine else "idle", epoch if mine else 0), fenced)
+                yield (
+                    "fences, in the records",
+                    to(Rebuilder("renaming" if mine else "idle", epoch if mine else 0), fenced),
+                )
             case "renaming":
-                renamed = state if self.bug == "no fence" else state._replace(old=state.old._replace(name="old, fenced"))
+                renamed = (
+                    state if self.bug == "no fence" else state._replace(old=state.old._replace(name="old, fenced"))
+                )
                 yield "renames the old table", to(Rebuilder("settling", epoch), renamed)
             case "settling":
                 yield from self._settle(state, epoch, to)
@@ -293,8 +298,9 @@ class RebuildModel(Model):
             verdict = self._verdict(state, undecided)
             ends = {"recording": COMMITTED, "voiding": VOID}
             if verdict.at in ends:
-                yield f"settles block {undecided.id}: {verdict.at}", to(
-                    Rebuilder("settling", epoch), _decide(state, undecided, ends[verdict.at])
+                yield (
+                    f"settles block {undecided.id}: {verdict.at}",
+                    to(Rebuilder("settling", epoch), _decide(state, undecided, ends[verdict.at])),
                 )
             return
         staging = self._mine(state, epoch)

@@ -192,7 +192,10 @@ class SettlementModel(Model):
         elif rows == state.rows:
             yield "the compaction commits", idle._replace(commits=(*state.commits, ("replace", 0)))
         else:
-            yield "the compaction commits, settled", idle._replace(commits=(*state.commits, ("overwrite", 0)), rows=rows)
+            yield (
+                "the compaction commits, settled",
+                idle._replace(commits=(*state.commits, ("overwrite", 0)), rows=rows),
+            )
 
     # ── what must be true ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -117,14 +117,16 @@ class TableSinkModel(Model):
             case "idle":
                 pending = [place for place, item in enumerate(state.chunks, 1) if item.state == PENDING]
                 if pending and not state.blocked:
-                    yield f"loads the target, for chunk {pending[0]}", to(
-                        Exporter("recording", pending[0], state.target)
+                    yield (
+                        f"loads the target, for chunk {pending[0]}",
+                        to(Exporter("recording", pending[0], state.target)),
                     )
             case "recording":
                 yield from self._record(state, exporter, to)
             case "loading":
-                yield "loads the target again", to(
-                    self._decided(exporter._replace(loaded=state.target, first_look=False))
+                yield (
+                    "loads the target again",
+                    to(self._decided(exporter._replace(loaded=state.target, first_look=False))),
                 )
             case "sending":
                 request = Request(chunk, exporter.loaded.uuid, len(exporter.loaded.commits))

@@ -1,4 +1,4 @@
-"""Two exporters begin the same chunk while the target's owner appends: neither takes the other's base for an expired one."""
+"""Two exporters begin the same chunk while the target's owner appends: neither takes the base for an expired one."""
 
 from __future__ import annotations
 
