@@ -53,6 +53,10 @@ class HubProcess:
         environment = {name: value for name, value in os.environ.items() if name != "FLOODMARK_FAULT"}
         if self.fault is not None:
             environment["FLOODMARK_FAULT"] = self.fault
+        self._launch(environment)
+        self.wait_until_ready(environment)
+
+    def _launch(self, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "floodmark.cli", "-s", str(self.root), "hub"]
         with self.log.open("ab") as said:
             self.process = subprocess.Popen(
@@ -63,11 +67,14 @@ class HubProcess:
                 stderr=said,
                 start_new_session=True,
             )
-        self.wait_until_ready()
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, environment: dict[str, str] | None = None) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
+            # A worker that was just being started when its supervisor was killed lives, and listens, a moment longer.
+            if environment is not None and self.process is not None and self.process.poll() is not None:
+                time.sleep(0.5)
+                self._launch(environment)
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{self.url}/readyz", timeout=START_SECONDS_MAX).status_code == 200:
                     return
