@@ -30,6 +30,7 @@ from floodmark.errors import (
     LedgerBehind,
     OutcomeUnknown,
     Permanent,
+    ProviderFailed,
     ReplicaIdentityConflict,
     Retryable,
     SchemaConflict,
@@ -38,11 +39,13 @@ from floodmark.errors import (
     StoreMissing,
     StoreTooNew,
     UnknownDataset,
+    UnknownProvider,
     UnknownQuarantineEntry,
     UnknownSink,
     UnserialisableValue,
     VersionConflict,
 )
+from floodmark.providers import provider
 from floodmark.sequence import Cursor, RangeSet, SequenceRange
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ __all__ = [
     "LedgerBehind",
     "OutcomeUnknown",
     "Permanent",
+    "ProviderFailed",
     "RangeSet",
     "ReplicaIdentityConflict",
     "Retryable",
@@ -75,12 +79,14 @@ __all__ = [
     "StoreMissing",
     "StoreTooNew",
     "UnknownDataset",
+    "UnknownProvider",
     "UnknownQuarantineEntry",
     "UnknownSink",
     "UnserialisableValue",
     "VersionConflict",
     "init",
     "open",
+    "provider",
 ]
 
 __version__ = _version("floodmark")

@@ -56,6 +56,10 @@ class SpoolFull(Retryable):
     """The spool's backlog is at its configured limit; nothing of this call was stored."""
 
 
+class ProviderFailed(Retryable):
+    """A provider did not load, plan or read; what it gave before is kept, and the next run goes on behind it."""
+
+
 class InvalidCursor(Permanent):
     """A cursor that is malformed, from another store or dataset, from the future, or ahead of the data."""
 
@@ -86,6 +90,10 @@ class DatasetExists(Permanent):
 
 class UnknownSink(Permanent):
     """No sink of that name in this store."""
+
+
+class UnknownProvider(Permanent):
+    """No provider of that name here."""
 
 
 class UnknownQuarantineEntry(Permanent):

@@ -1,0 +1,163 @@
+"""Providers: Python functions that read history which no file format describes. Pure Python, no store.
+
+| word     | meaning                                                                                        |
+|----------|------------------------------------------------------------------------------------------------|
+| provider | a named pair of functions: `plan` says what there is to read, `read` gives its items           |
+| unit     | what is read as one resumable step. Its id names *fixed content*: reading it again gives the   |
+|          | same items in the same order. A file that has grown is another unit                            |
+| item     | one row with the place it comes from, or a problem with the place it was found                 |
+
+A provider holds no state. Whoever loads it remembers which units are done, and asks for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from floodmark.errors import FloodmarkError, InvalidName, ProviderFailed, reason_of
+from floodmark.providers.registry import known, register, resolve
+
+__all__ = ["Declaration", "Item", "Provider", "Unit", "find", "known", "provider"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is read as one resumable step. The id is stable and names fixed content."""
+
+    id: str
+    description: str = ""
+    bytes: int | None = None
+    """How much there is to read, for progress; None if nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row, or what stood where a row should be; and where that is."""
+
+    row: Mapping[str, Any] | None
+    provenance: str
+    """Where it comes from, for a person: `path:line`."""
+    problem: str | None = None
+    """Why there is no row."""
+    content: str | None = None
+    """What stood there instead, as far as it is worth keeping."""
+
+    def __post_init__(self) -> None:
+        if (self.row is None) == (self.problem is None):
+            raise ValueError("an item has either a row or a problem")
+
+    @classmethod
+    def broken(cls, provenance: str, problem: str, content: str | None = None) -> Item:
+        """What could not become a row: quarantined by whoever loads it."""
+        return cls(None, provenance, problem, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A dataset that fits the provider's rows: the arguments of `add_dataset`."""
+
+    identity: Sequence[Sequence[str]] = ()
+    event_time: str | None = None
+    partition_by: Sequence[str] = ()
+    schema: Mapping[str, str] = field(default_factory=dict)
+
+
+Plan = Callable[[str | None], Iterable[Unit]]
+Read = Callable[[Any], Iterable[Item | Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A named way to read history: `plan` says what there is, `read` gives the items of one unit.
+
+    Both fail as `ProviderFailed`, whatever the functions raised, so that one broken provider is one
+    reported failure and no more. Errors that Floodmark's own families name already pass as they are.
+    """
+
+    name: str
+    reading: Read
+    planning: Plan | None = None
+    declaration: Declaration = field(default_factory=Declaration)
+    overlapping: bool = False
+    """Whether a unit may repeat items of an earlier one, as a file does that has grown. Its dataset then needs an
+    identity: units done are not read again, but nothing else would know the rows."""
+
+    def plan(self, location: str | None = None) -> list[Unit]:
+        """What would be read, in the order in which it is read. Reads as little as it can."""
+        if self.planning is None:
+            # Without a plan the location is the one unit: the function reads it from its beginning each time.
+            return [Unit(location or self.name, f"everything at {location}" if location else "everything")]
+        try:
+            units = list(self.planning(location))
+        except FloodmarkError:
+            raise
+        except Exception as error:
+            raise self._failed(f"could not say what there is to read at {location}", error) from error
+        self._check_ids(units)
+        return units
+
+    def read(self, unit: Unit) -> Iterator[Item]:
+        """The items of one unit, one at a time: memory holds no more than the function does."""
+        try:
+            for position, item in enumerate(self.reading(unit)):
+                # A bare row is an item whose only known place is its position in the unit.
+                yield item if isinstance(item, Item) else Item(item, f"{unit.id}#{position}")
+        except FloodmarkError:
+            raise
+        except Exception as error:
+            raise self._failed(f"stopped while reading {unit.id}", error) from error
+
+    def _check_ids(self, units: list[Unit]) -> None:
+        seen: set[str] = set()
+        for unit in units:
+            if not unit.id or unit.id in seen:
+                raise ProviderFailed(
+                    f"Provider {self.name!r} planned {'two units' if unit.id else 'a unit'} with the id {unit.id!r}.",
+                    hint="Give every unit an id of its own, which names the same content in every run.",
+                )
+            seen.add(unit.id)
+
+    def _failed(self, what: str, error: Exception) -> ProviderFailed:
+        return ProviderFailed(
+            f"Provider {self.name!r} {what}: {type(error).__name__}: {reason_of(error)}.",
+            hint="What it gave before is kept; mend the cause and run it again.",
+        )
+
+
+def provider(
+    name: str,
+    *,
+    plan: Plan | None = None,
+    declaration: Declaration | None = None,
+    overlapping: bool = False,
+) -> Callable[[Read], Provider]:
+    """Make a provider of a generator function that takes a unit and yields items, or bare rows.
+
+    `plan` takes a location (or None) and gives the units. Without it the location itself is the one unit.
+    """
+    if not isinstance(name, str) or not name or name != name.strip() or ":" in name:
+        raise InvalidName(
+            f"{name!r} cannot name a provider.",
+            hint="Use a word such as `tickets`; a colon would make it the path of a function.",
+        )
+
+    def made(function: Read) -> Provider:
+        new = Provider(name, function, plan, declaration or Declaration(), overlapping)
+        register(name, new)
+        return new
+
+    return made
+
+
+def find(name: str) -> Provider:
+    """The provider of that name: registered, shipped, installed as an entry point, or `package.module:function`.
+
+    `UnknownProvider` where there is none, `ProviderFailed` where its module does not load.
+    """
+    found = resolve(name)
+    if isinstance(found, Provider):
+        return found
+    # `package.module:function` may also name a plain generator function, which needs no decorator.
+    return Provider(name, found)

@@ -1,0 +1,69 @@
+"""Where a provider's name leads: what was registered in this process, what is shipped, what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from floodmark.errors import ProviderFailed, UnknownProvider, reason_of
+
+GROUP = "floodmark.providers"
+"""The entry point group under which an installed package names its providers."""
+
+SHIPPED: dict[str, str] = {}
+
+_registered: dict[str, Any] = {}
+
+
+def register(name: str, provider: Any) -> None:
+    """Make the provider known by its name in this process; a later one of the same name takes its place."""
+    _registered[name] = provider
+
+
+def known() -> list[str]:
+    """The names that lead somewhere, sorted. Loads nothing, so a broken provider is listed like any other."""
+    return sorted({*_registered, *SHIPPED, *(point.name for point in _installed())})
+
+
+def resolve(name: str) -> Any:
+    """What the name leads to, loaded: a provider, or a plain function."""
+    if ":" in name:
+        return _loaded(name, lambda: _by_path(name))
+    if name in _registered:
+        return _registered[name]
+    if name in SHIPPED:
+        return _loaded(name, lambda: _by_path(SHIPPED[name]))
+    for point in _installed():
+        if point.name == name:
+            return _loaded(name, point.load)
+    raise UnknownProvider(
+        f"There is no provider {name!r}.",
+        hint=f"There are {', '.join(known())}; any other is named by its path, package.module:function.",
+    )
+
+
+def _installed() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+
+
+def _by_path(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    try:
+        found = load()
+    except Exception as error:
+        raise ProviderFailed(
+            f"Provider {name!r} does not load: {type(error).__name__}: {reason_of(error)}.",
+            hint="Check the path, and that its package is installed here.",
+        ) from error
+    if not callable(found) and not hasattr(found, "read"):
+        raise ProviderFailed(
+            f"Provider {name!r} is a {type(found).__name__}.",
+            hint="It is a generator function, decorated with @floodmark.provider or plain.",
+        )
+    return found
