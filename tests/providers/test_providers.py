@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +114,11 @@ def test_errors_of_our_own_families_pass_as_they_are():
 
     with pytest.raises(floodmark.SpoolFull):
         list(Provider("full", full).read(Unit("u")))
+
+
+@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+def test_the_reference_has_every_column_of_the_providers_that_are_shipped(name):
+    page = (Path(__file__).parents[2] / "docs/reference/providers.md").read_text(encoding="utf-8")
+    own = page.split(f"## {name}\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", own, re.MULTILINE)
+    assert dict(listed) == dict(providers.find(name).declaration.schema)

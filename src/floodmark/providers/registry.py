@@ -12,7 +12,10 @@ from floodmark.errors import ProviderFailed, UnknownProvider, reason_of
 GROUP = "floodmark.providers"
 """The entry point group under which an installed package names its providers."""
 
-SHIPPED: dict[str, str] = {}
+SHIPPED = {
+    "access-logs": "floodmark.providers.access_logs:access_logs",
+    "transcripts": "floodmark.providers.transcripts:transcripts",
+}
 
 _registered: dict[str, Any] = {}
 
