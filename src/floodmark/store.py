@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 
 from floodmark import config
+from floodmark.backfill.load import Backfiller
+from floodmark.backfill.opening import open_source
+from floodmark.backfill.report import BackfillReport
+from floodmark.backfill.shaping import Shape, moment
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
@@ -35,6 +39,8 @@ from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
+from floodmark.providers import Declaration, Provider
+from floodmark.providers import find as find_provider
 from floodmark.read import Batch, Reader, known_columns, slice_of
 from floodmark.recovery import Recovery
 from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
@@ -105,6 +111,9 @@ class Store:
             patience_seconds=settings.flush.patience_seconds,
         )
         self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
+        self._backfiller = Backfiller(
+            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock
+        )
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
@@ -175,6 +184,37 @@ class Store:
         quarantine, and the receipt counts them.
         """
         return self._capture.capture(dataset, rows)
+
+    def backfill(
+        self,
+        dataset: str,
+        source: Any = None,
+        *,
+        format: str | None = None,
+        since: str | date | datetime | None = None,
+        until: str | date | datetime | None = None,
+        map: Mapping[str, str] | None = None,
+        source_id: str | None = None,
+        provider: str | Provider | None = None,
+        progress: Callable[[BackfillReport], None] | None = None,
+    ) -> BackfillReport:
+        """Load history beside live capture and commit it; run again, it goes on where it was and adds nothing twice.
+
+        `source` is a path, pattern or directory of jsonl, csv or parquet files (also gzipped), an Arrow table, or an
+        iterable of dicts or tables; with a `provider`, the location that it reads. `since` and `until` bound the event
+        time (from, and before), `map` renames columns (`{"old": "new"}`). Rows without an identity are loaded once
+        for each `source_id`, which is the file's name and state if it is not given.
+        """
+        found = find_provider(provider) if isinstance(provider, str) else provider
+        if found is not None:
+            new = _declaration(dataset, **_arguments(found.declaration), settle=None)
+            self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
+        declared = self._database.read(lambda c: dataset_records.get(c, dataset))
+        shape = Shape(dict(map or {}), moment(since), moment(until))
+        opened = open_source(
+            source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=found
+        )
+        return self._backfiller.load(dataset, opened, shape, named=source_id is not None, progress=progress)
 
     def feed(self, dataset: str, log: EventLog | str | Path) -> FeedReport:
         """Take in every event that has arrived in an event log since the last time, each exactly once.
@@ -548,6 +588,15 @@ def _declaration(
         schema=whole,
         settle=settle,
     )
+
+
+def _arguments(declaration: Declaration) -> dict[str, Any]:
+    return {
+        "identity": [list(names) for names in declaration.identity] or None,
+        "event_time": declaration.event_time,
+        "partition_by": tuple(declaration.partition_by),
+        "schema": dict(declaration.schema) or None,
+    }
 
 
 def _check_same(old: Dataset, new: Dataset) -> None:

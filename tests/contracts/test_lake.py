@@ -487,7 +487,7 @@ def test_the_highest_number_is_known_after_compaction_delete_and_expiry(blocks: 
     assert blocks.lake.highest_seq(blocks.state()) == 1007
 
 
-def test_segments_above_a_number_are_named(blocks: Blocks) -> None:
+def test_segments_above_a_number_are_named_and_their_rows_counted(blocks: Blocks) -> None:
     first = blocks.commit(some(2), some(2, start=2))
     second = blocks.commit(some(2, start=4))
     blocks.driver.compact(TABLE)
@@ -496,6 +496,8 @@ def test_segments_above_a_number_are_named(blocks: Blocks) -> None:
     ids = [segment.id for segment in (*first.segments, *second.segments)]
     found = {after: blocks.lake.segments_above(TABLE, snapshot=head, after=after) for after in (0, 3, 4, 6)}
     assert found == {0: set(ids), 3: set(ids[1:]), 4: set(ids[2:]), 6: set()}
+    counted = blocks.lake.segment_rows(TABLE, snapshot=head, within=SequenceRange(1, 6))
+    assert counted == dict(zip(ids, (1, 2, 2), strict=True))
 
 
 def test_sync_finds_everything_or_says_that_it_is_corrupt(blocks: Blocks) -> None:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("sql", "Run a SQL query over the datasets."),
     "sink": ("sink", "Add destinations and list them."),
     "export": ("export", "Deliver what is new to the sinks."),
+    "backfill": ("backfill", "Load history beside live capture, each row once."),
     "adopt": ("adopt", "Make data without sequence numbers rows of a dataset, once."),
     "audit": ("audit", "Prove that a sink's destination holds every row, each once."),
     "trace": ("trace", "Follow one row from its capture to every sink."),

@@ -50,6 +50,8 @@ class Block:
     snapshot: int | None = None
     expired: int = 0
     """Rows that were too old to be committed, or whose identity was purged."""
+    dropped: int = 0
+    """Rows that the dataset's settle function dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,4 +364,5 @@ def _block(row: Row) -> Block:  # type: ignore[type-arg]
         duplicates=row.duplicates,
         snapshot=row.snapshot,
         expired=row.expired,
+        dropped=row.dropped,
     )

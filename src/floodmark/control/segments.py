@@ -190,6 +190,23 @@ def of_block(connection: Connection, block: str) -> list[Segment]:
     return [_segment(row) for row in found]
 
 
+def blocks_of_steps(connection: Connection, steps: Sequence[SourceStep]) -> dict[str, list[tuple[int, int]]]:
+    """(id, rows) of the segments that these steps of sources became, by the block that each is in; "" for none."""
+    wanted = {(step.source, step.ordinal) for step in steps}
+    names = sorted({step.source for step in steps})
+    result: dict[str, list[tuple[int, int]]] = {}
+    for start in range(0, len(names), 500):
+        found = connection.execute(
+            select(segments.c.id, segments.c.row_count, segments.c.block, segments.c.source, segments.c.ordinal).where(
+                segments.c.source.in_(names[start : start + 500])
+            )
+        )
+        for row in found:
+            if (row.source, row.ordinal) in wanted:
+                result.setdefault(row.block or "", []).append((row.id, row.row_count))
+    return result
+
+
 def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[PartitionRows]]:
     result: dict[int, list[PartitionRows]] = {}
     found = connection.execute(select(segment_partitions).where(segment_partitions.c.segment.in_(ids)))

@@ -6,9 +6,10 @@ was prepared for: a step that is repeated, or done by two at once, is registered
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from floodmark.control.schema import sources
 from floodmark.errors import Permanent
@@ -36,7 +37,7 @@ def begin(connection: Connection, *, id: str, dataset: str, position: str) -> So
         raise Permanent(
             f"The source {id} already feeds dataset {row.dataset!r}.", hint="A source feeds one dataset of a store."
         )
-    return Source(row.id, row.dataset, row.position, row.next_ordinal)
+    return _source(row)
 
 
 def advance(connection: Connection, source: Source, *, position: str) -> bool:
@@ -47,3 +48,37 @@ def advance(connection: Connection, source: Source, *, position: str) -> bool:
         .values(position=position, next_ordinal=source.next_ordinal + 1)
     )
     return changed.rowcount == 1
+
+
+def of_dataset(connection: Connection, dataset: str) -> dict[str, Source]:
+    """All that was ever loaded into a dataset, by id."""
+    return {row.id: _source(row) for row in connection.execute(select(sources).where(sources.c.dataset == dataset))}
+
+
+def _found(connection: Connection, ids: list[str]) -> dict[str, Source]:
+    result: dict[str, Source] = {}
+    for start in range(0, len(ids), 500):
+        query = select(sources).where(sources.c.id.in_(ids[start : start + 500]))
+        result |= {row.id: _source(row) for row in connection.execute(query)}
+    return result
+
+
+def _source(row: Row) -> Source:  # type: ignore[type-arg]
+    return Source(row.id, row.dataset, row.position, row.next_ordinal)
+
+
+def advance_all(connection: Connection, dataset: str, moves: Mapping[str, tuple[Source | None, str]]) -> bool:
+    """Move several positions behind one step, all or none; a source that is not known yet begins here.
+
+    False, and nothing is changed, if one of them does not stand where the step was prepared for (B1).
+    """
+    now = _found(connection, sorted(moves))
+    if any(_ordinal(now.get(id)) != _ordinal(seen) for id, (seen, _) in moves.items()):
+        return False
+    for id, (_, position) in moves.items():
+        advance(connection, begin(connection, id=id, dataset=dataset, position=position), position=position)
+    return True
+
+
+def _ordinal(source: Source | None) -> int | None:
+    return None if source is None else source.next_ordinal

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,6 +140,10 @@ class MemoryLake:
     def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
         parts = self._parts(table, snapshot, SequenceRange(after, 2**63 - 2))
         return {value for part in parts for value in part[SEGMENT].to_pylist()}
+
+    def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
+        parts = self._parts(table, snapshot, within)
+        return dict(Counter(value for part in parts for value in part[SEGMENT].to_pylist()))
 
     def sync(self, state: TableState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is cheap here
         with self._lock:

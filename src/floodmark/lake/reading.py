@@ -110,6 +110,11 @@ class SparkReader:
             found = above.select(SEGMENT).distinct().collect()
         return {row[SEGMENT] for row in found}
 
+    def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
+        counted = self._selected(table, snapshot, within).groupBy(SEGMENT).count()
+        with self._action():
+            return {row[SEGMENT]: row["count"] for row in counted.collect()}
+
     def scan(
         self,
         table: str,

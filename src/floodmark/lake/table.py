@@ -89,6 +89,10 @@ class Lake(Protocol):
         """The ids of the segments that brought rows above a sequence number."""
         ...
 
+    def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
+        """How many rows of a range each segment brought; segments without any are not named."""
+        ...
+
     def sync(self, state: TableState, *, since: int | None) -> None:
         """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
         ...

@@ -165,7 +165,7 @@ class Sealer:
             except SchemaConflict:
                 continue  # another writer gave a new column another type a moment ago: fit again, to that
             tables = [item.table for item in fits]
-            return declared, _joined(tables, declared.schema), held + misfits
+            return declared, joined(tables, declared.schema), held + misfits
         raise Retryable(f"The schema of {dataset!r} kept changing while its landing log was sealed.")
 
     def _grow(self, declared: Dataset, schema: Schema) -> Dataset:
@@ -261,7 +261,7 @@ def _lines(content: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _joined(tables: list[pa.Table], schema: Schema) -> pa.Table | None:
+def joined(tables: list[pa.Table], schema: Schema) -> pa.Table | None:
     """One table of all fitting rows, in the types of the grown schema."""
     import pyarrow as pa
 

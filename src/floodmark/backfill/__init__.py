@@ -1,0 +1,1 @@
+"""Backfill: history is loaded beside live capture, without a duplicate and without a hole, however often it is run."""

@@ -1,0 +1,272 @@
+"""Files as a source: JSON lines, CSV and Parquet, plain or gzipped; one file, a pattern, or a directory.
+
+Each file is a unit. Its fingerprint is its size and its time of change: a file that was changed is something else to
+load. Files of a directory tree like `year=2026/month=1` have what the names say as columns of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from floodmark.backfill.texts import KindOf, typed_columns, value_of
+from floodmark.backfill.units import Batch, Mark, Problem, Source, Unit
+from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
+
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+BLOCK_BYTES = 8 << 20
+BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    kind: str
+    constants: tuple[tuple[str, str], ...] = ()
+    """What the names of its directories say."""
+
+    @property
+    def is_gzipped(self) -> bool:
+        return self.path.suffix.lower() == ".gz"
+
+
+def file_source(path: str | Path, kind_of: KindOf, *, format: str | None) -> Source:
+    """The files that a path names, in order of their names."""
+    found = find_files(path, format=format)
+    return Source(str(_canonical(path)), tuple(_unit(file, kind_of) for file in found))
+
+
+def find_files(path: str | Path, *, format: str | None) -> list[_File]:
+    if format is not None and format not in FORMATS.values():
+        raise InvalidSetting(
+            f"Files of format {format!r} cannot be loaded.",
+            hint="The formats are jsonl, csv and parquet. For others, give a Spark DataFrame.",
+        )
+    root = _canonical(path)
+    if root.is_file():
+        return [_file(root, root.parent, format=format, named=True)]
+    if root.is_dir():
+        paths = sorted(item for item in root.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(root)))
+    else:
+        paths = sorted(item for item in Path(root.anchor).glob(str(root.relative_to(root.anchor))) if item.is_file())
+        root = root.parent
+    files = [_file(item, root, format=format, named=False) for item in paths if format or _format_of(item)]
+    if not files:
+        raise InvalidSetting(
+            f"There is nothing to load at {path}.",
+            hint="Name a file, a directory or a pattern of jsonl, csv or parquet files, or say the format.",
+        )
+    return files
+
+
+def _canonical(path: str | Path) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _is_hidden(relative: Path) -> bool:
+    """Spark's own `_SUCCESS`, a commit in progress, a checksum: no data."""
+    return any(part.startswith(("_", ".")) for part in relative.parts)
+
+
+def _format_of(path: Path) -> str | None:
+    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return FORMATS.get(name.suffix.lower())
+
+
+def _file(path: Path, root: Path, *, format: str | None, named: bool) -> _File:
+    kind = format or _format_of(path)
+    if kind is None:
+        raise InvalidSetting(
+            f"What {path} holds cannot be told from its name.", hint="Say the format: jsonl, csv, parquet."
+        )
+    parts = () if named or not path.is_relative_to(root) else path.relative_to(root).parts[:-1]
+    pairs = [part.partition("=") for part in parts if "=" in part]
+    return _File(path, kind, tuple((name, value) for name, _, value in pairs))
+
+
+def _unit(file: _File, kind_of: KindOf) -> Unit:
+    about = file.path.stat()
+    read: dict[str, Callable[[_File, KindOf, Mark], Iterator[Batch]]] = {
+        "jsonl": _json_lines,
+        "csv": _csv,
+        "parquet": _parquet,
+    }
+    return Unit(
+        name=str(file.path),
+        read=lambda mark: _reading(file, read[file.kind](file, kind_of, mark)),
+        fingerprint=f"{about.st_size}-{about.st_mtime_ns}",
+        bytes=about.st_size,
+    )
+
+
+def _reading(file: _File, batches: Iterator[Batch]) -> Iterator[Batch]:
+    import pyarrow as pa
+
+    try:
+        yield from batches
+    except (FileNotFoundError, PermissionError, gzip.BadGzipFile, EOFError, pa.ArrowInvalid) as error:
+        raise Permanent(
+            f"{file.path} cannot be read as {file.kind}: {reason_of(error)}.",
+            hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",
+        ) from error
+    except OSError as error:
+        raise Retryable(
+            f"{file.path} could not be read: {reason_of(error)}.",
+            hint="Run it again: it goes on behind what was loaded.",
+        ) from error
+
+
+# ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _json_lines(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+    """The mark is a place in the (unpacked) bytes, and how many lines stand before it."""
+    offset, number = mark or (0, 0)
+    constants = {name: value_of(text, kind_of(name)) for name, text in file.constants}
+    with _opened(file) as lines:
+        lines.seek(offset)
+        rest, consumed = b"", _consumed(lines)
+        while True:
+            block = lines.read(BLOCK_BYTES)
+            text = rest + block
+            end = text.rfind(b"\n") + 1 if block else len(text)
+            rest = text[end:]
+            if end:
+                rows, places, problems, count = _parsed(file, text[:end], number, constants)
+                number, offset = number + count, offset + end
+                before, consumed = consumed, _consumed(lines)
+                yield Batch(
+                    rows,
+                    (offset, number),
+                    lambda row, places=places: f"{file.path}:{places[row]}",  # type: ignore[misc]
+                    tuple(problems),
+                    bytes=consumed - before,
+                )
+            if not block:
+                return
+
+
+def _parsed(
+    file: _File, text: bytes, before: int, constants: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[int], list[Problem], int]:
+    """Rows with the numbers of their lines, what is no row, and how many lines there are."""
+    import orjson
+
+    rows: list[dict[str, Any]] = []
+    places: list[int] = []
+    problems: list[Problem] = []
+    number = before
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), before + 1):
+        if not line or line.isspace():
+            continue
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            problems.append(Problem(f"{file.path}:{number}", f"not JSON ({error.msg})", line))
+            continue
+        if type(row) is not dict:
+            problems.append(Problem(f"{file.path}:{number}", f"not an object but a {type(row).__name__}", line))
+            continue
+        rows.append(constants | row if constants else row)
+        places.append(number)
+    return rows, places, problems, number - before
+
+
+def _opened(file: _File) -> IO[bytes]:
+    return gzip.open(file.path, "rb") if file.is_gzipped else file.path.open("rb")  # type: ignore[return-value]
+
+
+def _consumed(opened: IO[bytes]) -> int:
+    """How far the file itself was read, packed as it is."""
+    return int(getattr(opened, "fileobj", opened).tell())
+
+
+# ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _csv(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+    """The mark is a number of rows. All is read as text, and each value made what its column is."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    blocks = csv.ReadOptions(block_size=BLOCK_BYTES)
+    with _opened(file) as opened, csv.open_csv(opened, read_options=blocks) as guessing:
+        guessed = guessing.schema
+    texts = csv.ConvertOptions(
+        column_types={name: pa.string() for name in guessed.names},
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    done = consumed = 0
+    with _opened(file) as opened, csv.open_csv(opened, read_options=blocks, convert_options=texts) as batches:
+        for batch in batches:
+            start, done = done, done + batch.num_rows
+            if done <= (mark or 0):
+                continue  # a row may go over several lines, so the way into the middle is through the beginning
+            before, consumed = consumed, _consumed(opened)
+            yield Batch(
+                typed_columns(_with_constants(pa.Table.from_batches([batch]), file), kind_of, guessed),
+                done,
+                lambda row, start=start: f"{file.path} row {start + row + 1}",  # type: ignore[misc]
+                bytes=consumed - before,
+            )
+
+
+def _with_constants(table: Any, file: _File) -> Any:
+    import pyarrow as pa
+
+    for name, value in file.constants:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.repeat(pa.scalar(value, pa.string()), table.num_rows))
+    return table
+
+
+# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parquet(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+    """The mark is a number of rows; row groups before it are not read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _seekable(file) as path, pq.ParquetFile(path) as opened:
+        about = opened.metadata
+        share = path.stat().st_size / max(about.num_rows, 1)
+        start = 0
+        for group in range(about.num_row_groups):
+            count = about.row_group(group).num_rows
+            if start + count <= (mark or 0):
+                start += count
+                continue
+            for batch in opened.iter_batches(BATCH_ROWS, row_groups=[group]):
+                first, start = start, start + batch.num_rows
+                if start <= (mark or 0):
+                    continue
+                rows = pa.Table.from_batches([batch])
+                if file.constants:
+                    rows = typed_columns(_with_constants(rows, file), kind_of, None)
+                yield Batch(
+                    rows,
+                    start,
+                    lambda row, first=first: f"{file.path} row {first + row + 1}",  # type: ignore[misc]
+                    bytes=int(share * batch.num_rows),
+                )
+
+
+@contextlib.contextmanager
+def _seekable(file: _File) -> Iterator[Path]:
+    """The file as it can be read from any place: unpacked, if it is packed."""
+    if not file.is_gzipped:
+        yield file.path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as unpacked:
+        with gzip.open(file.path, "rb") as packed:
+            shutil.copyfileobj(packed, unpacked)
+        unpacked.flush()
+        yield Path(unpacked.name)

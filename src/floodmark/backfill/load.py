@@ -1,0 +1,304 @@
+"""Backfill: a source's units, step by step, into the spool and through flush.
+
+    seal the landing logs → read and fit → register segment and positions (one transaction) → … → flush
+
+Invariants
+- B1 Rows and positions move together: a step's segment is registered in the transaction that moves the position of
+  every unit it has rows of. A crash leaves a step stored or not begun, and two runs at once store it once.
+- B2 Flush alone decides what is a duplicate. A backfill leaves a row out only if it has an identity, no settle function
+  may change that, and its twin waits in a registered segment or is committed.
+- B3 A row without an identity is never left out, so what holds such rows is loaded once: the same unit with other
+  content or under other options is refused, unless it is given a source id of its own.
+- B4 A unit is read on from its middle only if it gives the same rows in the same order each time. Otherwise it is read
+  from its beginning where identities tell what is stored, and refused where there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.backfill.figures import decided_rows
+from floodmark.backfill.known import Waiting, waiting_identities
+from floodmark.backfill.report import BackfillReport
+from floodmark.backfill.shaping import Shape, Shaper
+from floodmark.backfill.units import Batch, Mark, Source, Unit
+from floodmark.clock import Clock
+from floodmark.control import datasets, quarantine, sources
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.control.segments import SourceStep
+from floodmark.control.sources import Source as SourceRecord
+from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
+from floodmark.flush import Flusher
+from floodmark.lake.table import Lake
+from floodmark.spool.capture import Capture
+from floodmark.spool.sealing import joined
+from floodmark.spool.segments import SegmentStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STEP_ROWS = 250_000
+STEP_BYTES = 64 << 20
+FLUSH_ROWS = 2_000_000
+"""So many rows may wait in the spool before they are committed."""
+RACES_MAX = 100
+
+Progress = Callable[[BackfillReport], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backfiller:
+    """Loads sources into one store."""
+
+    root: Path
+    database: Database
+    lake: Lake
+    segments: SegmentStore
+    capture: Capture
+    flusher: Flusher
+    clock: Clock
+
+    def load(
+        self, dataset: str, source: Source, shape: Shape, *, named: bool, progress: Progress | None = None
+    ) -> BackfillReport:
+        """Load what is not loaded yet, and commit it. `named`: the source has an id that the user gave."""
+        self.flusher.recover()
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        if shape.is_windowed and declared.event_time is None:
+            raise InvalidSetting(f"Dataset {dataset!r} has no event time to load a part by.")
+        # What was captured before counts as stored: sealed first, it is in a segment that the forecast sees.
+        self.flusher.sealer.seal(dataset)
+        faults.reach("backfill.sealed")
+        run = _Run(self, declared, source, shape, named, progress)
+        run.check_loaded_once()
+        for _ in range(RACES_MAX):
+            if run.load_units():
+                break
+        else:
+            raise Retryable(f"Other processes load {source.name} into {dataset!r} faster than this one can follow.")
+        faults.reach("backfill.loaded")
+        self.flusher.flush(dataset)
+        return run.final()
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is gathered until it is worth a segment."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    moves: dict[str, tuple[SourceRecord | None, str]] = field(default_factory=dict)
+    report: BackfillReport | None = None
+    rows: int = 0
+    bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= STEP_ROWS or self.bytes >= STEP_BYTES
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a backfill."""
+
+    parts: Backfiller
+    declared: Dataset
+    source: Source
+    shape: Shape
+    named: bool
+    progress: Progress | None
+    report: BackfillReport = field(init=False)
+    shaper: Shaper = field(init=False)
+    waiting: Waiting = field(init=False)
+    step: _Step = field(default_factory=_Step)
+    steps: list[SourceStep] = field(default_factory=list)
+    unflushed: int = 0
+
+    def __post_init__(self) -> None:
+        parts, name = self.parts, self.declared.name
+        self.report = BackfillReport(name, self.source.name, bytes_total=self.source.bytes)
+        self.shaper = Shaper(parts.root, parts.database, name, self.shape)
+        self.waiting = waiting_identities(parts.database, parts.segments, self.declared)
+
+    # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check_loaded_once(self) -> None:
+        """B3: rows without an identity cannot be told from those that are stored."""
+        if self.declared.identity or self.named:
+            return
+        if self.source.anonymous:
+            raise InvalidSetting(
+                f"Dataset {self.declared.name!r} has no identity, and nothing tells these rows from others.",
+                hint="Give a source_id: what was loaded under it is not loaded again.",
+            )
+        known = {id.rpartition("#")[0]: id for id in self._known()}
+        for unit in self.source.units:
+            id = self._id(unit)
+            before = known.get(id.rpartition("#")[0])
+            if before is not None and before != id:
+                raise Permanent(
+                    f"{unit.name} was loaded before, with other content or other options, and "
+                    f"{self.declared.name!r} has no identity to tell its rows apart.",
+                    hint="Load only what is new. If all of it is, give it a source id of its own.",
+                )
+
+    def load_units(self) -> bool:
+        """Read every unit to its end; false if another process was faster somewhere, to look again."""
+        self.step = _Step()
+        known = self._known()
+        self.report = replace(self.report, units_loaded_before=0)
+        for unit in self.source.units:
+            record = known.get(self._id(unit))
+            position = json.loads(record.position) if record else {"mark": None, "done": False}
+            if position["done"]:
+                self.report = replace(self.report, units_loaded_before=self.report.units_loaded_before + 1)
+            elif not self._load_or_keep(unit, record, self._start(unit, position["mark"])):
+                return False
+        return not self.step.moves or self._store()
+
+    def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
+        """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
+        try:
+            return self._load_unit(unit, record, mark)
+        except FloodmarkError:
+            if self.step.moves:
+                self._store()
+            raise
+
+    def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
+        id = self._id(unit)
+        for batch in unit.read(mark):
+            self._take(batch)
+            mark = batch.behind
+            self.step.moves[id] = (record, _position(mark, done=False))
+            if self.step.is_full:
+                if not self._store():
+                    return False
+                record = SourceRecord(id, self.declared.name, "", (record.next_ordinal if record else 0) + 1)
+        self.step.moves[id] = (record, _position(mark, done=True))
+        self.report = replace(self.report, units=self.report.units + 1)
+        return True
+
+    def _start(self, unit: Unit, mark: Mark) -> Mark:
+        """B4."""
+        if mark is None or unit.steady:
+            return mark
+        if self.declared.identity:
+            return None
+        raise Permanent(
+            f"{self.source.name} was loaded in part, and need not give the same rows in the same order again.",
+            hint="Its rows have no identity, so it cannot be gone on with. Load the rest under another source id.",
+        )
+
+    def _known(self) -> dict[str, SourceRecord]:
+        return self.parts.database.read(lambda c: sources.of_dataset(c, self.declared.name))
+
+    def _id(self, unit: Unit) -> str:
+        """A unit under a name that the user gave is that unit, whatever it holds."""
+        if self.named or self.source.anonymous:
+            return f"backfill:{self.declared.name}:{self.source.name}:{unit.name}"
+        options = [sorted(self.shape.renamed.items()), self.shape.since, self.shape.until, self.shape.select]
+        text = json.dumps([unit.fingerprint, options]).encode()
+        return f"backfill:{self.declared.name}:{unit.name}#{hashlib.blake2b(text, digest_size=8).hexdigest()}"
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, batch: Batch) -> None:
+        """Fit a batch, and leave out of it what waits already."""
+        step = self.step
+        before = step.report or self.report
+        shaped = self.shaper.shaped(batch, first=before.new == 0)
+        rows, spooled = self.waiting.without(shaped.rows)
+        step.tables.append(rows)
+        step.held += shaped.held
+        step.rows += rows.num_rows
+        step.bytes += rows.nbytes
+        self.declared = shaped.declared
+        step.report = replace(
+            before,
+            read=before.read + batch.count + len(batch.problems),
+            new=before.new + rows.num_rows,
+            already_spooled=before.already_spooled + spooled,
+            quarantined=before.quarantined + len(shaped.held),
+            outside=before.outside + shaped.outside,
+            bytes=before.bytes + batch.bytes,
+        )
+
+    def _store(self) -> bool:
+        """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""
+        step, self.step = self.step, _Step()
+        faults.reach("backfill.read")
+        if not (self._add(step) if step.rows else self._pass_over(step)):
+            return False
+        faults.reach("backfill.stored")
+        units = self.report.units
+        self.report = replace(step.report or self.report, units=units)
+        self.unflushed += step.rows
+        if self.unflushed >= FLUSH_ROWS:
+            self._flush()
+        if self.progress is not None:
+            self.progress(self.report)
+        return True
+
+    def _add(self, step: _Step) -> bool:
+        self._make_room()
+        id, (seen, _) = next(reversed(step.moves.items()))
+        own = SourceStep(id, seen.next_ordinal if seen else 0)
+        table = joined(step.tables, self.declared.schema)
+        if not self.parts.segments.add(self.declared, table, step=own, held=step.held, also=self._mover(step)):
+            return False
+        self.parts.capture.count(self.declared.name, step.bytes)
+        self.steps.append(own)
+        return True
+
+    def _pass_over(self, step: _Step) -> bool:
+        """Nothing of the step is a row to store."""
+        move = self._mover(step)
+
+        def work(connection: Connection) -> bool:
+            if not move(connection):
+                return False
+            quarantine.hold(connection, self.declared.name, step.held, now=self.parts.clock.now())
+            return True
+
+        return self.parts.database.transact(work)
+
+    def _mover(self, step: _Step) -> Callable[[Connection], bool]:
+        return lambda connection: sources.advance_all(connection, self.declared.name, step.moves)
+
+    def _make_room(self) -> None:
+        """History would fill the spool and push live rows back: it is committed before it does."""
+        try:
+            self.parts.capture.check_room(self.declared.name)
+        except SpoolFull:
+            self._flush()
+            self.parts.capture.check_room(self.declared.name)
+
+    def _flush(self) -> None:
+        self.parts.flusher.flush(self.declared.name)
+        self.unflushed = 0
+
+    def final(self) -> BackfillReport:
+        """The report with the numbers of the blocks in place of the forecast."""
+        found = decided_rows(self.parts.database, self.parts.lake, self.declared.name, self.steps)
+        return replace(
+            self.report,
+            new=found.new + found.waiting,
+            already_stored=self.report.already_stored + found.duplicates,
+            expired=found.expired,
+            dropped=found.dropped,
+        )
+
+
+def _position(mark: Mark, *, done: bool) -> str:
+    return json.dumps({"mark": mark, "done": done})

@@ -1,0 +1,173 @@
+"""Rows of a source as rows of a dataset: renamed, fitted to its schema, and of the asked time. Pure but for the schema.
+
+Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted row
+by row, so that only the rows that are wrong go to quarantine.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.backfill.units import Batch, Problem
+from floodmark.control import datasets
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import Held
+from floodmark.errors import InvalidSetting, Retryable, SchemaConflict, UnserialisableValue
+from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
+from floodmark.schema import Schema
+from floodmark.spool.payloads import keep_payload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_RACES_MAX = 10
+ALIKE_ROWS = 100
+"""So many rows of which none fits are a wrong mapping, and not rows for the quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a source's rows are to look, as it was asked for."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    since: int | None = None
+    """The earliest event time, in microseconds."""
+    until: int | None = None
+    """The event time before which a row must be."""
+    select: str | None = None
+    """A SQL query over the source, which Spark evaluates before anything here."""
+
+    @property
+    def is_windowed(self) -> bool:
+        return self.since is not None or self.until is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """What became of a batch."""
+
+    declared: Dataset
+    """The dataset as the rows have grown it."""
+    rows: pa.Table
+    held: list[Held]
+    outside: int
+
+
+def moment(value: str | date | datetime | None) -> int | None:
+    """A bound of event time in microseconds; without a zone it is UTC, a date is its midnight."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise InvalidSetting(
+            f"{value!r} is no time.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+        ) from error
+    if not isinstance(found, datetime):
+        found = datetime(found.year, found.month, found.day, tzinfo=UTC)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    whole = found - datetime(1970, 1, 1, tzinfo=UTC)
+    return (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Shaper:
+    """Shapes the batches of one backfill."""
+
+    root: Path
+    database: Database
+    dataset: str
+    shape: Shape
+
+    def shaped(self, batch: Batch, *, first: bool) -> Shaped:
+        """The rows that fit, and the others as they go to quarantine; `SchemaConflict` if none of many fits."""
+        declared, fitted = self._fitted(batch)
+        if fitted.misfits and fitted.table.num_rows == 0 and (first or batch.count >= ALIKE_ROWS):
+            wrong = fitted.misfits[0]
+            raise SchemaConflict(
+                f"{batch.place(wrong.row)}: {wrong.reason}; none of {batch.count:,} rows fits.",
+                hint="Rename columns with `map`, or convert them with `select`. What was loaded before stays loaded.",
+            )
+        held = [self._misfit(batch, row, reason) for row, reason in reasons_by_row(fitted.misfits).items()]
+        held += [self._problem(item) for item in batch.problems]
+        rows = self._windowed(fitted.table, declared)
+        return Shaped(declared, rows, held, fitted.table.num_rows - rows.num_rows)
+
+    def _fitted(self, batch: Batch) -> tuple[Dataset, Fit]:
+        for _ in range(SCHEMA_RACES_MAX):
+            declared = self.database.read(lambda c: datasets.get(c, self.dataset))
+            fitted = self._fit(declared.schema, batch)
+            if not fitted.evolves:
+                return declared, fitted
+            grow = partial(datasets.evolve, name=self.dataset, columns=(*fitted.new_columns, *fitted.widened))
+            try:
+                return self.database.transact(grow), fitted
+            except SchemaConflict:
+                continue  # another writer gave a new column another type a moment ago: fit again, to that
+        raise Retryable(f"The schema of {self.dataset!r} kept changing while rows were fitted to it.")
+
+    def _fit(self, schema: Schema, batch: Batch) -> Fit:
+        if isinstance(batch.rows, list):
+            return self._fit_rows(schema, batch.rows)
+        table = batch.rows.rename_columns([self._name(name) for name in batch.rows.column_names])
+        try:
+            return fit_table(schema, table)
+        except SchemaConflict as conflict:
+            try:
+                fitted = self._fit_rows(schema, batch.rows.to_pylist())
+            except SchemaConflict:
+                raise conflict from None
+        return fitted
+
+    def _fit_rows(self, schema: Schema, rows: list[dict[str, Any]]) -> Fit:
+        columns, values = rows_to_columns(rows)
+        return fit(schema, [self._name(name) for name in columns], values, rows=len(rows))
+
+    def _name(self, name: str) -> str:
+        return self.shape.renamed.get(name, name)
+
+    def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
+        """The rows whose event time lies in the window; a row without one does not."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.shape.is_windowed:
+            return rows
+        if declared.event_time is None or declared.event_time not in rows.column_names:
+            return rows.slice(0, 0)
+        times = rows[declared.event_time]
+        if pa.types.is_date(times.type):
+            times = times.cast(pa.timestamp("us", tz="UTC"))
+        micros = times.cast(pa.int64())
+        inside = pc.is_valid(micros)
+        if self.shape.since is not None:
+            inside = pc.and_(inside, pc.greater_equal(micros, self.shape.since))
+        if self.shape.until is not None:
+            inside = pc.and_(inside, pc.less(micros, self.shape.until))
+        return rows.filter(pc.fill_null(inside, fill_value=False))
+
+    # ── what goes to quarantine ──────────────────────────────────────────────────────────────────────────────────
+
+    def _misfit(self, batch: Batch, row: int, reason: str) -> Held:
+        found = batch.rows[row] if isinstance(batch.rows, list) else batch.rows.slice(row, 1).to_pylist()[0]
+        named = {self._name(name): value for name, value in found.items()}
+        try:
+            payload = encode_envelope(list(named), [[value] for value in named.values()], rows=1)
+        except UnserialisableValue:
+            payload = repr(found).encode()
+        return self._held(batch.place(row), reason, payload)
+
+    def _problem(self, problem: Problem) -> Held:
+        return self._held(problem.place, problem.reason, problem.payload)
+
+    def _held(self, place: str, reason: str, payload: bytes) -> Held:
+        text, path = keep_payload(self.root, self.dataset, name=uuid.uuid4().hex, payload=payload)
+        return Held(reason=f"{place}: {reason}", payload=text, payload_path=path)

@@ -1,0 +1,72 @@
+"""What a backfill reads: a source is units in a fixed order, a unit is batches in a fixed order.
+
+A unit is the smallest thing that is remembered by name: a file, what a provider calls one, or all of an iterable.
+Behind each batch stands a *mark*, a value from which the same unit can be read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mark = Any
+"""Where a unit is read on: whatever its reader understands and JSON can hold; None is the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the source that is no row: it goes to quarantine as it is."""
+
+    place: str
+    reason: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of a unit, dicts or an Arrow table, and where each of them came from."""
+
+    rows: list[dict[str, Any]] | pa.Table
+    behind: Mark
+    place: Callable[[int], str]
+    """Where a row came from, for people: `path:line`."""
+    problems: tuple[Problem, ...] = ()
+    bytes: int = 0
+    """How much of the source this is."""
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) if isinstance(self.rows, list) else int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One thing to be read."""
+
+    name: str
+    read: Callable[[Mark], Iterator[Batch]]
+    """The batches behind a mark."""
+    fingerprint: str = ""
+    """Changes with the content: the same name with another fingerprint is something else to load."""
+    bytes: int | None = None
+    steady: bool = True
+    """Whether reading it twice gives the same rows in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Units under a name."""
+
+    name: str
+    units: tuple[Unit, ...]
+    anonymous: bool = False
+    """Nothing tells this source from another one: only the rows' identities keep it from being loaded twice."""
+
+    @property
+    def bytes(self) -> int | None:
+        sizes = [unit.bytes for unit in self.units]
+        return sum(size for size in sizes if size is not None) if None not in sizes else None

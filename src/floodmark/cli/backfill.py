@@ -1,0 +1,144 @@
+"""`floodmark backfill`"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import json_option, open_store
+from floodmark.cli.output import note, print_json, print_table
+from floodmark.errors import FloodmarkError
+
+if TYPE_CHECKING:
+    from floodmark.backfill.report import BackfillReport
+
+
+def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    if not all(old and new for old, _, new in pairs):
+        raise click.BadParameter("write it as old=new")
+    return {old: new for old, _, new in pairs}
+
+
+@click.command()
+@click.argument("dataset")
+@click.option(
+    "--from", "source", metavar="PATH", help="A file, a directory or a pattern; with --provider, what it reads."
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    help="What the files are; told from their endings otherwise.",
+)
+@click.option(
+    "--since", metavar="TIME", help="Only rows of this event time or later: 2026-01-31, 2026-01-31T12:00:00Z."
+)
+@click.option("--until", metavar="TIME", help="Only rows before this event time.")
+@click.option("--map", "renamed", multiple=True, metavar="OLD=NEW", callback=_renames, help="Rename a column.")
+@click.option("--source-id", metavar="ID", help="What the source is called: loaded once under this name.")
+@click.option(
+    "--provider", "providers", multiple=True, metavar="NAME", help="Read by a Python provider; may be repeated."
+)
+@json_option
+def backfill(
+    dataset: str,
+    source: str | None,
+    file_format: str | None,
+    since: str | None,
+    until: str | None,
+    renamed: dict[str, str],
+    source_id: str | None,
+    providers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Load history into DATASET, beside live capture, each row once.
+
+    Rows whose identity is stored or was captured already are recognised. Interrupted, it goes on behind what was loaded
+    when it is run again; run again after its end, it adds nothing. What does not fit goes to quarantine with the place
+    it came from. Files are jsonl, csv and parquet, also gzipped.
+
+    \b
+    Examples:
+      floodmark backfill messages --from history/
+      floodmark backfill messages --from 'dump-*.jsonl.gz' --since 2026-01-01 --map id=part_id
+      floodmark backfill transcripts --provider transcripts --from ~/.claude/projects
+    """
+    if source is None and not providers:
+        raise click.UsageError("Say what to load: --from PATH, or --provider NAME.")
+    reports, failed = [], False
+    with open_store() as store:
+        for provider in providers or (None,):
+            try:
+                with _progress(dataset) as progress:
+                    report = store.backfill(
+                        dataset,
+                        source,
+                        format=file_format,
+                        since=since,
+                        until=until,
+                        map=renamed,
+                        source_id=source_id,
+                        provider=provider,
+                        progress=progress,
+                    )
+            except FloodmarkError as error:
+                if len(providers) < 2:
+                    raise
+                failed = True  # the others have nothing to do with it
+                note(f"Error: {provider}: {error.message}")
+                continue
+            reports.append(report)
+    if as_json:
+        print_json(reports[0] if len(providers) < 2 else reports)
+    else:
+        _show(reports)
+    if failed:
+        click.get_current_context().exit(1)
+
+
+def _show(reports: list[BackfillReport]) -> None:
+    print_table(
+        ["source", "read", "new", "already stored", "waiting in spool", "quarantined"],
+        [[r.source, r.read, r.new, r.already_stored, r.already_spooled, r.quarantined] for r in reports],
+    )
+    for report in reports:
+        for count, what in (
+            (report.units_loaded_before, "units were loaded before and not read again"),
+            (report.outside, "rows are not of the asked time"),
+            (report.expired, "rows were not committed: their like was removed before"),
+            (report.dropped, "rows were dropped by the settle function"),
+        ):
+            if count:
+                note(f"{count:,} {what}.")
+
+
+@contextlib.contextmanager
+def _progress(dataset: str) -> Iterator[Callable[[BackfillReport], None] | None]:
+    """A bar with rows, rate and time left; only where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f}/s"),
+        TimeRemainingColumn(),
+    )
+    begun = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"Loading into {dataset}", total=None, rows=0, rate=0.0)
+
+        def show(report: BackfillReport) -> None:
+            rate = report.read / max(time.monotonic() - begun, 0.001)
+            bar.update(task, total=report.bytes_total, completed=report.bytes, rows=report.read, rate=rate)
+
+        yield show

@@ -1,0 +1,177 @@
+"""Files of each format, rows in Python, and what is asked of them on the way."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from backfill.histories import adds_up, csv, jsonl, parquet, rows, stored
+from floodmark.backfill import files, given, load
+from floodmark.errors import InvalidSetting, Permanent, SchemaConflict, UnserialisableValue
+from floodmark.store import Store
+
+
+def gzipped(path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    with path.open("rb") as plain, gzip.open(packed, "wb") as out:
+        shutil.copyfileobj(plain, out)
+    path.unlink()
+    return packed
+
+
+@pytest.fixture(params=[files.BATCH_ROWS, 7])
+def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """In one piece, and in pieces that end in the middle of everything."""
+    monkeypatch.setattr(files, "BATCH_ROWS", request.param)
+    monkeypatch.setattr(files, "BLOCK_BYTES", request.param * 40)
+    monkeypatch.setattr(given, "BATCH_ROWS", request.param)
+    monkeypatch.setattr(given, "TABLE_ROWS", request.param)
+    monkeypatch.setattr(load, "STEP_ROWS", request.param * 2)
+    return request.param
+
+
+@pytest.mark.parametrize("write", [jsonl, csv, parquet])
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_format_plain_and_packed(messages: Store, tmp_path: Path, batches: int, write, packed: bool) -> None:
+    path = write(tmp_path / f"history.{write.__name__}", rows(0, 50))
+    report = messages.backfill("messages", gzipped(path) if packed else path)
+    assert (report.read, report.new, report.units) == (50, 50, 1)
+    assert stored(messages) == list(range(50))
+    text = {row["text"] for batch in messages.read_since("messages") for row in batch.table.to_pylist()}
+    assert text == {f"message {id}" for id in range(50)}
+
+
+def test_a_whole_directory_in_order_of_names(messages: Store, tmp_path: Path, batches: int) -> None:
+    root = tmp_path / "history"
+    jsonl(root / "a" / "1.jsonl", rows(0, 20))
+    jsonl(root / "b" / "2.ndjson.gz", rows(20, 40))
+    parquet(root / "c.parquet", rows(40, 60))
+    csv(root / "d.csv", rows(60, 80))
+    (root / "_SUCCESS").write_text("")
+    (root / ".hidden.jsonl").write_text("no\n")
+    (root / "notes.txt").write_text("no\n")
+    report = messages.backfill("messages", root)
+    assert (report.new, report.units, report.quarantined) == (80, 4, 0)
+    assert report.bytes == pytest.approx(report.bytes_total, rel=0.01)
+
+
+def test_a_pattern(messages: Store, tmp_path: Path) -> None:
+    for number in range(3):
+        jsonl(tmp_path / f"dump-{number}.jsonl", rows(number * 10, number * 10 + 10))
+    jsonl(tmp_path / "other.jsonl", rows(500, 510))
+    assert messages.backfill("messages", str(tmp_path / "dump-*.jsonl")).new == 30
+
+
+def test_directories_that_name_values_become_columns(store: Store, tmp_path: Path) -> None:
+    store.add_dataset("messages", ["id"], schema={"id": "long", "year": "int"})
+    jsonl(tmp_path / "h" / "year=2025" / "kind=a" / "1.jsonl", [{"id": 1}])
+    parquet(tmp_path / "h" / "year=2026" / "kind=b" / "2.parquet", [{"id": 2}])
+    csv(tmp_path / "h" / "3.csv", [{"id": 3}])
+    report = store.backfill("messages", tmp_path / "h")
+    found = {
+        row["id"]: (row.get("year"), row.get("kind"))
+        for batch in store.read_since("messages")
+        for row in batch.table.to_pylist()
+    }
+    assert adds_up(report)
+    assert found[2] == (2026, "b")
+    assert found[1] == (2025, "a")
+    assert found[3] == (None, None)
+
+
+def test_rows_in_python(messages: Store, batches: int) -> None:
+    table = pa.Table.from_pylist(rows(0, 30))
+    assert messages.backfill("messages", rows(0, 30)).new == 30
+    assert messages.backfill("messages", table).already_stored == 30
+    assert messages.backfill("messages", table.to_batches()[0]).already_stored == 30
+    assert messages.backfill("messages", table.to_reader()).already_stored == 30
+    assert messages.backfill("messages", (row for row in rows(20, 50))).new == 20
+    mixed = iter([rows(50, 51)[0], pa.Table.from_pylist(rows(51, 60)), rows(60, 61)[0]])
+    assert messages.backfill("messages", mixed).new == 11
+    assert stored(messages) == list(range(61))
+
+
+@pytest.mark.parametrize("nonsense", [5, {"id": 1}, None, b"rows"])
+def test_what_is_no_source_is_refused(messages: Store, nonsense) -> None:
+    with pytest.raises((UnserialisableValue, InvalidSetting)):
+        messages.backfill("messages", nonsense)
+
+
+def test_a_path_without_anything_is_refused(messages: Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="nothing to load"):
+        messages.backfill("messages", tmp_path / "missing.jsonl")
+    (tmp_path / "thing.dat").write_text("x")
+    with pytest.raises(InvalidSetting, match="cannot be told"):
+        messages.backfill("messages", tmp_path / "thing.dat")
+    with pytest.raises(InvalidSetting, match="format"):
+        messages.backfill("messages", tmp_path / "thing.dat", format="avro")
+
+
+def test_a_file_that_is_not_what_it_says_is_named(messages: Store, tmp_path: Path) -> None:
+    (tmp_path / "history.parquet").write_text("not parquet")
+    with pytest.raises(Permanent, match=r"history\.parquet cannot be read as parquet"):
+        messages.backfill("messages", tmp_path / "history.parquet")
+
+
+# ── on the way ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_window_of_event_time_begins_with_since_and_ends_before_until(messages: Store, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "h.jsonl", [*rows(0, 28), {"id": 100}])
+    report = messages.backfill("messages", path, since="2026-01-05", until=datetime(2026, 1, 8, tzinfo=UTC))
+    assert stored(messages) == [4, 5, 6]
+    assert report.outside == 26
+    assert adds_up(report)
+    assert messages.backfill("messages", path, since=date(2026, 1, 8)).new == 21, (
+        "another window is another thing to load"
+    )
+
+
+def test_a_window_needs_an_event_time(plain: Store) -> None:
+    with pytest.raises(InvalidSetting, match="no event time"):
+        plain.backfill("plain", [{"id": 1}], since="2026-01-01", source_id="x")
+    with pytest.raises(InvalidSetting, match="is no time"):
+        plain.backfill("plain", [{"id": 1}], since="yesterday", source_id="x")
+
+
+@pytest.mark.parametrize("write", [jsonl, csv, parquet])
+def test_columns_are_renamed(messages: Store, tmp_path: Path, write) -> None:
+    old = [{"key": row["id"], "at": row["at"], "body": row["text"]} for row in rows(0, 5)]
+    path = write(tmp_path / f"old.{write.__name__}", old)
+    messages.backfill("messages", path, map={"key": "id", "body": "text"})
+    assert stored(messages) == [0, 1, 2, 3, 4]
+
+
+# ── what does not fit ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_that_are_no_rows_go_to_quarantine_with_their_places(messages: Store, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "h.jsonl", rows(0, 3), "{torn", "[1, 2]", "", '{"id": "x"}', '{"id": 7}')
+    report = messages.backfill("messages", path)
+    assert (report.read, report.new, report.quarantined) == (7, 4, 3)
+    reasons = sorted(entry.reason for entry in messages.quarantine.entries("messages"))
+    assert [reason.partition(": ")[0] for reason in reasons] == [f"{path}:{line}" for line in (4, 5, 7)]
+
+
+def test_one_bad_value_in_a_typed_file_costs_its_row_only(messages: Store, tmp_path: Path) -> None:
+    content = [{"id": "5", "at": "2026-01-01"}, {"id": "six", "at": "2026-01-01"}, {"id": "7", "at": "sometime"}]
+    report = messages.backfill("messages", csv(tmp_path / "h.csv", content))
+    assert (report.new, report.quarantined) == (1, 2)
+    report = messages.backfill(
+        "messages", parquet(tmp_path / "h.parquet", [{"id": 8, "at": "2026-01-01"}, {"id": 9, "at": "?"}])
+    )
+    assert (report.new, report.quarantined) == (1, 1)
+
+
+def test_a_source_of_which_nothing_fits_is_refused_and_leaves_no_trace(messages: Store, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "h.jsonl", [{"id": f"x{number}"} for number in range(200)])
+    with pytest.raises(SchemaConflict, match="none of 200 rows fits"):
+        messages.backfill("messages", path)
+    assert messages.quarantine.entries("messages") == []
+    jsonl(path, rows(0, 10))
+    assert messages.backfill("messages", path).new == 10

@@ -1,0 +1,56 @@
+"""`floodmark backfill`, for people and for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_input import lines
+
+from floodmark import providers
+from floodmark.providers import registry
+
+
+def test_it_reports_what_became_of_the_rows(shop, tmp_path: Path):
+    shop("capture", "orders", stdin=lines({"id": "a"}))
+    (tmp_path / "old.jsonl").write_bytes(lines({"id": "a"}, {"id": "b"}, {"id": "c", "total": "x"}) + b"torn\n")
+    done = shop("backfill", "orders", "--from", str(tmp_path / "old.jsonl"), "--json")
+    assert done.code == 0
+    assert {name: done.json[name] for name in ("read", "new", "already_spooled", "quarantined")} == {
+        "read": 4, "new": 1, "already_spooled": 1, "quarantined": 2,
+    }  # fmt: skip
+    again = shop("backfill", "orders", "--from", str(tmp_path / "old.jsonl"))
+    assert "1 units were loaded before" in again.err
+    assert [row["id"] for row in shop("read", "orders").rows] == ["a", "b"]
+
+
+def test_columns_are_renamed_and_files_need_no_ending(shop, tmp_path: Path):
+    (tmp_path / "old").write_bytes(lines({"key": "a", "sum": 5}))
+    source = str(tmp_path / "old")
+    done = shop("backfill", "orders", "--from", source, "--format", "jsonl", "--map", "key=id", "--map", "sum=total")
+    assert done.code == 0
+    assert shop("read", "orders").rows == [{"id": "a", "total": 5}]
+
+
+def test_what_is_written_wrongly_is_told(shop):
+    assert shop("backfill", "orders").code == 2
+    done = shop("backfill", "orders", "--from", "x.jsonl", "--map", "key")
+    assert done.code == 2
+    assert "old=new" in done.err
+    assert shop("backfill", "orders", "--from", "missing.jsonl").code == 1
+
+
+def test_a_provider_that_fails_does_not_stop_the_others(shop, monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @providers.provider("broken")
+    def broken(_):
+        raise OSError("the tape is torn")
+
+    @providers.provider("whole")
+    def whole(_):
+        return [{"id": "z"}]
+
+    done = shop("backfill", "orders", "--provider", "broken", "--provider", "whole", "--json")
+    assert done.code == 1
+    assert "the tape is torn" in done.err
+    assert [report["new"] for report in done.json] == [1]
