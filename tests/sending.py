@@ -26,6 +26,7 @@ class Chunk:
     header: ChunkHeader
     content: bytes
     dataset: str = DATASET
+    media: str = wire.LINES
 
     @property
     def path(self) -> str:
@@ -37,7 +38,7 @@ class Chunk:
 
     def headers(self, token: str | None = None) -> dict[str, str]:
         found = {
-            "Content-Type": wire.CONTENT_TYPE,
+            "Content-Type": self.media,
             "Content-Encoding": "zstd",
             wire.HEADER: self.header.encode(),
             wire.KEY_HEADER: wire.idempotency_key(
@@ -56,6 +57,7 @@ class Sender:
     schema: Schema = field(default_factory=Schema)
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
+    media: str = wire.LINES
     prefixes: dict[int, int] = field(default_factory=dict)
     """The first 64 bits of each row's content id, as far as they were needed."""
 
@@ -82,7 +84,7 @@ class Sender:
     def chunk(self, after: int, through: int, **changes: Any) -> Chunk:
         inside = [seq for seq in sorted(self.rows) if after < seq <= through]
         sent = [seq for seq in inside if seq not in self.given_up]
-        content, tally, types = self._lines(sent)
+        content, tally, types = self._body(sent)
         values = {
             "origin": self.origin,
             "partition": self.partition,
@@ -94,10 +96,10 @@ class Sender:
             "path": (self.origin,),
             "types": types,
         }
-        return Chunk(ChunkHeader(**{**values, **changes}), content)
+        return Chunk(ChunkHeader(**{**values, **changes}), content, media=self.media)
 
     def replay(self, seq: int) -> Chunk:
-        content, tally, types = self._lines([seq])
+        content, tally, types = self._body([seq])
         header = ChunkHeader(
             origin=self.origin,
             partition=self.partition,
@@ -109,19 +111,18 @@ class Sender:
             path=(self.origin,),
             types=types,
         )
-        return Chunk(header, content)
+        return Chunk(header, content, media=self.media)
 
-    def _lines(self, numbers: list[int]) -> tuple[bytes, Tally, dict[str, str]]:
-        if not numbers:
+    def _body(self, numbers: list[int]) -> tuple[bytes, Tally, dict[str, str]]:
+        if not numbers and self.media == wire.LINES:
             return b"", Tally(), {}
         table = self._table(numbers)
         ids, prefixes = content_ids(table)
-        content = wire.encode_rows(
-            table,
-            pa.chunked_array([numbers], pa.int64()),
-            pa.chunked_array([ids]),
-            schema=self.schema,
-        )
+        sequence, identifiers = pa.chunked_array([numbers], pa.int64()), pa.chunked_array([ids])
+        if self.media == wire.COLUMNS:
+            content = wire.encode_columns(table, sequence, identifiers)
+        else:
+            content = wire.encode_lines(table, sequence, identifiers, schema=self.schema)
         return content, Tally(len(numbers), sum(prefixes) % 2**64), wire.types_to_tell(self.schema, table)
 
 

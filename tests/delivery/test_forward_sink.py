@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -14,13 +15,14 @@ import pyarrow as pa
 import pytest
 
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered, parcel_of
-from delivery.servers import Answer, KeyOnlyServer, in_turn
+from delivery.servers import Answer, KeyOnlyServer, Request, in_turn
+from floodmark import wire
 from floodmark.control import ledger
 from floodmark.delivery.destination import Destination, Parcel
 from floodmark.delivery.outcomes import Busy, Oversized, Refused
 from floodmark.delivery.sinks import forward
 from floodmark.delivery.sinks.forward import HOPELESS, KIND, ForwardSink
-from floodmark.errors import InvalidSetting, Permanent
+from floodmark.errors import DivergedHistory, InvalidSetting, LedgerBehind, Permanent
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import HEADER_CHARACTERS_MAX, PATH_STORES_MAX
 
@@ -133,6 +135,52 @@ def test_partitions_share_the_sink_from_threads_and_each_row_arrives_once(
     assert server.connections <= KIND.defaults["concurrency"]
 
 
+# ── lines or columns ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reads_columns(request: Request) -> Answer | None:
+    """A hub that reads both, and has nothing yet."""
+    if request.method == "GET":
+        return Answer(200, {"channels": [], "reads": [wire.LINES, wire.COLUMNS]})
+    through, tally = request.chunk["through"], {key: request.chunk[key] for key in ("rows", "checksum")}
+    return Answer(200, {"ledger": {"through": through, **tally, "given_up": []}})
+
+
+def test_a_hub_that_reads_columns_gets_columns(sink: ForwardSink, server: KeyOnlyServer) -> None:
+    server.script = reads_columns
+    sink.held(CHANNEL, after=0)
+    sink.deliver(numbered(3))
+
+    sent = server.requests[-1]
+    assert sent.headers["content-type"] == wire.COLUMNS
+    came = wire.decode_columns(sent.text, wire.ChunkHeader.parse(sent.headers["floodmark-chunk"]))
+    assert came.table.to_pylist() == [{"n": n, "text": f"row {n}"} for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("reads", [None, "all", [], [wire.LINES], [None, {}]])
+def test_a_hub_that_does_not_say_so_gets_lines(sink: ForwardSink, server: KeyOnlyServer, reads: object) -> None:
+    server.script = lambda request: Answer(200, {"channels": [], "reads": reads}) if request.method == "GET" else None
+    sink.held(CHANNEL, after=0)
+    with pytest.raises(Busy):  # its answer has no ledger, and a hub's has
+        sink.deliver(numbered(3))
+    assert server.requests[-1].headers["content-type"] == wire.LINES
+
+
+def test_a_hub_that_was_exchanged_for_one_that_reads_lines_only_gets_lines(
+    sink: ForwardSink, server: KeyOnlyServer
+) -> None:
+    def exchanged(request: Request) -> Answer | None:
+        return Answer(415) if request.headers.get("content-type") == wire.COLUMNS else reads_columns(request)
+
+    server.script = exchanged
+    sink.held(CHANNEL, after=0)
+    for parcel in in_a_row(2, 2):
+        with contextlib.suppress(LedgerBehind, DivergedHistory):  # the script counts one chunk at a time
+            sink.deliver(parcel)
+    media = [request.headers["content-type"] for request in server.requests if request.method == "POST"]
+    assert media == [wire.COLUMNS, wire.LINES, wire.LINES]
+
+
 # ── bodies made ahead ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -140,13 +188,13 @@ def test_a_body_may_be_made_ahead_while_the_one_before_is_under_way(
     sink: ForwardSink, server: KeyOnlyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    encode = forward.encode_rows
+    encode = forward.encode_lines
 
     def counted(rows: pa.Table, *args: Any, **named: Any) -> bytes:
         made.append(rows.num_rows)
         return encode(rows, *args, **named)
 
-    monkeypatch.setattr(forward, "encode_rows", counted)
+    monkeypatch.setattr(forward, "encode_lines", counted)
     first, second, third = in_a_row(3, 4, 5)
     sink.prepare(second)
     sink.prepare(first)
@@ -162,7 +210,7 @@ def test_a_body_that_is_being_made_is_waited_for_and_not_made_twice(
     sink: ForwardSink, server: KeyOnlyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    encode = forward.encode_rows
+    encode = forward.encode_lines
     made: list[int] = []
 
     def slowly(rows: pa.Table, *args: Any, **named: Any) -> bytes:
@@ -171,7 +219,7 @@ def test_a_body_that_is_being_made_is_waited_for_and_not_made_twice(
         made.append(rows.num_rows)
         return encode(rows, *args, **named)
 
-    monkeypatch.setattr(forward, "encode_rows", slowly)
+    monkeypatch.setattr(forward, "encode_lines", slowly)
     parcel = numbered(3)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(sink.prepare, parcel)
@@ -215,7 +263,7 @@ def test_more_bytes_than_a_chunk_may_have_are_not_sent_but_split(sender: Sender,
 def test_what_is_hopelessly_large_is_not_even_encoded(
     sender: Sender, server: KeyOnlyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.delivery.sinks.forward.encode_rows", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr("floodmark.delivery.sinks.forward.encode_lines", lambda *_, **__: pytest.fail("encoded"))
     sink = sender.sink(server.url, chunk_bytes=1000)
     with pytest.raises(Oversized):
         sink.deliver(parcel_of([{"n": 1, "text": "x" * 1000 * HOPELESS}, {"n": 2, "text": ""}]))

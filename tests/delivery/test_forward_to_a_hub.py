@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from delivery.hubs import RunningHub
+from floodmark import wire
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake
@@ -29,6 +30,7 @@ EVERY_TYPE = {
     "any": "json",
     "tags": "list<string>",
     "deep": "struct<a:long,b:list<struct<at:timestamp,blob:binary,price:decimal(9,2)>>>",
+    "inner": "list<json>",
 }
 
 LONG_AGO = dt.datetime(1969, 1, 1, tzinfo=dt.UTC)
@@ -91,7 +93,11 @@ def test_each_row_arrives_once_and_a_second_export_sends_nothing(edge: Edge, cen
     assert central.numbers() == list(range(13))
 
 
-def test_every_value_is_the_same_at_the_other_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("media", [(wire.LINES,), wire.MEDIA], ids=["lines", "columns"])
+def test_every_value_is_the_same_at_the_other_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, media: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(wire, "MEDIA", media)
     rows: list[dict[str, Any]] = [
         {
             "yes": True,
@@ -106,6 +112,7 @@ def test_every_value_is_the_same_at_the_other_end(tmp_path: Path) -> None:
             "at": dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC),
             "any": {"k": [1, None, "x", {"é": 1.5}]},
             "tags": ["a", None, ""],
+            "inner": [{"k": 1}, "text", None],
             "deep": {
                 "a": 1,
                 "b": [{"at": dt.datetime(1969, 1, 1, tzinfo=dt.UTC), "blob": b"x", "price": Decimal("1.5")}],

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from floodmark import wire
 from floodmark.hub.app import Hub, build_app
 from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
@@ -74,3 +75,10 @@ def start_hub() -> Iterator[StartHub]:
 def hub(store: Store, start_hub: StartHub) -> Client:
     store.add_dataset(DATASET)
     return start_hub(store)
+
+
+@pytest.fixture(params=[wire.LINES, wire.COLUMNS], ids=["lines", "columns"])
+def media(request: pytest.FixtureRequest) -> str:
+    """What bodies are made of."""
+    found: str = request.param
+    return found

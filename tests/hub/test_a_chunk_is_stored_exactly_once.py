@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from answers import problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from floodmark import faults
+from floodmark import faults, wire
 from floodmark.control import ledger
 from floodmark.errors import Retryable
 from floodmark.schema import Schema
@@ -24,8 +26,8 @@ POINTS = ["segment.announced", "segment.written", "hub.stored", "segment.registe
 
 
 @pytest.fixture
-def sender() -> Sender:
-    sender = Sender()
+def sender(media) -> Sender:
+    sender = Sender(media=media)
     sender.add(10)
     return sender
 
@@ -126,7 +128,7 @@ def test_a_hub_that_dies_at_any_point_has_stored_rows_and_ledger_together_or_nei
     chunk = sender.chunk(3, 10) if second else sender.chunk(0, 10)
     faults.arm(point, die)
     with pytest.raises(SimulatedCrash):
-        hub.hub.chunks.accept("events", chunk.header, chunk.body, "zstd")
+        hub.hub.chunks.accept("events", chunk.header, chunk.body, encoding="zstd", media=chunk.media)
     faults.disarm_all()
     held = entry(store)
     whole = held is not None and held.through == 10
@@ -208,7 +210,7 @@ def test_many_threads_on_one_channel_store_each_row_once(hub, store, start_hub, 
         for chunk in chunks:
             for _ in range(50):
                 try:
-                    worker.chunks.accept("events", chunk.header, chunk.body, "zstd")
+                    worker.chunks.accept("events", chunk.header, chunk.body, encoding="zstd", media=chunk.media)
                     break
                 except Retryable:
                     continue
@@ -352,7 +354,7 @@ def test_a_hub_that_dies_in_a_replay_stores_the_row_once(hub, store, sender, sta
     chunk = sender.replay(3)
     faults.arm(point, die)
     with pytest.raises(SimulatedCrash):
-        hub.hub.chunks.accept("events", chunk.header, chunk.body, "zstd")
+        hub.hub.chunks.accept("events", chunk.header, chunk.body, encoding="zstd", media=chunk.media)
     faults.disarm_all()
     assert start_hub(reopen()).send(chunk).status_code == 200
     check(store, sender, through=10)
@@ -376,9 +378,9 @@ def test_the_ledger_does_not_grow_with_what_has_arrived(hub, store):
 # ── schemas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_new_columns_get_the_types_that_they_have_at_the_origin(hub, store):
+def test_new_columns_get_the_types_that_they_have_at_the_origin(hub, store, media):
     schema = Schema.declare({"id": "long", "at": "timestamp", "price": "decimal(9,2)", "raw": "binary", "doc": "json"})
-    sender = Sender(schema=schema)
+    sender = Sender(schema=schema, media=media)
     sender.rows = {
         1: {"id": 1, "at": "2026-01-31T12:00:00Z", "price": "1.50", "raw": b"\0\1", "doc": {"a": [1, None]}},
         2: {"id": 2, "doc": "just text"},
@@ -394,6 +396,19 @@ def test_new_columns_get_the_types_that_they_have_at_the_origin(hub, store):
     assert stored["_ingest_id"].to_pylist() == content_ids(sender._table([1, 2]))[0].to_pylist()
 
 
+def test_a_column_of_another_type_is_read_the_same_however_it_came(store, start_hub, media):
+    """The hub declares a time where the sender has a text: what lines are read as, columns are read as too."""
+    store.add_dataset("events", schema={"id": "double", "at": "timestamp", "doc": "json"})
+    sender = Sender(
+        rows={1: {"id": 1, "at": "2026-01-31T12:00:00Z", "doc": "x"}, 2: {"id": 2, "doc": "y"}}, media=media
+    )
+    assert start_hub(store).send(sender.chunk(0, 2)).status_code == 200
+    assert spooled(store) == [
+        {"id": 1.0, "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "doc": '"x"'},
+        {"id": 2.0, "at": None, "doc": '"y"'},
+    ]
+
+
 def test_columns_that_come_later_grow_the_dataset(hub, store, sender):
     hub.send(sender.chunk(0, 4))
     sender.rows[11] = {"id": 11, "text": "edge-1 11", "more": 1.5}
@@ -402,10 +417,10 @@ def test_columns_that_come_later_grow_the_dataset(hub, store, sender):
     check(store, sender, through=11)
 
 
-def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(store, start_hub):
+def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(store, start_hub, media):
     store.add_dataset("events", schema={"id": "long not null", "text": "boolean"})
     hub = start_hub(store)
-    sender = Sender()
+    sender = Sender(media=media)
     sender.add(9)
     content = problem(hub.send(sender.chunk(0, 9)), 422, "SchemaConflict")
     assert "9 of 9 rows do not fit 'events'. row 1: column 'text' is boolean" in content["detail"]
@@ -420,10 +435,6 @@ def test_a_column_that_no_dataset_may_have_is_refused(hub, store):
     sender = Sender(rows={1: {"id": 1, "text": "x"}})
     chunk = sender.chunk(0, 1)
     chunk.content = chunk.content.replace(b'"text"', b'"_row_id"')
-    from dataclasses import replace
-
-    from floodmark import wire
-
     chunk.header = replace(chunk.header, digest=wire.digest_of(chunk.content))
     problem(hub.send(chunk), 422, "InvalidName")
     assert spooled(store) == []
@@ -511,7 +522,7 @@ def test_whatever_ranges_come_and_wherever_the_hub_dies_nothing_is_doubled_and_n
             if point is not None:
                 faults.arm(point, die)
             try:
-                chunks.accept("events", chunk.header, chunk.body, "zstd")
+                chunks.accept("events", chunk.header, chunk.body, encoding="zstd", media=chunk.media)
             except (SimulatedCrash, Disagreement):
                 pass
             finally:

@@ -113,8 +113,11 @@ def test_the_ledger_lists_what_the_token_may_see(hub, store, sender):
             {"dataset": "other", "partition": "all", "through": 3, "rows": 3,
              "checksum": sender.total(3).checksum_text, "given_up": []},
         ],
+        "reads": ["application/x-ndjson", "application/vnd.apache.arrow.stream"],
     }  # fmt: skip
-    assert hub.get("/v1/ledger/nobody").json() == {"origin": "nobody", "channels": []}
+    assert hub.get("/v1/ledger/nobody").json()["channels"] == []
+    assert hub.get("/v1/ledger/edge-1?dataset=other&partition=all").json()["channels"] == everything["channels"][1:]
+    assert hub.get("/v1/ledger/edge-1?partition=none").json()["channels"] == []
     _, secret = add_token(store, "edge", datasets=["other"])
     seen = hub.get("/v1/ledger/edge-1", Authorization=f"Bearer {secret}").json()
     assert [channel["dataset"] for channel in seen["channels"]] == ["other"]

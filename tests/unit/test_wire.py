@@ -20,6 +20,7 @@ from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Column, Schema, parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.wire import ChunkHeader, LedgerState
+from floodmark.wire.lines import _columns_alike
 
 SCHEMA = Schema.declare(
     {
@@ -89,7 +90,7 @@ def table_of(rows: list[dict], schema: Schema = SCHEMA) -> pa.Table:
 def chunk(table: pa.Table, *, first: int = 1, schema: Schema = SCHEMA, **changes) -> tuple[bytes, ChunkHeader]:
     ids, prefixes = content_ids(table)
     sequence = pa.chunked_array([list(range(first, first + table.num_rows))], pa.int64())
-    content = wire.encode_rows(table, sequence, pa.chunked_array([ids]), schema=schema)
+    content = wire.encode_lines(table, sequence, pa.chunked_array([ids]), schema=schema)
     values = {
         "origin": "store-a",
         "partition": "-",
@@ -104,7 +105,7 @@ def chunk(table: pa.Table, *, first: int = 1, schema: Schema = SCHEMA, **changes
 
 
 def read_back(content: bytes, header: ChunkHeader, schema: Schema) -> pa.Table:
-    lines = wire.decode_rows(content, header)
+    lines = wire.decode_lines(content, header)
     told = [Column(name, parse_type(text)) for name, text in header.types.items() if name not in schema]
     fitted = fit(schema.merge(told), lines.columns, lines.values, rows=len(lines.sequence))
     assert fitted.misfits == []
@@ -149,13 +150,13 @@ def test_ids_and_numbers_must_be_as_many_as_rows():
     table = table_of([{"id": 1}, {"id": 2}])
     one = pa.chunked_array([[1]], pa.int64())
     with pytest.raises(ValueError, match="2 rows, 1 numbers"):
-        wire.encode_rows(table, one, pa.chunked_array([["a" * 32, "b" * 32]]), schema=SCHEMA)
+        wire.encode_lines(table, one, pa.chunked_array([["a" * 32, "b" * 32]]), schema=SCHEMA)
 
 
 def test_a_chunk_of_no_rows_has_no_lines():
     content, header = chunk(table_of([{"id": 1}]).slice(0, 0), range=SequenceRange(0, 9))
     assert content == b""
-    assert wire.decode_rows(content, header).tally == Tally()
+    assert wire.decode_lines(content, header).tally == Tally()
 
 
 values_of_json = st.recursive(
@@ -178,7 +179,7 @@ values_of_json = st.recursive(
 )
 def test_the_fast_way_to_read_lines_reads_what_the_other_reads_or_nothing(rows, separator, end):
     content = separator.join(json.dumps(row).encode() for row in rows) + end
-    fast = wire._columns_alike(content)
+    fast = _columns_alike(content)
     try:
         objects = wire.parse_lines(content)
     except MalformedChunk:
@@ -199,11 +200,11 @@ def test_the_fast_way_to_read_lines_reads_what_the_other_reads_or_nothing(rows, 
      b'{"a":1}\n\n', b'{"a\\"":1}\n', b"", b"[]\n", b'"ab"\n', b"[" * 3000],
 )  # fmt: skip
 def test_the_fast_way_leaves_everything_unusual_to_the_other(content):
-    assert wire._columns_alike(content) is None
+    assert _columns_alike(content) is None
 
 
 def test_the_fast_way_is_taken_where_a_key_is_missing_or_null():
-    found = wire._columns_alike(b'{"a":1,"b":"x"}\n{"a":null}\n{"b":"y"}')
+    found = _columns_alike(b'{"a":1,"b":"x"}\n{"a":null}\n{"b":"y"}')
     assert found == (["a", "b"], [(1, None, None), ("x", None, "y")], 3)
 
 
@@ -263,7 +264,7 @@ def row(seq: object, id: object = "00000000000000ff") -> dict:
 )
 def test_a_body_that_is_not_what_its_header_says_is_refused(rows, changes, reason):
     with pytest.raises(MalformedChunk, match=reason):
-        wire.decode_rows(*body(rows, **changes))
+        wire.decode_lines(*body(rows, **changes))
 
 
 @pytest.mark.parametrize(

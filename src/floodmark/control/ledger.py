@@ -68,11 +68,16 @@ def write(connection: Connection, entry: Entry, *, seen: int | None, now: dateti
     return True
 
 
-def of_origin(connection: Connection, origin: str) -> list[Entry]:
-    found = connection.execute(
-        select(ledger).where(ledger.c.origin == origin).order_by(ledger.c.dataset, ledger.c.partition_key)
-    )
-    return [_entry(row) for row in found]
+def of_origin(
+    connection: Connection, origin: str, *, dataset: str | None = None, partition: str | None = None
+) -> list[Entry]:
+    """The channels of an origin; all of them, or of one dataset, of one partition."""
+    query = select(ledger).where(ledger.c.origin == origin).order_by(ledger.c.dataset, ledger.c.partition_key)
+    if dataset is not None:
+        query = query.where(ledger.c.dataset == dataset)
+    if partition is not None:
+        query = query.where(ledger.c.partition_key == partition)
+    return [_entry(row) for row in connection.execute(query)]
 
 
 def stores_before(connection: Connection, dataset: str) -> list[str]:

@@ -85,7 +85,7 @@ class Hub:
         dataset = request.path_params["dataset"]
         token = await self.token(request)
         access.check_dataset(token, dataset)
-        bodies.content_type(request, frozenset({wire.CONTENT_TYPE}))
+        media = bodies.content_type(request, frozenset(wire.MEDIA))
         encoding = bodies.content_encoding(request)
         text = bodies.one_header(request, wire.HEADER)
         if text is None:
@@ -93,7 +93,7 @@ class Hub:
         header = wire.ChunkHeader.parse(text)
         access.check_origin(token, header.origin)
         body = await self._body(request)
-        accepted = await self.run(self.chunks.accept, dataset, header, body, encoding)
+        accepted = await self.run(self.chunks.accept, dataset, header, body, encoding=encoding, media=media)
         self.metrics.rows.labels("chunks", dataset).inc(accepted.stored)
         return answer({"stored": accepted.stored, "ledger": accepted.state.content()})
 
@@ -128,13 +128,14 @@ class Hub:
         origin = request.path_params["origin"]
         token = await self.token(request)
         access.check_origin(token, origin)
-        entries = await self.run(self.intake.database.read, lambda c: ledger.of_origin(c, origin))
+        wanted = {key: request.query_params[key] for key in ("dataset", "partition") if key in request.query_params}
+        entries = await self.run(self.intake.database.read, lambda c: ledger.of_origin(c, origin, **wanted))
         channels = [
             {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
             for entry in entries
             if token.allows_dataset(entry.dataset)
         ]
-        return answer({"origin": origin, "channels": channels})
+        return answer({"origin": origin, "channels": channels, "reads": list(wire.MEDIA)})
 
     async def show_health(self, _request: Request) -> Response:
         return answer({"status": "alive"})

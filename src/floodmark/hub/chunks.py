@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -23,9 +25,10 @@ from floodmark.control.ledger import Entry
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.decision import AlreadyThere, Take, check_loop, decide, state_of
 from floodmark.hub.intake import Intake
-from floodmark.rows import Fit, fit, reasons_by_row
-from floodmark.schema import Column, parse_type
-from floodmark.wire import ChunkHeader, LedgerState, Lines
+from floodmark.rows import Fit, fit, fit_table, reasons_by_row
+from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
+from floodmark.schema.types import from_arrow
+from floodmark.wire import COLUMNS, ChunkHeader, Columns, LedgerState, Lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,8 +64,9 @@ class Chunks:
     _known: dict[str, Dataset] = field(default_factory=dict)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
 
-    def accept(self, dataset: str, header: ChunkHeader, body: bytes, encoding: str) -> Accepted:
+    def accept(self, dataset: str, header: ChunkHeader, body: bytes, *, encoding: str, media: str) -> Accepted:
         """Take a chunk, or say why not; when this returns, what it says is durable."""
+        content_of = partial(self._content, header=header, body=body, encoding=encoding, media=media)
         check_loop(header, store_id=self.intake.store_id)
         declared = self._dataset(dataset)
         content = None
@@ -71,14 +75,14 @@ class Chunks:
                 lambda c: ledger.find(c, origin=header.origin, dataset=dataset, partition=header.partition)
             )
             if content is None and header.replay:  # its number decides, and that stands in the body
-                content = self._content(declared, header, body, encoding)
+                content = content_of(declared)
             replayed = content.sequence[0] if content is not None and header.replay else None
             step = decide(header, dataset=dataset, seen=seen, replayed=replayed)
             if isinstance(step, AlreadyThere):
                 return Accepted(0, state_of(seen))
             if content is None:
                 self.intake.capture.check_room(dataset)
-                content = self._content(declared, header, body, encoding)
+                content = content_of(declared)
             if self._take(content, step):
                 faults.reach("hub.accepted")
                 self.intake.capture.count(dataset, len(body))
@@ -100,19 +104,19 @@ class Chunks:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _content(self, declared: Dataset, header: ChunkHeader, body: bytes, encoding: str) -> _Content:
+    def _content(self, declared: Dataset, *, header: ChunkHeader, body: bytes, encoding: str, media: str) -> _Content:
         raw = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         # Whole turns: threads that hand the interpreter's lock to each other inside of this are several times slower.
         with self._parsing:
-            lines = wire.decode_rows(raw, header)
-            grown, table = self._fitted(declared, header, lines)
-        return _Content(grown, table, tuple(lines.sequence))
+            came = wire.decode_columns(raw, header) if media == COLUMNS else wire.decode_lines(raw, header)
+            grown, table = self._fitted(declared, header, came)
+        return _Content(grown, table, tuple(came.sequence))
 
-    def _fitted(self, declared: Dataset, header: ChunkHeader, lines: Lines) -> tuple[Dataset, pa.Table]:
+    def _fitted(self, declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> tuple[Dataset, pa.Table]:
         """Fit all rows or none, and grow the dataset by what they bring, as capture does."""
         for attempt in range(RACES_MAX):
             try:
-                fitted = _fit(declared, header, lines)
+                fitted = _fit(declared, header, came)
             except SchemaConflict:
                 # The schema that this worker remembers may be narrower than the dataset's by now.
                 if attempt:
@@ -138,23 +142,39 @@ class Chunks:
         return self._known[name]
 
 
-def _fit(declared: Dataset, header: ChunkHeader, lines: Lines) -> Fit:
+def _fit(declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> Fit:
     known = declared.schema
-    told = [
-        Column(name, parse_type(header.types[name]))
-        for name in lines.columns
-        if name in header.types and name not in known
-    ]
-    fitted = fit(known.merge(told), lines.columns, lines.values, rows=len(lines.sequence))
+    names = came.table.column_names if isinstance(came, Columns) else came.columns
+    types = {name: parse_type(header.types[name]) for name in names if name in header.types}
+    schema = known.merge(Column(name, kind) for name, kind in types.items() if name not in known)
+    if isinstance(came, Lines):
+        fitted = fit(schema, came.columns, came.values, rows=len(came.sequence))
+    else:
+        fitted = _fit_columns(schema, came, types)
     if fitted.misfits:
         reasons = reasons_by_row(fitted.misfits)
-        first = [f"row {lines.sequence[row]}: {reason}" for row, reason in list(reasons.items())[:MISFITS_SHOWN_MAX]]
+        first = [f"row {came.sequence[row]}: {reason}" for row, reason in list(reasons.items())[:MISFITS_SHOWN_MAX]]
         more = f" (and {len(reasons) - len(first):,} more)" if len(reasons) > len(first) else ""
         raise SchemaConflict(
-            f"{len(reasons):,} of {len(lines.sequence):,} rows do not fit {declared.name!r}. {'; '.join(first)}{more}.",
+            f"{len(reasons):,} of {len(came.sequence):,} rows do not fit {declared.name!r}. {'; '.join(first)}{more}.",
             hint="Nothing was stored. Correct the rows, or the dataset that the hub declares.",
         )
     return fitted
+
+
+def _fit_columns(schema: Schema, came: Columns, told: Mapping[str, ColumnType]) -> Fit:
+    """Columns of the types that the dataset has are taken as they are; others are read as lines of them would be."""
+    arrow = {field.name: from_arrow(field.type, column=field.name) for field in came.table.schema}
+    sent = {name: told.get(name, kind) for name, kind in arrow.items()}
+    # Arrow has no json: in a list or a struct it looks like a text, and only the header tells them apart.
+    if all(
+        (name not in schema or schema.column(name).type == kind) and kind in {arrow[name], JSON}
+        for name, kind in sent.items()
+    ):
+        return fit_table(schema, came.table)
+    theirs = Schema(tuple(Column(name, kind) for name, kind in sent.items() if kind is not None))
+    columns, values = wire.read_as_lines(came.table, schema=theirs)
+    return fit(schema, columns, values, rows=len(came.sequence))
 
 
 def _has_moved(connection: Connection, entry: Entry) -> bool:

@@ -1,6 +1,6 @@
 """A forward sink: each chunk is one POST to another store's hub, or to any server that knows keys.
 
-    POST {url}/v1/datasets/{dataset}/chunks      lines of JSON, compressed, with the chunk's header and key
+    POST {url}/v1/datasets/{dataset}/chunks      rows, compressed, with the chunk's header and key
     GET  {url}/v1/ledger/{origin}                what a hub has of us
 
 Terms. The *origin* is the name that a hub knows the sender by: the store's id, unless another one is set. The *key* is
@@ -28,19 +28,21 @@ from floodmark.delivery.destination import Account, Audited, Delivered, Kind, Pa
 from floodmark.delivery.outcomes import Holdings, Oversized
 from floodmark.delivery.sinks.exchange import Exchange
 from floodmark.delivery.sinks.ledger_audit import differences
-from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of
+from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of, media_of
 from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
 from floodmark.wire import (
-    CONTENT_TYPE,
+    COLUMNS,
     HEADER,
     HEADER_CHARACTERS_MAX,
     KEY_HEADER,
+    LINES,
     PATH_STORES_MAX,
     ChunkHeader,
     LedgerState,
     compress,
     digest_of,
-    encode_rows,
+    encode_columns,
+    encode_lines,
     idempotency_key,
     types_to_tell,
 )
@@ -62,10 +64,15 @@ HOPELESS = 4
 class Prepared:
     """A parcel's rows as they travel."""
 
+    media: str
     body: bytes
     """Compressed."""
     digest: str
     types: Mapping[str, str]
+
+
+class _AnotherMedia(Exception):
+    """The server does not read what the body is made of."""
 
 
 class ForwardSink:
@@ -86,6 +93,8 @@ class ForwardSink:
         self._judge = Judge(urlsplit(self._url).netloc, surroundings.clock.now, hide)
         self._hub = False
         """Whether the server has shown a ledger."""
+        self._media = LINES
+        """What bodies are made of: lines, until a hub says that it reads columns."""
         self._lock = threading.Lock()
         self._ahead: list[tuple[pa.Table, Future[Prepared]]] = []
         """Bodies that are made ahead, or being made, by the very rows they are made of."""
@@ -114,6 +123,7 @@ class ForwardSink:
         if type(channels) is not list:
             return Holdings()
         self._hub = True
+        self._media = media_of(reply.content())
         found = [item for item in channels if type(item) is dict and where.items() <= item.items()]
         try:
             return holdings_of(LedgerState.parse(found[0])) if found else Holdings()
@@ -146,6 +156,13 @@ class ForwardSink:
         """Send a parcel. It counts as delivered when the server says so, and if it is a hub, its ledger too."""
         making = self._taken(parcel)
         prepared = self._encoded(parcel) if making is None else making.result()
+        try:
+            return self._deliver(parcel, prepared)
+        except _AnotherMedia:  # the hub was exchanged for one that reads less
+            self._media = LINES
+            return self._deliver(parcel, self._encoded(parcel))
+
+    def _deliver(self, parcel: Parcel, prepared: Prepared) -> Delivered:
         header = self._header(parcel, prepared)
         text = header.encode()
         if len(text) > HEADER_CHARACTERS_MAX:
@@ -155,9 +172,11 @@ class ForwardSink:
         reply = self._send(
             "POST",
             f"/v1/datasets/{quote(channel.dataset, safe='')}/chunks",
-            headers={HEADER: text, KEY_HEADER: key, "Content-Type": CONTENT_TYPE, "Content-Encoding": "zstd"},
+            headers={HEADER: text, KEY_HEADER: key, "Content-Type": prepared.media, "Content-Encoding": "zstd"},
             content=prepared.body,
         )
+        if reply.status == 415 and prepared.media != LINES:
+            raise _AnotherMedia
         self._hub = self._hub or reply.ledger() is not None
         self._judge.check(reply, header=header, dataset=channel.dataset, hub=self._hub)
         return Delivered(len(prepared.body))
@@ -175,10 +194,14 @@ class ForwardSink:
         if several and parcel.rows.nbytes > HOPELESS * self._chunk_bytes:
             raise Oversized
         schema = self._surroundings.database.read(lambda c: datasets.get(c, parcel.channel.dataset)).schema
-        lines = encode_rows(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
-        if several and len(lines) > self._chunk_bytes:
+        media = self._media
+        if media == COLUMNS:
+            content = encode_columns(parcel.rows, parcel.sequence, parcel.ids)
+        else:
+            content = encode_lines(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
+        if several and len(content) > self._chunk_bytes:
             raise Oversized
-        return Prepared(compress(lines), digest_of(lines), types_to_tell(schema, parcel.rows))
+        return Prepared(media, compress(content), digest_of(content), types_to_tell(schema, parcel.rows))
 
     def _header(self, parcel: Parcel, prepared: Prepared) -> ChunkHeader:
         return ChunkHeader(

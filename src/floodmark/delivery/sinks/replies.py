@@ -22,7 +22,7 @@ from typing import Any
 from floodmark.delivery.backoff import retry_after_seconds
 from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Refused
 from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, MalformedChunk, Permanent
-from floodmark.wire import ChunkHeader, LedgerState
+from floodmark.wire import COLUMNS, LINES, ChunkHeader, LedgerState
 
 WORDS_CHARACTERS_MAX = 300
 WORDS_BYTES_MAX = 64 << 10
@@ -184,3 +184,9 @@ def plain(text: str) -> str:
         for character in text
     )
     return " ".join("".join(shown).split())
+
+
+def media_of(ledger: dict[str, Any]) -> str:
+    """What a hub that answered so is sent: columns if it says that it reads them."""
+    reads = ledger.get("reads")
+    return COLUMNS if type(reads) is list and COLUMNS in reads else LINES

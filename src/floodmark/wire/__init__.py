@@ -1,0 +1,48 @@
+"""What travels between a forwarding store and a hub: a chunk's header and its rows. Pure.
+
+The header is one line of base64url over JSON. The body has the rows, in sequence order, each with its number and the
+first 64 bits of its content id: as lines of JSON (`lines`), which every server reads, or as Arrow's columns
+(`columns`), which a hub reads that says so.
+
+`MalformedChunk` is what a reader raises for anything that is not what it says it is. Nothing here trusts the other
+side: sizes are bounded before memory is taken, and numbers are checked before they are used.
+"""
+
+from floodmark.wire.bodies import COLUMNS, ENCODINGS, LINES, MEDIA, compress, decompress, digest_of
+from floodmark.wire.columns import Columns, decode_columns, encode_columns
+from floodmark.wire.header import (
+    HEADER,
+    HEADER_CHARACTERS_MAX,
+    KEY_HEADER,
+    PATH_STORES_MAX,
+    ChunkHeader,
+    LedgerState,
+    idempotency_key,
+)
+from floodmark.wire.lines import Lines, decode_lines, encode_lines, parse_lines, read_as_lines, types_to_tell
+
+__all__ = [
+    "COLUMNS",
+    "ENCODINGS",
+    "HEADER",
+    "HEADER_CHARACTERS_MAX",
+    "KEY_HEADER",
+    "LINES",
+    "MEDIA",
+    "PATH_STORES_MAX",
+    "ChunkHeader",
+    "Columns",
+    "LedgerState",
+    "Lines",
+    "compress",
+    "decode_columns",
+    "decode_lines",
+    "decompress",
+    "digest_of",
+    "encode_columns",
+    "encode_lines",
+    "idempotency_key",
+    "parse_lines",
+    "read_as_lines",
+    "types_to_tell",
+]

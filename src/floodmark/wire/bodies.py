@@ -1,0 +1,62 @@
+"""A body on its way: its media type, its compression and its digest. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from floodmark.errors import MalformedChunk, TooLarge
+
+LINES = "application/x-ndjson"
+"""A line of JSON for each row: what every server reads."""
+COLUMNS = "application/vnd.apache.arrow.stream"
+"""A stream of Arrow's: what a hub reads that says so, at a fraction of the work."""
+MEDIA = (LINES, COLUMNS)
+ENCODINGS = ("identity", "zstd", "gzip")
+"""How a body may be compressed on the way."""
+
+_PIECE_BYTES = 1 << 20
+
+
+def compress(content: bytes) -> bytes:
+    """The body as it travels (`Content-Encoding: zstd`)."""
+    import pyarrow as pa
+
+    packed: bytes = pa.Codec("zstd", compression_level=1).compress(content, asbytes=True)
+    return packed
+
+
+def digest_of(content: bytes) -> str:
+    """What `ChunkHeader.digest` holds of a body."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def decompress(body: bytes, encoding: str, *, bytes_max: int) -> bytes:
+    """The body as it was before compression; `TooLarge` as soon as it turns out to be more than allowed."""
+    import pyarrow as pa
+
+    if encoding == "identity":
+        if len(body) > bytes_max:
+            raise _too_large(bytes_max)
+        return body
+    pieces: list[bytes] = []
+    room = bytes_max
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), encoding) as stream:
+            # Piece by piece: what a bomb would become is never asked for.
+            while piece := stream.read(min(_PIECE_BYTES, room + 1)):
+                room -= len(piece)
+                if room < 0:
+                    raise _too_large(bytes_max)
+                pieces.append(piece)
+    except (OSError, pa.ArrowException):
+        raise MalformedChunk(
+            f"The body is not whole {encoding} data.", hint="Nothing was stored. Send it again, in full."
+        ) from None
+    return b"".join(pieces)
+
+
+def _too_large(bytes_max: int) -> TooLarge:
+    return TooLarge(
+        f"The body is larger than {bytes_max:,} bytes once it is decompressed.",
+        hint="Nothing was stored. Send fewer rows at a time.",
+    )

@@ -1,0 +1,228 @@
+"""A chunk's header, and what a hub says about a channel. Pure."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import quote
+
+import orjson
+
+from floodmark.errors import FloodmarkError, MalformedChunk
+from floodmark.schema.types import parse_type
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
+
+VERSION = 1
+HEADER = "Floodmark-Chunk"
+KEY_HEADER = "Idempotency-Key"
+
+HEADER_CHARACTERS_MAX = 256 << 10
+"""Room for the numbers of some 6,000 rows that were given up."""
+STORE_CHARACTERS_MAX = 1024
+PARTITION_CHARACTERS_MAX = 16 << 10
+"""A partition's key holds the values it stands for, and those are texts of any length."""
+PATH_STORES_MAX = 64
+
+_HEX = re.compile(r"[0-9a-f]{16}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """What a chunk says of itself, beside its rows."""
+
+    origin: str
+    """The store that the rows come from."""
+    partition: str
+    range: SequenceRange
+    tally: Tally
+    """Of the rows in the body."""
+    before: Tally
+    """Of everything the sender has settled up to `range.after`, delivered or given up."""
+    digest: str
+    """SHA-256 of the body before compression, in hex."""
+    given_up: Mapping[int, Tally] = field(default_factory=dict)
+    """Rows inside the range that stay behind: number and tally of each."""
+    replay: bool = False
+    path: tuple[str, ...] = ()
+    """The stores that the rows passed before, the origin last."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The types of columns that JSON does not tell; see `types_to_tell`."""
+
+    @property
+    def total(self) -> Tally:
+        """Of everything up to `range.through`."""
+        return sum(self.given_up.values(), self.before + self.tally)
+
+    def encode(self) -> str:
+        """The header's text, as it stands in `Floodmark-Chunk`."""
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "origin": self.origin,
+            "partition": self.partition,
+            "after": self.range.after,
+            "through": self.range.through,
+            "rows": self.tally.rows,
+            "checksum": self.tally.checksum_text,
+            "before": {"rows": self.before.rows, "checksum": self.before.checksum_text},
+            "given_up": [[seq, tally.checksum_text] for seq, tally in sorted(self.given_up.items())],
+            "replay": self.replay,
+            "path": list(self.path),
+            "digest": self.digest,
+        }
+        if self.types:
+            content["types"] = dict(self.types)
+        return base64.urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a header; `MalformedChunk` says what is wrong with one."""
+        content = _header_content(text)
+        span = _range(content.get("after"), content.get("through"))
+        before = content.get("before")
+        if type(before) is not dict:
+            raise malformed("`before` is not an object")
+        header = cls(
+            origin=_name(content, "origin", characters_max=STORE_CHARACTERS_MAX),
+            partition=_name(content, "partition", characters_max=PARTITION_CHARACTERS_MAX),
+            range=span,
+            tally=_tally(content.get("rows"), content.get("checksum")),
+            before=_tally(before.get("rows"), before.get("checksum")),
+            digest=_matching(_DIGEST, content.get("digest"), "digest"),
+            given_up=_given_up(content.get("given_up", []), span),
+            replay=_flag(content.get("replay", False)),
+            path=_path(content.get("path", [])),
+            types=_types(content.get("types", {})),
+        )
+        if header.replay and (header.tally.rows != 1 or header.given_up):
+            raise malformed("a replay is exactly one row")
+        return header
+
+
+def idempotency_key(origin: str, dataset: str, partition: str, within: SequenceRange, *, replay: bool = False) -> str:
+    """The key of a chunk: made of its range, so that a retry has the same one."""
+    parts = [*(quote(part, safe="") for part in (origin, dataset, partition)), f"{within.after}-{within.through}"]
+    return "/".join([*parts, "replay"] if replay else parts)
+
+
+def _header_content(text: str) -> dict[str, Any]:
+    if len(text) > HEADER_CHARACTERS_MAX:
+        raise malformed(f"its header has {len(text):,} characters, and {HEADER_CHARACTERS_MAX:,} are the most")
+    try:
+        content = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+    except ValueError:
+        raise malformed("its header is not base64url of JSON") from None
+    if type(content) is not dict:
+        raise malformed("its header is not a JSON object")
+    if content.get("version") != VERSION:
+        raise MalformedChunk(
+            f"The chunk is of version {str(content.get('version'))[:20]!r}, and this hub reads version {VERSION}.",
+            hint="Use the same version of Floodmark on both sides.",
+        )
+    return content
+
+
+def _name(content: Mapping[str, Any], key: str, *, characters_max: int) -> str:
+    value = content.get(key)
+    if type(value) is not str or not 0 < len(value) <= characters_max:
+        raise malformed(f"`{key}` is not a text of 1 to {characters_max:,} characters")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], value: Any, key: str) -> str:
+    if type(value) is not str or pattern.fullmatch(value) is None:
+        raise malformed(f"`{key}` is not what it must be, {pattern.pattern}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise malformed("`replay` is not true or false")
+    return value
+
+
+def _range(after: Any, through: Any) -> SequenceRange:
+    # A number above the end of int64 would be stored as something else, or not at all.
+    if type(after) is not int or type(through) is not int or not 0 <= after < through <= SEQUENCE_MAX:
+        raise malformed("`after` and `through` are no range of sequence numbers")
+    return SequenceRange(after, through)
+
+
+def _tally(rows: Any, checksum: Any) -> Tally:
+    if type(rows) is not int or not 0 <= rows <= SEQUENCE_MAX:
+        raise malformed("`rows` is not a count")
+    return Tally.of(rows, _matching(_HEX, checksum, "checksum"))
+
+
+def _given_up(items: Any, within: SequenceRange) -> dict[int, Tally]:
+    result: dict[int, Tally] = {}
+    if type(items) is not list:
+        raise malformed("`given_up` is not a list")
+    for item in items:
+        if type(item) is not list or len(item) != 2 or type(item[0]) is not int or item[0] not in within:
+            raise malformed("`given_up` holds something that is not a number in the range with its checksum")
+        result[item[0]] = _tally(1, item[1])
+    if len(result) != len(items):
+        raise malformed("`given_up` names a number twice")
+    return result
+
+
+def _path(items: Any) -> tuple[str, ...]:
+    if type(items) is not list or len(items) > PATH_STORES_MAX:
+        raise malformed(f"`path` is not a list of at most {PATH_STORES_MAX} stores")
+    if not all(type(item) is str and 0 < len(item) <= STORE_CHARACTERS_MAX for item in items):
+        raise malformed("`path` holds something that is not a store's id")
+    return tuple(items)
+
+
+def _types(items: Any) -> dict[str, str]:
+    if type(items) is not dict or not all(type(text) is str for text in items.values()):
+        raise malformed("`types` is not an object of texts")
+    try:
+        for text in items.values():
+            parse_type(text)
+    except FloodmarkError as error:
+        raise malformed(f"`types` names a type that there is not ({error.message.rstrip('.')})") from error
+    return dict(items)
+
+
+def malformed(reason: str) -> MalformedChunk:
+    return MalformedChunk(
+        f"The chunk is malformed: {reason}.", hint="Nothing was stored. Send it as Floodmark's forward sink does."
+    )
+
+
+# ── what a hub says about a channel ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """A hub's ledger of one channel: everything up to `through` has arrived or was given up."""
+
+    through: int
+    tally: Tally
+    given_up: tuple[int, ...] = ()
+
+    def content(self) -> dict[str, Any]:
+        """As it stands in an answer's JSON."""
+        return {
+            "through": self.through,
+            "rows": self.tally.rows,
+            "checksum": self.tally.checksum_text,
+            "given_up": list(self.given_up),
+        }
+
+    @classmethod
+    def parse(cls, content: Any) -> Self:
+        """Read it from an answer's JSON; `MalformedChunk` if it is not one."""
+        if type(content) is not dict:
+            raise malformed("the ledger in the answer is not an object")
+        through, given_up = content.get("through"), content.get("given_up", [])
+        if type(through) is not int or not 0 <= through <= SEQUENCE_MAX:
+            raise malformed("the ledger in the answer has no end")
+        if type(given_up) is not list or not all(type(seq) is int for seq in given_up):
+            raise malformed("the ledger in the answer gives up something that is not a number")
+        return cls(through, _tally(content.get("rows"), content.get("checksum")), tuple(given_up))
