@@ -48,6 +48,10 @@ $(VENV)/.bench-ready: bench/requirements.lock $(VENV)/.ready
 	@scripts/uv.sh pip install --quiet --require-hashes --python $(PYTHON) --requirement bench/requirements.lock
 	@touch $@
 
+.PHONY: model
+model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanation/model.md (BOUND=large, SHOW="a seeded bug")
+	@$(PYTHON) -m tests.model $(if $(filter large,$(BOUND)),--large) $(if $(SHOW),--show "$(SHOW)")
+
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock

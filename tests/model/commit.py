@@ -105,12 +105,13 @@ class CommitModel(Model):
     }  # fmt: skip
     large = {"trouble": 4, "segments": 3, "delete": 1}
     bugs = {
-        "reserve before base": Bug("numbers are reserved first, and the head is loaded afterwards", ("I2", "I3", "I8")),
+        "reserve before base": Bug("numbers are reserved first, and the head is loaded afterwards", ("I2",)),
         "conflict is a verdict": Bug("a conflict is taken for `not committed`: the segments go to a new block", ("I4",)),
         "time-out is a verdict": Bug("a time-out is taken for `not committed`", ("I4",)),
         "verdict from two loads": Bug("one load says not landed, a second one that another came first", ("I4",)),
-        "horizon at reserve": Bug("the horizon rises when numbers are reserved", ("I3", "I9")),
-        "reserve in two transactions": Bug("what waits is read in one transaction and taken in another", ("I8", "I5")),
+        "horizon at reserve": Bug("the horizon rises when numbers are reserved", ("I3",)),
+        "reserve in two transactions": Bug("what waits is read in one transaction and taken in another", ("I5",)),
+        "two blocks at once": Bug("a block is reserved beside an undecided one", ("I8",)),
         "snapshot before horizon": Bug("a reader loads the table first, and the horizon afterwards", ("I9",)),
         "cached snapshot": Bug("a reader's catalog gives the table as it was at the first look", ("I9",)),
     }  # fmt: skip
@@ -226,7 +227,7 @@ class CommitModel(Model):
             if state.control.undecided() is None:
                 waiting = flusher._replace(at="taking", rows=state.control.sealed())
                 yield "reads what waits", to(waiting if state.control.sealed() else Flusher())
-        elif state.control.undecided() is not None or not state.control.sealed():
+        elif (state.control.undecided() and self.bug != "two blocks at once") or not state.control.sealed():
             yield "cannot reserve: another was first", to(Flusher())
         else:
             yield "reserves, and sends", self._take(state, flusher, to, waiting=state.control.sealed())
@@ -270,6 +271,8 @@ class CommitModel(Model):
         if not accepted:
             return state, False
         flaw = state.flaw
+        if any(commit.after < block.through and block.after < commit.through for commit in table.commits):
+            flaw = flaw or f"I1 numbers of block {block.id} were given before"
         if block.after < table.landed_through:
             flaw = flaw or f"I2 block {block.id} landed behind number {table.landed_through}"
         if block.after < state.control.horizon and not self.bound["restore"]:
@@ -278,7 +281,8 @@ class CommitModel(Model):
         for segment in block.segments:
             rows.append((number + 1, segment))
             number += self.width[segment]
-        return state._replace(table=table.append(tuple(rows), block=block.id, through=block.through), flaw=flaw), True
+        grown = table.append(tuple(rows), block=block.id, after=block.after, through=block.through)
+        return state._replace(table=grown, flaw=flaw), True
 
     def _look(self, state: State, block: Block, to) -> Iterator[Step]:
         """The verdict, from one load."""
@@ -473,9 +477,11 @@ class CommitModel(Model):
     def _broken_records(self, state: State) -> str | None:
         control = state.control
         there = {segment for _, segment in state.table.rows} | {*state.purged, *state.dropped}
+        taken = [segment for block in control.blocks if block.state == RESERVED for segment in block.segments]
+        if len(set(taken)) < len(taken):
+            return "I5 a segment is in two blocks"
         if sum(block.state == RESERVED for block in control.blocks) > 1 and self.bug != "reserve before base":
             return "I8 two blocks are undecided"
-        taken = [segment for block in control.blocks if block.state == RESERVED for segment in block.segments]
         # Catching up may find the rows of a block that was reserved a moment ago: that one is refused, and void.
         if any(control.segments[segment] == "consumed" for segment in taken) and not self.bound["restore"]:
             return "I5 a segment that is done with is in a new block"
@@ -560,7 +566,7 @@ class RestoreAndExpiryModel(CommitModel):
     bugs = {
         "expiry forgets numbers": Bug(
             "expiry does not raise the table's highest number, and a block ended in numbers that no row has",
-            ("I1", "I2", "I9"),
+            ("I1",),
         ),
     }
 

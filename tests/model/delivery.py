@@ -98,7 +98,7 @@ class State(NamedTuple):
 class DeliveryModel(Model):
     """What the two kinds of destination have in common."""
 
-    sizes = frozenset()
+    sizes = frozenset({"exporters"})
     poison = False
     any_order = False
 
@@ -108,7 +108,7 @@ class DeliveryModel(Model):
             version=0,
             poisoned=self.poison,
             control=Control(),
-            exporters=(Exporter(), Exporter()),
+            exporters=(Exporter(),) * self.bound.get("exporters", 2),
             there=(),
             late=(),
             replay=None,
@@ -118,8 +118,8 @@ class DeliveryModel(Model):
         )
 
     def same(self, state: State) -> State:
-        one, other = (_order(exporter) for exporter in state.exporters)
-        return state if one <= other else state._replace(exporters=state.exporters[::-1])
+        ordered = tuple(sorted(state.exporters, key=_order))
+        return state if ordered == state.exporters else state._replace(exporters=ordered)
 
     def steps(self, state: State) -> Iterator[Step]:
         for index, exporter in enumerate(state.exporters):
@@ -407,11 +407,14 @@ class LostRecordsModel(BlobModel):
 
     name = "delivery to objects, records lost"
     about = (
-        "Two exporters; watermarks, intents and chunks vanish while none is at work; settings changed before or after; "
+        "An exporter whose watermarks, intents and chunks vanish while it is not at work; settings changed before or after; "
         "the names of the objects say what was delivered."
     )
-    bounds = {"trouble": 2, "crash": 1, "late": 0, "settings": 1, "corrected": 0, "skip": 0, "replay": 0, "lost": 1}
-    large = {"trouble": 3, "late": 1}
+    bounds = {
+        "trouble": 4, "crash": 2, "late": 1, "settings": 1, "corrected": 0, "skip": 0, "replay": 0, "lost": 1,
+        "exporters": 1,
+    }  # fmt: skip
+    large = {"exporters": 2}
     bugs = {"the destination is not asked": Bug("what is there already is not looked for first", ("D1", "D3"))}
 
 

@@ -14,6 +14,7 @@ class Commit(NamedTuple):
     operation: str
     block: int = 0
     """The block whose id the snapshot carries; 0 for none."""
+    after: int = 0
     through: int = 0
 
     @property
@@ -60,9 +61,9 @@ class Table(NamedTuple):
         visible = known[-1] if known else max((number for number, _ in self.rows), default=0)
         return max(visible, self.max_seq)
 
-    def append(self, rows: tuple[Row, ...], *, block: int, through: int) -> Table:
+    def append(self, rows: tuple[Row, ...], *, block: int, after: int, through: int) -> Table:
         return self._replace(
-            commits=(*self.commits, Commit("append", block, through)),
+            commits=(*self.commits, Commit("append", block, after, through)),
             rows=tuple(sorted(self.rows + rows)),
             landed_through=max(self.landed_through, through),
         )

@@ -37,10 +37,9 @@ def new_identifiers(now: datetime, count: int) -> list[str]:
 
 def _spelt(value: int) -> str:
     """48 bits of time and 74 that count on, with the version and the variant put between them."""
-    return (
-        f"{value >> 90:08x}-{value >> 74 & 0xFFFF:04x}-7{value >> 62 & 0xFFF:03x}"
-        f"-{value >> 48 & 0x3FFF | 0x8000:04x}-{value & 0xFFFF_FFFF_FFFF:012x}"
-    )
+    bits = value >> 74 << 80 | 7 << 76 | (value >> 62 & 0xFFF) << 64 | 2 << 62 | value & 0x3FFF_FFFF_FFFF_FFFF
+    text = f"{bits:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def as_uuid(text: str) -> str:

@@ -1,0 +1,37 @@
+"""All models, in the order of a row's way: captured, committed, delivered, and what happens to it afterwards."""
+
+from __future__ import annotations
+
+from .backfill import BackfillModel, SourceStepsModel
+from .checker import Model
+from .commit import CommitModel, RestoreAndExpiryModel, RestoreModel, UpkeepModel
+from .delivery import BlobModel, KeyModel, LostRecordsModel
+from .hub import DivergenceModel, HubModel
+from .partitions import PartitionsModel
+from .power_loss import PowerLossModel
+from .rebuild import RebuildModel
+from .sealing import SealingModel
+from .settlement import SettlementModel
+from .table_sink import TableSinkModel
+
+MODELS: tuple[type[Model], ...] = (
+    SealingModel,
+    BackfillModel,
+    SourceStepsModel,
+    CommitModel,
+    UpkeepModel,
+    RestoreModel,
+    RestoreAndExpiryModel,
+    PowerLossModel,
+    SettlementModel,
+    BlobModel,
+    LostRecordsModel,
+    KeyModel,
+    PartitionsModel,
+    TableSinkModel,
+    HubModel,
+    DivergenceModel,
+    RebuildModel,
+)
+
+BUGS: tuple[tuple[type[Model], str], ...] = tuple((model, bug) for model in MODELS for bug in model.bugs)
