@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -40,6 +40,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable, reason_of
 from floodmark.files import advisory_lock, make_directory, sync_directory
+from floodmark.lake.generations import being_rebuilt, find_table, is_fenced, table_of
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery
 from floodmark.sequence import SequenceRange
@@ -150,7 +151,7 @@ class Flusher:
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         # I2: base before reserve. Read the other way round, a flush that reserved first could commit above a higher
         # block that is already visible, and its rows would be skipped for ever.
-        state = self._load_or_create(declared)
+        declared, state = self._load_or_create(declared)
         base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
         self.recovery.catch_up(declared, state, self.settle)
         faults.reach("flush.base_loaded")
@@ -171,14 +172,23 @@ class Flusher:
         faults.reach("flush.reserved")
         return reserved
 
-    def _load_or_create(self, declared: Dataset) -> TableState:
-        state = self.lake.load(declared.table_name)
+    def _load_or_create(self, declared: Dataset) -> tuple[Dataset, TableState]:
+        if declared.fenced:
+            raise being_rebuilt(declared.name)
+        declared, state = find_table(self.database, self.lake, declared)
         if state is None:
-            self.lake.ensure(declared.table_name, declared.schema)
+            if declared.horizon:
+                # A new one would hide that. Its rows may be there under the name of another generation.
+                raise Corrupt(
+                    f"The table {declared.table_name!r} is gone, and rows up to {declared.horizon} are committed.",
+                    hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
+                    "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
+                )
+            self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
             state = self.lake.load(declared.table_name)
         if state is None:
             raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
-        return state
+        return declared, state
 
     def _commit(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> _Decided | None:
         """Send a block until the table has decided it. None: void, its segments are free again."""
@@ -194,7 +204,7 @@ class Flusher:
                 raise
             if not landed:
                 return self._void(block, reason="no row was left to commit", consume=True, expired=out.expired)
-            state = self.lake.load(request.table)
+            state = table_of(self.database, self.lake, declared, block.base)
             outcome = self._verdict(block, declared, state)
             faults.reach("flush.decided")
             if outcome is Verdict.LANDED and state is not None:
@@ -216,7 +226,7 @@ class Flusher:
         spans = [(s.event_min, s.event_max) for s in segments]
         known = [(low, high) for low, high in spans if low is not None and high is not None]
         return Append(
-            table=replace(declared, generation=block.base.generation).table_name,
+            table=declared.of_generation(block.base.generation).table_name,
             block=block.id,
             range=block.range,
             base=block.base,
@@ -234,7 +244,8 @@ class Flusher:
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:
         """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
-        self.lake.ensure(request.table, request.schema)
+        # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
+        self.lake.ensure(request.table, request.schema, create=False)
         faults.reach("flush.appending")
         error: Exception | None = None
         try:
@@ -254,7 +265,9 @@ class Flusher:
             visible = not any(snapshot.block == block.id for snapshot in known) and self.lake.has_rows(
                 state.name, snapshot=state.lineage[0].id, within=block.range
             )
-        return verdict(block=block.id, base=block.base, fenced=declared.fenced, state=state, row_visible=visible)
+        # U22: not what the records say. Until the table has its other name, a request under way may still land.
+        fenced = is_fenced(declared, block.base, state)
+        return verdict(block=block.id, base=block.base, fenced=fenced, state=state, row_visible=visible)
 
     # ── the two ends of a block ──────────────────────────────────────────────────────────────────────────────────
 
@@ -381,7 +394,7 @@ class Flusher:
             return []
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         segments = self.database.read(lambda c: segment_records.of_block(c, block.id))
-        state = self.lake.load(replace(declared, generation=block.base.generation).table_name)
+        state = table_of(self.database, self.lake, declared, block.base)
         outcome = self._verdict(block, declared, state)
         if outcome is Verdict.LANDED and state is not None:
             decided = self._record(block, segments, declared, state)

@@ -11,6 +11,7 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidCursor, SchemaConflict
 from floodmark.lake import canonical
+from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.schema import SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
@@ -51,6 +52,12 @@ class View:
     """What the table has: a column that was declared since the last commit is not among them."""
     removals: int | None = None
     """How many removals of rows the records knew before the snapshot was looked at."""
+    found_as: str | None = None
+    """What the table was called: while it is fenced, it has another name."""
+
+    @property
+    def table(self) -> str:
+        return self.found_as or self.dataset.table_name
 
     @property
     def horizon(self) -> int:
@@ -69,10 +76,10 @@ class Reader:
         declared, removed = self.database.read(  # I9: the horizon first
             lambda c: (datasets.get(c, dataset), removals.moment(c, dataset))
         )
-        state = self.lake.load(declared.table_name)
+        declared, state = find_table(self.database, self.lake, declared)
         if state is None:
             return View(declared, None, removals=removed)
-        return View(declared, state.head, frozenset(name for name, _ in state.columns), removed)
+        return View(declared, state.head, frozenset(name for name, _ in state.columns), removed, state.name)
 
     def position(self, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
         """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
@@ -117,7 +124,7 @@ class Reader:
             return
         for window in self.windows(dataset, SequenceRange(after, view.horizon)):
             scanned = self.lake.scan(
-                view.dataset.table_name,
+                view.table,
                 snapshot=view.snapshot,
                 within=window,
                 columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
@@ -130,7 +137,9 @@ class Reader:
                 cursor = Cursor(self.store_id, dataset, partition, through)
                 yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
-    def windows(self, dataset: str, within: SequenceRange) -> Iterator[SequenceRange]:
+    def windows(
+        self, dataset: str, within: SequenceRange, *, rows_max: int = BATCH_ROWS_MAX
+    ) -> Iterator[SequenceRange]:
         """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
         after = within.after
         window_rows = 0
@@ -138,11 +147,11 @@ class Reader:
             part = block.range.intersect(within)
             if part is None:
                 continue
-            if window_rows and window_rows + len(part) > BATCH_ROWS_MAX:
+            if window_rows and window_rows + len(part) > rows_max:
                 yield SequenceRange(after, part.after)
                 after, window_rows = part.after, 0
-            while part.through - part.after > BATCH_ROWS_MAX:
-                cut = part.after + BATCH_ROWS_MAX
+            while part.through - part.after > rows_max:
+                cut = part.after + rows_max
                 yield SequenceRange(after, cut)
                 after, part = cut, SequenceRange(cut, part.through)
             window_rows += len(part)

@@ -11,7 +11,7 @@ The undecided block itself is settled by the flush that finds it (`Flusher.settl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
@@ -25,6 +25,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange, landing_segment_id
 from floodmark.errors import FilesMissing
+from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
@@ -52,7 +53,7 @@ class Recovery:
         highest = 0
         for declared in self.database.read(datasets.everyone):
             self._mend(declared)
-            state = self.lake.load(declared.table_name)
+            declared, state = find_table(self.database, self.lake, declared)  # noqa: PLW2901 - as it is by now
             if state is not None:
                 highest = max(highest, self.lake.highest_seq(state))
                 self.catch_up(declared, state, settle)
@@ -70,14 +71,15 @@ class Recovery:
         block = self.database.read(lambda c: blocks.undecided(c, declared.name))
         if block is None:
             return
-        table = replace(declared, generation=block.base.generation).table_name
-        try:
-            state = self.lake.load(table)
-            if state is not None and any(snapshot.block == block.id for snapshot in state.lineage):
-                self.lake.sync(state, since=declared.synced_snapshot)
-        except FilesMissing:
-            if not self.lake.roll_back(table, block=block.id, base=block.base):
-                raise
+        own = declared.of_generation(block.base.generation)
+        for table in (own.table_name, own.fenced_name):
+            try:
+                state = self.lake.load(table)
+                if state is not None and any(snapshot.block == block.id for snapshot in state.lineage):
+                    self.lake.sync(state, since=declared.synced_snapshot)
+            except FilesMissing:
+                if not self.lake.roll_back(table, block=block.id, base=block.base):
+                    raise
 
     def catch_up(self, declared: Dataset, state: TableState, settle: Settle) -> None:
         """Catch up with commits that the table shows and this control database has forgotten.

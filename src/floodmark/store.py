@@ -56,6 +56,7 @@ from floodmark.upkeep.audit import Auditor, AuditReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
 from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.purge import Purge, PurgeReport
+from floodmark.upkeep.rebuild import Rebuilder, RebuildReport
 from floodmark.upkeep.removing import Remover
 from floodmark.upkeep.retain import RetainReport, Retention
 from floodmark.upkeep.trace import Trace, Tracer
@@ -118,6 +119,9 @@ class Store:
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
         self._exporter = Exporter(surroundings, self._reader)
+        self._rebuilder = Rebuilder(
+            root, self._database, self._lake, self._flusher, self._remover, self._reader, self._clock
+        )
         self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
 
     def __enter__(self) -> Self:
@@ -267,7 +271,7 @@ class Store:
             within = SequenceRange(min(after, through), through)
         return dataset_frame(
             self._spark_lake(),
-            table=view.dataset.table_name,
+            table=view.table,
             schema=view.dataset.schema,
             snapshot=view.snapshot,
             columns=known_columns(view.dataset, columns),
@@ -349,7 +353,7 @@ class Store:
         """A row filter that cannot be evaluated is refused now, and not at the first delivery."""
         for item in self.datasets():
             if sink.settings["datasets"] is None or item.name in sink.settings["datasets"]:
-                self._lake.check_filter(item.table_name, sink.settings["where"])
+                self._lake.check_filter(self._reader.view(item.name).table, sink.settings["where"])
 
     def sinks(self) -> list[Sink]:
         """The sinks of this store, by name."""
@@ -470,6 +474,35 @@ class Store:
             self._capture.give_file_up(dataset)
         return Purge(self._remover, self._segments, self._sealer).purge(dataset, where=where, dry_run=dry_run)
 
+    def rebuild(
+        self,
+        dataset: str,
+        *,
+        bucket_width: int | None = None,
+        format_version: int | None = None,
+        warehouse: str | Path | None = None,
+        sort: Sequence[str] | None = None,
+        takeover: bool = False,
+        progress: Callable[[RebuildReport], None] | None = None,
+    ) -> RebuildReport:
+        """Copy a dataset into a new table, perhaps of another layout or at another place, and switch to it.
+
+        Flushes go on meanwhile and wait only for the switch; readers, cursors and sinks do not notice. What is not
+        given stays as it was. After a crash, run it again: it goes on where it was. `takeover` takes the work from a
+        process that is still at it. The old table is removed by a later rebuild or compaction, a day after.
+        """
+        rebuilder = replace(self._rebuilder, progress=progress or (lambda _: None))
+        return rebuilder.rebuild(
+            dataset,
+            lambda layout: layout.changed(
+                bucket_width=bucket_width,
+                format_version=format_version,
+                warehouse=None if warehouse is None else _url(warehouse),
+                sort=None if sort is None else tuple(sort),
+            ),
+            takeover=takeover,
+        )
+
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> Status:
@@ -556,6 +589,11 @@ def open_store(
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     return Store(file.parent, config.load(file), lake=lake, clock=clock, spark=spark)
+
+
+def _url(place: str | Path) -> str:
+    """A directory or URL as a URL."""
+    return place if isinstance(place, str) and "://" in place else Path(place).expanduser().absolute().as_uri()
 
 
 def _declaration(

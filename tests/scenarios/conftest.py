@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rebuilding import Rebuilding
 
 from floodmark.control import database
 
@@ -23,3 +24,11 @@ def quick_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         return
     with tempfile.TemporaryDirectory(prefix="floodmark-", dir=MEMORY) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def rebuilding(quick_path: Path) -> Iterator[Rebuilding]:
+    """A world that is about to be rebuilt."""
+    made = Rebuilding.make(quick_path / "store")
+    yield made
+    made.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,17 +80,23 @@ class World:
         kill_store(store)
 
     def compact(self) -> None:
-        if TABLE in self.lake.tables:
-            self.lake.compact(TABLE)
+        if self.current() in self.lake.tables:
+            self.lake.compact(self.current())
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def current(self) -> str:
+        """The name of the table, as the records have it."""
+        with contextlib.closing(sqlite3.connect(self.root / "control.db")) as connection:
+            (generation,) = connection.execute("SELECT generation FROM datasets WHERE name = ?", [DATASET]).fetchone()
+        return f"{DATASET}_g{generation}"
+
     def table(self) -> list[dict[str, Any]]:
         """All rows in the table, by number; straight from the lake."""
-        state = self.lake.load(TABLE)
+        state = self.lake.load(self.current())
         if state is None or state.head is None:
             return []
-        parts = self.lake.scan(TABLE, snapshot=state.head, within=SequenceRange(0, 2**62))
+        parts = self.lake.scan(state.name, snapshot=state.head, within=SequenceRange(0, 2**62))
         return [row for part in parts for row in part.to_pylist()]
 
     def ids_in_table(self) -> list[int]:
@@ -128,8 +135,9 @@ class World:
 
     def _check_order(self, store: Store, *, restored: bool) -> None:
         """I2, I3: the order of commits is the order of numbers, and the horizon is the end of the last one."""
-        state = self.lake.load(TABLE)
-        lineage = [] if state is None else [item for item in reversed(state.lineage) if item.operation == "append"]
+        state = self.lake.load(self.current())
+        appends = [] if state is None else [item for item in reversed(state.lineage) if item.operation == "append"]
+        lineage = [item for item in appends if item.block is not None]  # the others are copies of a rebuild
         ends = [item.through for item in lineage]
         assert ends == sorted(set(ends)), "a lower block landed behind a higher one"
         committed = [block for block in self.blocks(store) if block.state == "committed"]
@@ -149,10 +157,10 @@ class World:
         for item in figures:
             tally = Tally.of(item.row_count, item.checksum)
             totals[item.partition_key] = totals.get(item.partition_key, Tally()) + tally
-        state = self.lake.load(TABLE)
+        state = self.lake.load(self.current())
         if state is not None and state.head is not None and not state.max_seq:
             counted = self.lake.figures(
-                TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+                state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
             )
             assert {item.partition: item.tally for item in counted} == totals
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("token", "Decide who may send rows to this store's hub."),
     "retain": ("retain", "Remove old rows, but none that a sink still needs."),
     "purge": ("purge", "Remove rows that match a condition, for good."),
+    "rebuild": ("rebuild", "Bring a dataset into a new table: another layout, another place."),
     "status": ("status", "Show what the store holds and what waits."),
     "quarantine": ("quarantine", "Look at rows that did not fit, and decide about them."),
     "log": ("log", "Work with an event log."),

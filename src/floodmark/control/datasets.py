@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Row, func, select, update
 
 from floodmark.control.schema import datasets, partitions
 from floodmark.errors import UnknownDataset
+from floodmark.layout import Layout
 from floodmark.schema import Column, Schema
 from floodmark.sequence import Tally
 
@@ -30,11 +31,21 @@ class Dataset:
     synced_snapshot: int | None = None
     event_cutoff: int | None = None
     """Rows with an older event time (in microseconds) were pruned once, and are not committed any more."""
+    layout: Layout = field(default_factory=Layout)
 
     @property
     def table_name(self) -> str:
         """The Iceberg table of the current generation. Names of generations are never used again."""
         return f"{self.name}_g{self.generation}"
+
+    @property
+    def fenced_name(self) -> str:
+        """What that table is called once nothing may be appended to it any more: requests name their table."""
+        return f"{self.table_name}_fenced"
+
+    def of_generation(self, generation: int) -> Dataset:
+        """The dataset with the names of one of its generations, past, present or staging."""
+        return replace(self, generation=generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,7 @@ def insert(connection: Connection, dataset: Dataset, *, now: datetime) -> None:
             generation=dataset.generation,
             fenced=dataset.fenced,
             horizon=dataset.horizon,
+            layout=dataset.layout.to_json(),
             created_at=now.isoformat(),
         )
     )
@@ -159,4 +171,5 @@ def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
         horizon=row.horizon,
         synced_snapshot=row.synced_snapshot,
         event_cutoff=row.event_cutoff,
+        layout=Layout.from_json(row.layout),
     )

@@ -67,6 +67,8 @@ def plan(
     now: datetime,
 ) -> None:
     """U12: enter an operation with everything that it will remove."""
+    if connection.execute(select(datasets.c.fenced).where(datasets.c.name == operation.dataset)).scalar_one():  # U24
+        raise Retryable(f"Dataset {operation.dataset!r} is being rebuilt.", hint="Run it again when that has ended.")
     if unfinished(connection, operation.dataset) is not None:
         raise Retryable(f"Rows of {operation.dataset!r} are being removed by another process.", hint="Run it again.")
     connection.execute(

@@ -69,7 +69,7 @@ class RowSource:
 
     def afresh(self) -> RowSource:
         """The same dataset as its table stands now."""
-        state = self.lake.load(self.view.dataset.table_name)
+        state = self.lake.load(self.view.table)
         return RowSource(self.lake, replace(self.view, snapshot=None if state is None else state.head))
 
     def place(self, intent: Intent) -> destination.Source:
@@ -77,7 +77,7 @@ class RowSource:
         schema = self.view.dataset.schema
         columns = [name for name in intent.settings["columns"] if name in schema]
         return destination.Source(
-            table=self.view.dataset.table_name,
+            table=self.view.table,
             snapshot=self._snapshot(),
             columns=Schema(tuple(schema.column(name) for name in columns)),
             where=self.values_of(intent.channel) or None,
@@ -104,7 +104,7 @@ class RowSource:
     def totals(self, channel: Channel, within: SequenceRange, *, keep: str | None) -> Tally:
         """Of the rows of a range that a sink takes, counted in the lake."""
         figures = self.lake.figures(
-            self.view.dataset.table_name,
+            self.view.table,
             snapshot=self._snapshot(),
             within=within,
             partition_by=self.view.dataset.partition_by,
@@ -116,9 +116,7 @@ class RowSource:
     def _scan(self, span: SequenceRange, *, where: dict[str, Any] | None, keep: str | None) -> Piece:
         import pyarrow as pa
 
-        tables = list(
-            self.lake.scan(self.view.dataset.table_name, snapshot=self._snapshot(), within=span, where=where, keep=keep)
-        )
+        tables = list(self.lake.scan(self.view.table, snapshot=self._snapshot(), within=span, where=where, keep=keep))
         if not tables:
             tables = [pa.schema([(SEQ, pa.int64()), (CONTENT_ID, pa.string())]).empty_table()]
         rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()

@@ -22,13 +22,16 @@ import pyarrow.parquet as pq
 from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
+from floodmark.lake.memory_generations import copied, land_copy, outside, renamed, tallies_of
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
-from floodmark.lake.table import AppendRefused, Work
+from floodmark.lake.table import PLAIN, AppendRefused, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
+from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
@@ -47,6 +50,8 @@ class _Table:
     """For each snapshot the data files it reaches."""
     head: int | None = None
     max_seq: int = 0
+    layout: Layout = field(default_factory=Layout)
+    location: str = ""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,9 @@ class MemoryLake:
     """Requests that are under way and have not arrived. Their files are written: they need no segment any more."""
     on_append: Callable[[Append], str] | None = None
     """Decides what becomes of a request: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
+    held_copies: list[tuple[Copy, pa.Table]] = field(default_factory=list)
+    on_copy: Callable[[Copy], str] | None = None
+    """The same for a rebuild's copies."""
     tasks: int = 2
     """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
     targets: MemoryTargets = field(default_factory=MemoryTargets)
@@ -87,9 +95,14 @@ class MemoryLake:
                 max_seq=found.max_seq,
             )
 
-    def ensure(self, table: str, schema: Schema) -> None:
+    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
         with self._lock:
-            found = self.tables.setdefault(table, _Table(uuid=str(uuid.uuid4()), schema=schema))
+            if table not in self.tables:
+                if not create:
+                    return
+                home = f"{layout.warehouse or 'memory:'}/{table}"
+                self.tables[table] = _Table(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
+            found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
 
     def append(self, request: Append) -> bool:
@@ -149,7 +162,7 @@ class MemoryLake:
         with self._lock:
             if state.head is None:
                 return
-            for file in self.tables[state.name].files[state.head]:
+            for file in self._table(state.name).files[state.head]:
                 if file not in self.data:
                     raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
                 self.durable.add(file)
@@ -229,7 +242,7 @@ class MemoryLake:
 
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
         with self._lock:
-            found = self.tables[table]
+            found = self._table(table)
             kept, rewritten = [], 0
             for file in found.files.get(found.head or 0, ()):
                 part = self.data[file]
@@ -245,7 +258,7 @@ class MemoryLake:
 
     def raise_max_seq(self, table: str, seq: int) -> None:
         with self._lock:
-            self.tables[table].max_seq = max(self.tables[table].max_seq, seq)
+            self._table(table).max_seq = max(self.tables[table].max_seq, seq)
 
     def stored_bytes(self, table: str) -> int:
         with self._lock:
@@ -256,6 +269,54 @@ class MemoryLake:
     def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
         placed = rows.append_column(SEQ, pa.array(range(rows.num_rows), pa.int64()))
         return [int(place) for place in kept_by_sqlite(placed, condition, schema.names)[SEQ].to_pylist()]
+
+    def copy(self, request: Copy) -> None:
+        rows = copied(self, request)
+        fate = self.on_copy(request) if self.on_copy else "land"
+        if fate == "hold":
+            self.held_copies.append((request, rows))
+        if fate in ("hold", "drop"):
+            raise AnswerLost(f"no answer to the copy of {request.within}")
+        with self._lock:
+            land_copy(self, request, rows)
+        if fate == "lose_answer":
+            raise AnswerLost(f"no answer to the copy of {request.within}")
+
+    def clear(self, table: str, within: SequenceRange) -> None:
+        with self._lock:
+            found, kept = self._table(table), []
+            for file in found.files.get(found.head or 0, ()):
+                left = outside(self.data[file], within)
+                if left.num_rows:
+                    kept.append(file if left.num_rows == self.data[file].num_rows else self._store(left))
+            self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
+
+    def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
+        return tallies_of(self.rows_of(table, snapshot, within), width=width)
+
+    def rename(self, table: str, to: str) -> bool:
+        with self._lock:
+            return renamed(self, table, to)
+
+    def drop(self, table: str) -> None:
+        with self._lock:
+            if table in self.tables:
+                self.expire(table, keep=0)
+                del self.tables[table]
+
+    def location(self, table: str) -> str | None:
+        with self._lock:
+            return self.tables[table].location if table in self.tables else None
+
+    def rows_of(self, table: str, snapshot: int, within: SequenceRange) -> pa.Table:
+        """The rows of a range with all their columns, in order."""
+        return self._selected(table, snapshot, within, None, None)
+
+    def add_file(self, table: str, rows: pa.Table, *, through: int) -> None:
+        """Append rows that have their numbers."""
+        found = self.tables[table]
+        files = (*found.files.get(found.head or 0, ()), self._store(rows))
+        self._commit(found, operation="append", files=files, added_rows=rows.num_rows, through=through)
 
     def target(self, name: TargetName) -> MemoryTarget:
         return MemoryTarget(name, self.targets, self)
@@ -269,6 +330,19 @@ class MemoryLake:
         for request, rows in requests:
             try:
                 self._swap(request, rows)
+                landed.append(True)
+            except AppendRefused:
+                landed.append(False)
+        return landed
+
+    def deliver_held_copies(self) -> list[bool]:
+        """Let the copies under way arrive; for each, whether it landed."""
+        requests, self.held_copies = self.held_copies, []
+        landed = []
+        for request, rows in requests:
+            try:
+                with self._lock:
+                    land_copy(self, request, rows)
                 landed.append(True)
             except AppendRefused:
                 landed.append(False)
@@ -301,7 +375,7 @@ class MemoryLake:
 
     def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
         with self._lock:
-            found = self.tables[table]
+            found = self._table(table)
             lineage = [snapshot.id for snapshot in self._lineage(found)]
             after_base = lineage.index(since) if since in lineage else 0
             kept = lineage[: max(keep, after_base)]
@@ -315,7 +389,8 @@ class MemoryLake:
     def recreate(self, table: str) -> None:
         """Drop a table and create an empty one of the same name."""
         with self._lock:
-            self.tables[table] = _Table(uuid=str(uuid.uuid4()), schema=self.tables[table].schema)
+            old = self.tables[table]
+            self.tables[table] = _Table(str(uuid.uuid4()), old.schema, layout=old.layout, location=old.location)
 
     def lose_power(self) -> None:
         """Forget every file that no `sync` has covered."""
@@ -329,9 +404,14 @@ class MemoryLake:
             yield table.snapshots[id]
             id = table.snapshots[id].parent
 
+    def _table(self, table: str) -> _Table:
+        if table not in self.tables:
+            raise Retryable(f"There is no table {table!r} any more.", hint="Do it again.")
+        return self.tables[table]
+
     def _parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
         with self._lock:
-            if snapshot not in self.tables[table].snapshots:
+            if snapshot not in self._table(table).snapshots:
                 raise Retryable(f"A snapshot of {table!r} expired while it was read.", hint="Do it again.")
             files = [self.data.get(file) for file in self.tables[table].files[snapshot]]
         for part in files:
@@ -359,7 +439,7 @@ class MemoryLake:
             held = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, pa.scalar(value).type)
             rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
         if keep is not None:
-            columns = {*self.tables[table].schema.names, *(schema.names if schema else ())}
+            columns = {*self._table(table).schema.names, *(schema.names if schema else ())}
             rows = kept_by_sqlite(rows, keep, columns)
         return rows
 

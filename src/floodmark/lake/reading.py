@@ -70,9 +70,10 @@ class SparkReader:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(self.catalog.spark_name(table))
 
     def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
-        frame = self._selected(table, snapshot, within).select(SEQ)
-        with self._action():
-            return not frame.isEmpty()
+        with self._reading(table, None):
+            frame = self._selected(table, snapshot, within).select(SEQ)
+            with self._action():
+                return not frame.isEmpty()
 
     def figures(
         self,
@@ -105,9 +106,10 @@ class SparkReader:
         return sorted(found, key=lambda item: item.partition)
 
     def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
-        above = self._selected(table, snapshot, SequenceRange(after, SEQUENCE_MAX))
-        with self._action():
-            found = above.select(SEGMENT).distinct().collect()
+        with self._reading(table, None):
+            above = self._selected(table, snapshot, SequenceRange(after, SEQUENCE_MAX))
+            with self._action():
+                found = above.select(SEGMENT).distinct().collect()
         return {row[SEGMENT] for row in found}
 
     def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:

@@ -19,7 +19,7 @@ from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reas
 from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
 from floodmark.lake.durable import sync_commits
 from floodmark.lake.inspection import FileReport
-from floodmark.lake.reading import SparkReader
+from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
 from floodmark.lake.spark_removals import (
     doomed_figures,
@@ -29,9 +29,10 @@ from floodmark.lake.spark_removals import (
     remove_doomed,
     stored_bytes,
 )
-from floodmark.lake.table import AppendRefused
+from floodmark.lake.table import PLAIN, AppendRefused
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
+from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.schema.types import DATE
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
 
     from floodmark.lake.spark_targets import SparkTargets
 
-BUCKET_WIDTH = 1 << 20
 TABLE_PROPERTIES = {
-    "format-version": "2",
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "1",
@@ -63,7 +62,7 @@ EVOLUTION_RACES_MAX = 5
 
 
 @dataclass(slots=True)
-class SparkLake(SparkReader):
+class SparkLake(SparkGenerations):
     """Tables in one Iceberg catalog."""
 
     catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
@@ -95,8 +94,8 @@ class SparkLake(SparkReader):
 
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
-        if table is None:
-            raise Corrupt(f"Table {state.name!r} is gone.", hint="Keep the store as it is, and run `floodmark fsck`.")
+        if table is None:  # renamed since: whoever looks again finds it, or that it is gone for good
+            raise Retryable(f"There is no table {state.name!r} any more.", hint="Do it again.")
         sync_commits(table, state, since=since)
 
     def roll_back(self, table: str, *, block: str, base: Base) -> bool:
@@ -149,11 +148,13 @@ class SparkLake(SparkReader):
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ensure(self, table: str, schema: Schema) -> None:
+    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
         for attempt in range(EVOLUTION_RACES_MAX):
             state = self.load(table)
+            if state is None and not create:
+                return
             name = self.catalog.spark_name(table)
-            statements = self._creation(name, schema) if state is None else evolution(name, state.columns, schema)
+            statements = evolution(name, state.columns, schema) if state else self._creation(table, schema, layout)
             if not statements:
                 return
             try:
@@ -166,13 +167,16 @@ class SparkLake(SparkReader):
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
-    def _creation(self, name: str, schema: Schema) -> list[str]:
-        properties = ", ".join(f"'{key}'='{value}'" for key, value in TABLE_PROPERTIES.items())
-        shape = f"({table_ddl(schema)}) USING iceberg PARTITIONED BY (truncate({BUCKET_WIDTH}, {SEQ}))"
+    def _creation(self, table: str, schema: Schema, layout: Layout) -> list[str]:
+        name = self.catalog.spark_name(table)
+        wanted = {"format-version": str(layout.format_version), **TABLE_PROPERTIES}
+        properties = ", ".join(f"'{key}'='{value}'" for key, value in wanted.items())
+        shape = f"({table_ddl(schema)}) USING iceberg PARTITIONED BY (truncate({layout.bucket_width}, {SEQ}))"
+        order = ", ".join([*map(quoted, layout.sort), SEQ])
         return [
             f"CREATE NAMESPACE IF NOT EXISTS `{self.catalog.name}`.`{NAMESPACE}`",
-            f"CREATE TABLE IF NOT EXISTS {name} {shape} TBLPROPERTIES ({properties})",
-            f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {SEQ}",
+            f"CREATE TABLE IF NOT EXISTS {name} {shape}{_location(table, layout)} TBLPROPERTIES ({properties})",
+            f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}",
         ]
 
     # ── the append ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -326,6 +330,14 @@ class SparkLake(SparkReader):
         column = request.schema.get(request.event_time)
         is_date = column is not None and column.type == DATE
         return frame.transform(within_event_span(request.event_time, request.event_span, is_date=is_date))
+
+
+def _location(table: str, layout: Layout) -> str:
+    """Where a table is made that is not to be beside the catalog."""
+    if layout.warehouse is None:
+        return ""
+    home = f"{layout.warehouse.rstrip('/')}/{NAMESPACE}/{table}".replace("\\", "\\\\").replace("'", "\\'")
+    return f" LOCATION '{home}'"
 
 
 def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:

@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.targets import Target, TargetName
+from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
@@ -36,11 +38,14 @@ needs, be picklable, and doing it again must change nothing.
 """
 
 
+PLAIN = Layout()
+
+
 class AppendRefused(Exception):
     """What a lake says when its compare-and-swap fails. To a client it is just another error: the table decides."""
 
 
-class Lake(Protocol):
+class Lake(Generations, Protocol):
     """Tables of stamped rows."""
 
     @property
@@ -52,8 +57,11 @@ class Lake(Protocol):
         """The table's metadata from one load, or None if there is no such table."""
         ...
 
-    def ensure(self, table: str, schema: Schema) -> None:
-        """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot."""
+    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+        """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
+
+        The layout is for a table that is created here. Without `create`, a table that is not there stays so.
+        """
         ...
 
     def append(self, request: Append) -> bool:

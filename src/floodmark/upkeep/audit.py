@@ -28,7 +28,6 @@ from sqlalchemy import Connection
 
 from floodmark.control import blocks, datasets, inspection, sinks
 from floodmark.control.database import Database
-from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Watermark
 from floodmark.control.inspection import ChunkRecord, Removal
 from floodmark.control.sinks import Sink
@@ -36,7 +35,7 @@ from floodmark.delivery.destination import Account, AuditableDestination, Audite
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
-from floodmark.read import Reader
+from floodmark.read import Reader, View
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.upkeep.accounts import Records, accounts, read_records
 from floodmark.upkeep.atwork import flush_at_work
@@ -128,7 +127,7 @@ class Auditor:
             what = f"Block {block.range} has no verdict: its rows are committed or not, and nobody has looked."
             found.append(Finding("block-undecided", what, name, f"Run `floodmark flush {name}`.", block.range))
         view = self.reader.view(name)
-        state = self.surroundings.lake.load(view.dataset.table_name)
+        state = self.surroundings.lake.load(view.table)
         if state is None:
             return found
         files = self.surroundings.lake.inspect_files(state)
@@ -138,15 +137,16 @@ class Auditor:
         ]
         found += [_file_finding("file-missing", "is missing, or not whole", name, file) for file in files.missing]
         if deep and not files.missing and view.snapshot is not None:
-            found += self._counted(view.dataset, view.snapshot)
+            found += self._counted(view, view.snapshot)
         return found
 
-    def _counted(self, dataset: Dataset, snapshot: int) -> Iterator[Finding]:
+    def _counted(self, view: View, snapshot: int) -> Iterator[Finding]:
         """Step 0: one look at the lake for all partitions."""
+        dataset = view.dataset
         counted = {
             item.partition: item.tally
             for item in self.surroundings.lake.figures(
-                dataset.table_name,
+                view.table,
                 snapshot=snapshot,
                 within=SequenceRange(0, dataset.horizon),
                 partition_by=dataset.partition_by,

@@ -19,7 +19,7 @@ _RESTORE = "Restore the file from a backup; until then the rows in it cannot be 
 
 def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
     try:
-        state = workshop.lake.load(dataset.table_name)
+        state = workshop.table(dataset)
         files = None if state is None else workshop.lake.inspect_files(state)
     except FilesMissing as error:
         yield Problem(Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE), _recover(workshop))
@@ -115,7 +115,7 @@ def _was_removed(block: BlockRecord, removed: list[Removal]) -> bool:
 
 def _counted(workshop: Workshop, name: str, state: TableState) -> Iterator[Finding]:
     dataset = workshop.database.read(lambda c: datasets.get(c, name))  # the horizon before the table: I9
-    state = workshop.lake.load(dataset.table_name) or state
+    state = workshop.table(dataset) or state
     if state.head is None:
         return
     figures = workshop.lake.figures(
@@ -135,7 +135,7 @@ def check_numbers(workshop: Workshop) -> Iterator[Problem]:
     seen = 0
     for dataset in workshop.database.read(datasets.everyone):
         try:
-            state = workshop.lake.load(dataset.table_name)
+            state = workshop.table(dataset)
         except FilesMissing:
             continue
         seen = max(seen, 0 if state is None else workshop.lake.highest_seq(state))

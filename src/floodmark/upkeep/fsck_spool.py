@@ -61,7 +61,7 @@ def _segment_names(directory: Path) -> dict[str, int]:
 
 def _committed_segments(workshop: Workshop, dataset: Dataset) -> set[int]:
     """The ids of all segments that have rows in the table: the table decides what is committed."""
-    state = workshop.lake.load(dataset.table_name)
+    state = workshop.table(dataset)
     if state is None or state.head is None:
         return set()
     return workshop.lake.segments_above(state.name, snapshot=state.head, after=0)
@@ -186,7 +186,7 @@ def _is_there_already(workshop: Workshop, dataset: Dataset, file: SegmentFile) -
         path = workshop.segments.path(item.path)
         if path.exists() and not ids.isdisjoint(pq.read_table(path, columns=[CONTENT_ID])[CONTENT_ID].to_pylist()):
             return True
-    state = workshop.lake.load(dataset.table_name)
+    state = workshop.table(dataset)
     if state is None or state.head is None:
         return False
     asked = sorted(ids)
@@ -246,7 +246,7 @@ def _problem(workshop: Workshop, item: SegmentRecord) -> str | None:
 
 def _has_forgotten(workshop: Workshop, dataset: Dataset) -> bool:
     try:
-        state = workshop.lake.load(dataset.table_name)
+        state = workshop.table(dataset)
     except FilesMissing:
         return False
     return state is not None and forgotten_commits(workshop, dataset, state) is not None

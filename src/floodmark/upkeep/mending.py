@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from floodmark.clock import Clock
+from floodmark.commit import TableState
 from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery, Settle
 from floodmark.spool.sealing import Sealer
@@ -37,6 +40,10 @@ class Workshop:
     clock: Clock
     settle: Settle
     """Decides a dataset's undecided block."""
+
+    def table(self, dataset: Dataset) -> TableState | None:
+        """The dataset's table as it stands now, whatever it is called."""
+        return find_table(self.database, self.lake, dataset)[1]
 
     def recovery(self) -> Recovery:
         """What a process does before its first commit, to be done now."""

@@ -19,13 +19,14 @@ from sqlalchemy import Connection
 from floodmark import faults
 from floodmark.clock import Clock
 from floodmark.commit import TableState
-from floodmark.control import blocks, datasets, removals
+from floodmark.control import blocks, datasets, generations, removals
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
 from floodmark.errors import Retryable
 from floodmark.flush import Flusher
+from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.removal import Selection, Stretch
 from floodmark.sequence import SequenceRange, Tally
@@ -52,8 +53,10 @@ class Remover:
     lake: Lake
     flusher: Flusher
     clock: Clock
-    tables: Callable[[Dataset], list[str]] = lambda declared: [declared.table_name]
-    """All tables that hold rows of a dataset: those of retired generations too."""
+
+    def tables(self, declared: Dataset) -> list[str]:
+        """All tables that may hold rows of a dataset: those of retired generations too."""
+        return [declared.table_name, *self.database.read(lambda c: generations.retired_tables(c, declared.name))]
 
     def ready(self, dataset: str) -> Dataset:
         """Bring the dataset into order before anything is decided about it, and end what another left unfinished."""
@@ -67,11 +70,11 @@ class Remover:
 
     def doomed(self, declared: Dataset, selection: Selection, *, cuts: tuple[int, ...]) -> dict[str, list[Stretch]]:
         """The rows that a selection names, by partition, counted apart between the cuts."""
-        state = self.lake.load(declared.table_name)
+        declared, state = find_table(self.database, self.lake, declared)
         if state is None or state.head is None or selection.through == 0:
             return {}
         figures = self.lake.doomed(
-            declared.table_name,
+            state.name,
             snapshot=state.head,
             selection=selection,
             schema=declared.schema,

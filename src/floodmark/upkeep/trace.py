@@ -228,7 +228,7 @@ class Tracer:
             return []
         dataset = view.dataset
         rows = self.surroundings.lake.find_rows(
-            dataset.table_name,
+            view.table,
             snapshot=view.snapshot,
             where=wanted.values,
             columns=dataset.partition_by,
@@ -309,7 +309,7 @@ class Tracer:
         if view.snapshot is None:
             return False
         figures = self.surroundings.lake.figures(
-            view.dataset.table_name,
+            view.table,
             snapshot=view.snapshot,
             within=SequenceRange(seq - 1, seq),
             partition_by=by,

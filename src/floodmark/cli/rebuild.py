@@ -1,0 +1,66 @@
+"""`floodmark rebuild`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from floodmark.upkeep.rebuild import RebuildReport
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--bucket-width", type=int, metavar="N", help="How many sequence numbers share a partition of the table.")
+@click.option("--format-version", type=click.Choice(["2", "3"]), help="The Iceberg format of the new table.")
+@click.option("--warehouse", metavar="PLACE", help="A directory or URL under which the new table's files are.")
+@click.option("--sort", metavar="COLUMNS", callback=column_list, help="Order a file's rows by these columns first.")
+@click.option("--take-over", is_flag=True, help="Take the work from a process that is still at it.")
+@json_option
+def rebuild(
+    dataset: str,
+    bucket_width: int | None,
+    format_version: str | None,
+    warehouse: str | None,
+    sort: list[str] | None,
+    take_over: bool,
+    as_json: bool,
+) -> None:
+    """Copy DATASET into a new table, perhaps of another layout or at another place, and switch to it.
+
+    Flushes go on while rows are copied, and wait only for the switch; readers, cursors and sinks do not notice. What is
+    not given stays as it was. After a crash run the same command: it goes on where it was. The old table stays for a
+    day, and is removed by a later rebuild or compaction.
+
+    \b
+    Examples:
+      floodmark rebuild events --bucket-width 4194304
+      floodmark rebuild events --warehouse /mnt/larger-disk --format-version 3
+    """
+    with open_store() as store:
+        report = store.rebuild(
+            dataset,
+            bucket_width=bucket_width,
+            format_version=None if format_version is None else int(format_version),
+            warehouse=warehouse,
+            sort=sort,
+            takeover=take_over,
+            progress=lambda done: note(f"{done.rows_copied:,} rows copied …"),
+        )
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+
+
+def _show(report: RebuildReport) -> None:
+    click.echo(f"{report.dataset} is in a new table (generation {report.generation}) with {report.rows:,} rows.")
+    click.echo(f"It is at {report.location}; the one at {report.previous_location} is removed by a later upkeep.")
+    if report.buckets_repaired:
+        note(f"{report.buckets_repaired:,} stretches had changed meanwhile and were copied again.")
+    for generation in report.removed:
+        note(f"Generation {generation}, which was retired before, is removed.")

@@ -1,0 +1,129 @@
+"""Tables of several generations: how one is copied into the next, and where a dataset's table is at this moment.
+
+- U21 A copy is a compare-and-swap append, like a block's: it lands only if nothing was appended to its target since the
+  base, and at most once. What it raises is no verdict.
+- U22 A table is fenced in the records first, and then by its name. Only the second stops an append that is under way.
+  So a look that finds no table under one name looks under the other, and then asks the records, before it concludes
+  that there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from floodmark.commit import Base, TableState
+from floodmark.control import datasets
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.errors import Retryable
+from floodmark.schema import Schema
+from floodmark.sequence import SequenceRange, Tally
+
+LOOKS_MAX = 5
+"""How often a table is looked for while its records change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A request to copy the rows of a range from a snapshot of one table to the end of another."""
+
+    source: str
+    snapshot: int
+    target: str
+    base: Base
+    """The target as it was when the copy was prepared."""
+    within: SequenceRange
+    through: int
+    """The highest number that the target knows of with this copy."""
+    schema: Schema
+
+
+class Generations(Protocol):
+    """What a rebuild needs from a lake."""
+
+    def copy(self, request: Copy) -> None:
+        """U21: copy rows with all their columns, system columns included. The range must have rows.
+
+        Raises `Retryable` where nothing was sent, and anything at all where the outcome is not known.
+        """
+        ...
+
+    def clear(self, table: str, within: SequenceRange) -> None:
+        """Delete the rows of a range. What it raises is no verdict."""
+        ...
+
+    def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
+        """Rows and checksum of each bucket of so many numbers (`seq // width`) that has rows of the range."""
+        ...
+
+    def rename(self, table: str, to: str) -> bool:
+        """Give a table another name; it keeps its identity and its files. False if there is no such table.
+
+        A name that is taken, `Retryable`: nothing was changed.
+        """
+        ...
+
+    def drop(self, table: str) -> None:
+        """Remove a table with all its files, if it is there."""
+        ...
+
+    def location(self, table: str) -> str | None:
+        """Where the table's files are."""
+        ...
+
+
+class Loading(Protocol):
+    """The part of a lake that looking needs."""
+
+    def load(self, table: str) -> TableState | None: ...
+
+
+def find_table(database: Database, lake: Loading, declared: Dataset) -> tuple[Dataset, TableState | None]:
+    """The table of a dataset, under whichever name it has now, and the dataset as it was declared at that look.
+
+    None only if there is none: nothing was ever committed.
+    """
+    dataset = declared.name
+    for _ in range(LOOKS_MAX):
+        # Fenced, the other name comes first: a flush that was late may have made an empty table under the old one.
+        fenced, plain = declared.fenced_name, declared.table_name
+        for name in (fenced, plain, fenced) if declared.fenced else (plain,):
+            state = lake.load(name)
+            if state is not None:
+                return declared, state
+        now = database.read(lambda c: datasets.get(c, dataset))  # U22
+        if (now.generation, now.fenced) == (declared.generation, declared.fenced) and not now.fenced:
+            return now, None
+        declared = now
+    raise being_rebuilt(dataset)
+
+
+def table_of(database: Database, lake: Loading, declared: Dataset, base: Base) -> TableState | None:
+    """The table that a block was reserved on, under whichever name it has now. It is known by its identity.
+
+    One of the same name and another identity, or None, only if the block's own table is gone.
+    """
+    own = declared.of_generation(base.generation)
+    other: TableState | None = None
+    for name in (own.table_name, own.fenced_name):  # in this order: a table moves from the first to the second
+        state = lake.load(name)
+        if state is not None and state.uuid == base.table_uuid:
+            return state
+        other = other or state
+    now = database.read(lambda c: datasets.get(c, declared.name))  # U22
+    if now.fenced or now.generation != base.generation:
+        raise being_rebuilt(declared.name)
+    return other
+
+
+def is_fenced(declared: Dataset, base: Base, state: TableState | None) -> bool:
+    """U22: whether nothing can be appended any more to the table that a block was reserved on."""
+    return state is not None and state.name == declared.of_generation(base.generation).fenced_name
+
+
+def being_rebuilt(dataset: str) -> Retryable:
+    return Retryable(
+        f"Dataset {dataset!r} is being rebuilt, and its table is about to change; nothing is lost.",
+        hint=f"Do it again in a moment. If the rebuild was interrupted, run `floodmark rebuild {dataset}`: it goes on.",
+    )

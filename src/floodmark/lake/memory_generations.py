@@ -1,0 +1,51 @@
+"""Generations of tables in the lake in memory. Copies can be held back or lose their answer, like appends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from floodmark.errors import Retryable
+from floodmark.lake.generations import Copy
+from floodmark.lake.table import AppendRefused
+from floodmark.schema import CONTENT_ID, SEQ
+from floodmark.sequence import SequenceRange, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from floodmark.lake.memory import MemoryLake
+
+
+def copied(lake: MemoryLake, request: Copy) -> pa.Table:
+    """The rows that a copy brings."""
+    return lake.rows_of(request.source, request.snapshot, request.within)
+
+
+def land_copy(lake: MemoryLake, request: Copy, rows: pa.Table) -> None:
+    """The compare-and-swap: refused if the table of that name is another one, or anything was appended since."""
+    state = lake.load(request.target)
+    if state is None or not state.may_append_on(request.base):
+        raise AppendRefused("found conflicting files")
+    lake.add_file(request.target, rows, through=request.through)
+
+
+def tallies_of(rows: pa.Table, *, width: int) -> dict[int, Tally]:
+    found: dict[int, Tally] = {}
+    for seq, id in zip(rows[SEQ].to_pylist(), rows[CONTENT_ID].to_pylist() if rows.num_rows else (), strict=True):
+        found[seq // width] = found.get(seq // width, Tally()) + Tally(1, int(id[:16], 16))
+    return found
+
+
+def outside(rows: pa.Table, within: SequenceRange) -> pa.Table:
+    return rows.filter(pc.or_(pc.less_equal(rows[SEQ], within.after), pc.greater(rows[SEQ], within.through)))
+
+
+def renamed(lake: MemoryLake, table: str, to: str) -> bool:
+    if table not in lake.tables:
+        return False
+    if to in lake.tables:
+        raise Retryable(f"There is a table {to!r} already.")
+    lake.tables[to] = lake.tables.pop(table)
+    return True
