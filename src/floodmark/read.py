@@ -138,9 +138,10 @@ class Reader:
                 yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
     def windows(
-        self, dataset: str, within: SequenceRange, *, rows_max: int = BATCH_ROWS_MAX
+        self, dataset: str, within: SequenceRange, *, rows_max: int | None = None
     ) -> Iterator[SequenceRange]:
         """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
+        rows_max = rows_max or BATCH_ROWS_MAX
         after = within.after
         window_rows = 0
         for block in self.database.read(lambda c: blocks.committed_within(c, dataset, within)):
