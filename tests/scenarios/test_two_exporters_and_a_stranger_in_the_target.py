@@ -15,7 +15,6 @@ from floodmark.testing import MemoryLake
 TARGET = "central.copies.events"
 
 
-@pytest.mark.xfail(reason="a load from before the base on record does not know that base")
 def test_an_older_load_is_not_judged_by_a_newer_base(
     store: Store, lake: MemoryLake, reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.segments import SourceStep
+from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 
 
@@ -54,8 +55,7 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
     # Live rows were sealed meanwhile and share the block: the table says which rows are whose.
     new = 0
     if block.rows:
-        declared = database.read(lambda c: datasets.get(c, dataset))
-        state = lake.load(declared.table_name)
+        _, state = find_table(database, lake, database.read(lambda c: datasets.get(c, dataset)))
         if state is not None and state.head is not None:
             brought = lake.segment_rows(state.name, snapshot=state.head, within=block.range)
             new = sum(brought.get(id, 0) for id in own)

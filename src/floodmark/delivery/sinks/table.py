@@ -191,6 +191,8 @@ class TableSink:
                 if base is None:
                     return Copied(0, chunk.mark.tally)  # settled by another process since: nothing may be sent
                 first_look = state is not None and base == state.base
+                if not first_look:
+                    continue  # the base is another attempt's, and perhaps newer than this load: look again
             outcome = self._fate(chunk, base, state, first_look=first_look)
             if outcome is Fate.DELIVERED and state is not None:
                 return self._durable(chunk, base, state)
