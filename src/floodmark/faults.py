@@ -61,7 +61,7 @@ POINTS: dict[str, str] = {
     "purge.segment_replaced": "a waiting segment has given way to a copy without the purged rows",
     "purge.quarantine_cleared": "the payloads of purged rows are gone from quarantine",
     "rebuild.taken_over": "a rebuild has its epoch, the staging table still has the last one's name, or none",
-    "rebuild.named": "the staging table has the epoch's name",
+    "rebuild.named": "the staging table, if there is one yet, has the epoch's name",
     "rebuild.copying": "about to send a copy",
     "rebuild.copied": "a copy returned, it is not yet durable",
     "rebuild.cleared": "rows that differ are deleted from the staging table, not yet copied again",

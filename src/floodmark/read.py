@@ -137,9 +137,7 @@ class Reader:
                 cursor = Cursor(self.store_id, dataset, partition, through)
                 yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
-    def windows(
-        self, dataset: str, within: SequenceRange, *, rows_max: int | None = None
-    ) -> Iterator[SequenceRange]:
+    def windows(self, dataset: str, within: SequenceRange, *, rows_max: int | None = None) -> Iterator[SequenceRange]:
         """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
         rows_max = rows_max or BATCH_ROWS_MAX
         after = within.after

@@ -17,11 +17,14 @@ def test_every_step_of_a_rebuild_is_a_fault_point() -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_rebuild_that_died_is_ended_by_the_next_one(rebuilding: Rebuilding, point: str) -> None:
-    """U20: the next one takes over, under a name of its own."""
+@pytest.mark.parametrize("power_is_lost", [False, True])
+def test_a_rebuild_that_died_is_ended_by_the_next_one(rebuilding: Rebuilding, point: str, power_is_lost: bool) -> None:
+    """U20: the next one takes over, under a name of its own. I7: what was switched to is on the disk."""
     rebuilding.begun()
     assert dies(rebuilding.rebuild, point)
     rebuilding.close()
+    if power_is_lost:
+        rebuilding.lake.lose_power()
     switched = rebuilding.declared().generation
     report = rebuilding.rebuild()
     assert report.generation == 3

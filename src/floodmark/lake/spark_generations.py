@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from floodmark.errors import Retryable, reason_of
+from floodmark.errors import FilesMissing, Retryable, reason_of
 from floodmark.lake.catalog import THROUGH_PROPERTY
 from floodmark.lake.files import local_path
 from floodmark.lake.generations import Copy
@@ -81,7 +81,11 @@ class SparkGenerations(SparkReader):
         return True
 
     def drop(self, table: str) -> None:
-        loaded = self.catalog.table(table)
+        try:
+            loaded = self.catalog.table(table)
+        except FilesMissing:  # nobody knows any more which files were its own
+            self.catalog.python.drop_table((self.catalog.namespace, table))
+            return
         if loaded is None:
             return
         try:

@@ -31,7 +31,7 @@ from floodmark.control import blocks, datasets, generations, removals
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
-from floodmark.errors import Corrupt, FloodmarkError, InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.files import advisory_lock, make_directory
 from floodmark.flush import Flusher
 from floodmark.lake.generations import Copy, find_table
@@ -244,11 +244,20 @@ class Rebuilder:
         for number in reversed(earlier):
             if self.lake.rename(declared.of_generation(number).table_name, name):
                 break
-        self.lake.ensure(name, declared.schema, layout=turn.mine.layout)
         faults.reach("rebuild.named")
+        try:
+            staging = self._made(turn, name)
+        except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
+            self._check_mine(turn.mine)
+            self.lake.drop(name)
+            staging = self._made(turn, name)
+        turn.synced, turn.copied_through = staging.head, self.lake.highest_seq(staging)
+
+    def _made(self, turn: _Turn, name: str) -> TableState:
+        self.lake.ensure(name, self._declared(turn.dataset).schema, layout=turn.mine.layout)
         staging = self._staging(turn)
         self.lake.sync(staging, since=None)
-        turn.synced, turn.copied_through = staging.head, self.lake.highest_seq(staging)
+        return staging
 
     # ── copying and comparing ────────────────────────────────────────────────────────────────────────────────────
 
