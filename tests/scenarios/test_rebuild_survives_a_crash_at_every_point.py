@@ -135,3 +135,15 @@ def test_retired_tables_that_were_dropped_before_a_crash_are_forgotten_later(reb
     assert rebuilding.rebuild().removed == (1,)
     assert rebuilding.generations()[1] == "removed"
     rebuilding.check_all()
+
+
+@pytest.mark.parametrize(("point", "wrong"), [("rebuild.copied", False), ("rebuild.renamed", True)])
+def test_fsck_names_a_rebuild_that_nobody_ended(rebuilding: Rebuilding, point: str, wrong: bool) -> None:
+    """And takes nothing else for a fault: the table has another name, its rows are all there."""
+    rebuilding.begun()
+    assert dies(rebuilding.rebuild, point)
+    rebuilding.close()
+    report = rebuilding.open().fsck(deep=True)
+    assert [(item.kind, item.wrong) for item in report.findings] == [("rebuild-unfinished", wrong)]
+    rebuilding.rebuild()
+    assert rebuilding.open().fsck(deep=True).findings == ()

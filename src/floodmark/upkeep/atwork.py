@@ -10,8 +10,17 @@ from floodmark.files import try_lock
 
 def flush_at_work(root: Path, dataset: str) -> bool:
     """Whether a flush of this machine holds the dataset's lock. It takes it only out of politeness, but always."""
+    return _held(root / "spool" / dataset / "flush.lock")
+
+
+def rebuild_at_work(root: Path, dataset: str) -> bool:
+    """Whether a rebuild of this machine does."""
+    return _held(root / "spool" / dataset / "rebuild.lock")
+
+
+def _held(path: Path) -> bool:
     try:
-        descriptor = os.open(root / "spool" / dataset / "flush.lock", os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR)
     except OSError:
         return False
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, deliveries, inspection, quarantine
+from floodmark.control import blocks, datasets, deliveries, generations, inspection, quarantine
 from floodmark.control.blocks import Block
 from floodmark.control.chunking import check_tiling
 from floodmark.control.datasets import Dataset, PartitionTotals
@@ -15,7 +15,7 @@ from floodmark.control.deliveries import Channel
 from floodmark.control.inspection import IntentRecord, Removal
 from floodmark.control.quarantine import Entry
 from floodmark.sequence import Tally
-from floodmark.upkeep.atwork import flush_at_work
+from floodmark.upkeep.atwork import flush_at_work, rebuild_at_work
 from floodmark.upkeep.findings import Finding
 from floodmark.upkeep.mending import Problem, Workshop, worth_knowing
 
@@ -47,6 +47,7 @@ def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
         yield Problem(Finding("horizon-differs", what, name, _BACKUP))
+    yield from map(Problem, _rebuild(workshop, dataset))
     yield from map(Problem, _marks(name, records))
     yield from map(Problem, _intents(name, records))
     yield from map(Problem, _partitions(name, records))
@@ -56,6 +57,17 @@ def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
             what = f"The payload of quarantine entry {entry.id[:12]} is gone: {entry.payload_path}."
             run = f"Restore the file, or `floodmark quarantine discard {entry.id[:12]}`."
             yield Problem(Finding("payload-missing", what, f"{name} {entry.payload_path}", run))
+
+
+def _rebuild(workshop: Workshop, dataset: Dataset) -> Iterator[Finding]:
+    """A rebuild that nobody is at work on. Behind the fence it holds every flush up."""
+    begun = workshop.database.read(lambda c: generations.unfinished(c, dataset.name))
+    if begun is None or rebuild_at_work(workshop.root, dataset.name):
+        return
+    waits = "; flushes wait for it" if dataset.fenced else ""
+    what = f"A rebuild of {dataset.name!r} was begun and not ended{waits}."
+    found = Finding("rebuild-unfinished", what, dataset.name, f"Run `floodmark rebuild {dataset.name}`: it goes on.")
+    yield found if dataset.fenced else worth_knowing(found)
 
 
 def _read(connection: Connection, name: str) -> _Records:
