@@ -592,8 +592,8 @@ def open_store(
 
 
 def _url(place: str | Path) -> str:
-    """A directory or URL as a URL."""
-    return place if isinstance(place, str) and "://" in place else Path(place).expanduser().absolute().as_uri()
+    """A directory or URL as a URL. Its blanks stay blanks: Hadoop takes a `%20` for three characters of a name."""
+    return place if isinstance(place, str) and "://" in place else f"file://{Path(place).expanduser().absolute()}"
 
 
 def _declaration(

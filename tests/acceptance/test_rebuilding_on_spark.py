@@ -31,7 +31,7 @@ def test_a_dataset_moves_to_another_place_while_two_processes_flush(spark: Any, 
     reports = []
     try:
         _until_one_has_committed(store, processes)
-        reports.append(store.rebuild("events", warehouse=tmp_path / "elsewhere", bucket_width=1024, format_version=3))
+        reports.append(store.rebuild("events", warehouse=tmp_path / "else where", bucket_width=1024, format_version=3))
         reports.append(store.rebuild("events", sort=["site"]))
         for process in processes:
             assert process.wait() == 0, said_by(store.path, process.args[3]).read_text()[-3000:]
@@ -39,10 +39,10 @@ def test_a_dataset_moves_to_another_place_while_two_processes_flush(spark: Any, 
         for process in processes:
             process.kill()
     store.flush("events")
-    here = f"{(tmp_path / 'elsewhere').as_uri()}/datasets/events_g"
+    here = f"file://{tmp_path}/else where/datasets/events_g"
     assert [report.location.startswith(here) for report in reports] == [True, True]
     assert reports[0].previous_location != reports[0].location != reports[1].location
-    assert list((tmp_path / "elsewhere").rglob("*.parquet"))
+    assert list((tmp_path / "else where").rglob("*.parquet"))
     wanted = [f"{name}-{round}-{row}" for name in ("left", "right") for round in range(ROUNDS) for row in range(ROWS)]
     assert sorted(rows_of(store)) == sorted([*wanted, *before])
     after = {row["id"]: at.seq for batch in store.read_since("events") for row, at in batch.pairs()}

@@ -170,7 +170,7 @@ def test_a_dropped_table_is_gone_with_its_files(two: Blocks) -> None:
 
 
 def test_rows_are_appended_and_read_in_a_table_of_any_layout(driver: Driver, tmp_path: Path) -> None:
-    layout = Layout(bucket_width=1024, format_version=3, warehouse=(tmp_path / "else where").as_uri(), sort=("name",))
+    layout = Layout(bucket_width=1024, format_version=3, warehouse=f"file://{tmp_path}/else where", sort=("name",))
     blocks = Blocks(driver, tmp_path)
     blocks.lake.ensure(TABLE, SIMPLE, layout=layout)
     blocks.commit([{"id": id, "name": f"{9 - id}"} for id in range(9)])
@@ -185,10 +185,11 @@ def test_rows_are_appended_and_read_in_a_table_of_any_layout(driver: Driver, tmp
 @pytest.mark.spark
 def test_a_layout_is_what_iceberg_has(spark_driver: SparkDriver, tmp_path: Path) -> None:
     home = tmp_path / "it's else where"
-    layout = Layout(bucket_width=4096, format_version=3, warehouse=home.as_uri(), sort=("id",))
+    layout = Layout(bucket_width=4096, format_version=3, warehouse=f"file://{home}", sort=("id",))
     blocks = Blocks(spark_driver, tmp_path)
     blocks.lake.ensure(TABLE, SIMPLE, layout=layout)
     blocks.commit(some(3))
+    blocks.lake.sync(blocks.state(), since=None)
     metadata = spark_driver.lake.catalog.table(TABLE).metadata
     assert metadata.format_version == 3
     assert str(metadata.partition_specs[-1].fields[0].transform) == "truncate[4096]"
