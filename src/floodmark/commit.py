@@ -8,7 +8,7 @@ conflict), only the table's own history decides what became of the block: `verdi
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
@@ -35,6 +35,8 @@ class Snapshot:
     added_rows: int
     block: str | None = None
     through: int | None = None
+    dropped: int = 0
+    """Rows of the block that its settle function left out."""
 
     @property
     def brought_rows(self) -> bool:
@@ -110,6 +112,15 @@ class PartitionFigures:
     last_seq: int
 
 
+@dataclass(slots=True)
+class Settlement:
+    """What a settle function did at one attempt: the lake fills it in."""
+
+    dropped: int = 0
+    problem: str | None = None
+    """Why its answer does not count: the rows went as they came."""
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
     """A request to append a block on a base. Sending it twice is safe: at most one can land."""
@@ -129,6 +140,9 @@ class Append:
     """Rows with an event time before this (in microseconds) stay out: retention has pruned their like."""
     purged: tuple[int, ...] = ()
     """The numbers of rows whose identity was purged: they stay out too."""
+    partition_by: tuple[str, ...] = ()
+    """The columns that a settle function must leave alone, beside the event time."""
+    settlement: Settlement = field(default_factory=Settlement, compare=False)
 
 
 def may_be_expired(request: Append) -> bool:

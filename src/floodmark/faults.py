@@ -49,6 +49,8 @@ POINTS: dict[str, str] = {
     "flush.released": "a void block's segments are free again",
     "adopt.read": "a part of the adopted data is read, nothing of it is stored",
     "adopt.stored": "a part of the adopted data is a registered segment, and the position is behind it",
+    "backfill.staging": "what Spark read of a source is written down, and not yet known to be whole",
+    "backfill.staged": "what Spark read of a source is written down, nothing of it is stored",
     "backfill.sealed": "a backfill has sealed the landing logs, nothing of its source is stored",
     "backfill.read": "rows of a source are read and fitted, nothing of them is stored",
     "backfill.stored": "rows of a source are a registered segment, and the positions are behind them",

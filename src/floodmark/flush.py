@@ -31,7 +31,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.commit import Append, Base, BlockSegment, PartitionFigures, TableState, Verdict, verdict
+from floodmark.commit import Append, Base, BlockSegment, PartitionFigures, Settlement, TableState, Verdict, verdict
 from floodmark.control import blocks, datasets
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
@@ -67,6 +67,10 @@ class FlushReport:
     quarantined: int = 0
     expired: int = 0
     """Rows that were not committed because retention or a purge has removed their like before."""
+    dropped: int = 0
+    """Rows that the dataset's settle function left out."""
+    settle_problem: str | None = None
+    """Why the settle function's answer did not count: the rows were committed as they came (B6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class _Decided:
     duplicates: int = 0
     snapshot: int | None = None
     expired: int = 0
+    dropped: int = 0
+    problem: str | None = None
 
 
 @dataclass(slots=True)
@@ -138,7 +144,7 @@ class Flusher:
                 continue
             if reserved is None:
                 return None
-            decided = self._commit(reserved.block, reserved.segments, reserved.dataset)
+            decided = self._commit(reserved.block, reserved.segments, reserved.dataset, fresh=True)
             if decided is not None:
                 return decided
             registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
@@ -190,25 +196,42 @@ class Flusher:
             raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
         return declared, state
 
-    def _commit(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> _Decided | None:
-        """Send a block until the table has decided it. None: void, its segments are free again."""
+    def _commit(
+        self, block: Block, segments: Sequence[Segment], declared: Dataset, *, fresh: bool = False
+    ) -> _Decided | None:
+        """Send a block until the table has decided it. None: void, its segments are free again.
+
+        Of a `fresh` block nothing was sent before.
+        """
         error: Exception | None = None
-        for _ in range(SENDS_MAX):
+        for attempt in range(SENDS_MAX):
             try:
                 out = self._left_out(block, segments, declared)
                 request = self._request(block, segments, declared, purged=out.purged)
                 landed, error = self._send(request)
+                if not landed and request.settle is not None and not (fresh and attempt == 0):
+                    # B5: the settle function has changed its mind, and what an earlier attempt sent may still land. The
+                    # same numbers, as they came, either land in its place or have nothing to send, as it had nothing.
+                    request = replace(request, settle=None, settlement=Settlement())
+                    landed, error = self._send(request)
             except FloodmarkError:
                 if self.database.read(lambda c: _is_decided(c, block)):
                     return self._as_decided_by_another(block)  # and its segments are gone for that reason
                 raise
+            told = request.settlement
             if not landed:
-                return self._void(block, reason="no row was left to commit", consume=True, expired=out.expired)
+                return self._void(
+                    block,
+                    reason="no row was left to commit",
+                    consume=True,
+                    expired=out.expired,
+                    dropped=told.dropped,
+                )
             state = table_of(self.database, self.lake, declared, block.base)
             outcome = self._verdict(block, declared, state)
             faults.reach("flush.decided")
             if outcome is Verdict.LANDED and state is not None:
-                return self._record(block, segments, declared, state)
+                return self._record(block, segments, declared, state, problem=told.problem)
             if outcome is Verdict.VOID:
                 return self._void(block, reason="another commit came first", consume=False)
         cause = f" ({reason_of(error)})" if error else ""
@@ -240,6 +263,7 @@ class Flusher:
             settle=declared.settle,
             event_cutoff=declared.event_cutoff,
             purged=purged,
+            partition_by=declared.partition_by,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:
@@ -272,7 +296,13 @@ class Flusher:
     # ── the two ends of a block ──────────────────────────────────────────────────────────────────────────────────
 
     def _record(
-        self, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
+        self,
+        block: Block,
+        segments: Sequence[Segment],
+        declared: Dataset,
+        state: TableState,
+        *,
+        problem: str | None = None,
     ) -> _Decided | None:
         # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
         self.lake.sync(state, since=declared.synced_snapshot)
@@ -281,6 +311,8 @@ class Flusher:
         figures, rows = self._figures(block, segments, declared, state)
         snapshot = _landing_snapshot(block, state)
         expired = 0 if rows == len(block.range) else self._expired(block, segments, declared)
+        # Written down by the commit itself, so that whoever records it knows.
+        dropped = next((item.dropped for item in state.lineage if item.block == block.id), 0)
         recorded = self.database.transact(
             lambda c: blocks.record(
                 c,
@@ -289,6 +321,8 @@ class Flusher:
                 synced_snapshot=state.head,
                 rows=rows,
                 expired=expired,
+                dropped=dropped,
+                reason=problem,
                 figures=figures,
                 now=self.clock.now(),
                 consumed={segment.id for segment in segments} if others else None,
@@ -298,7 +332,13 @@ class Flusher:
         faults.reach("flush.recorded")
         sent = sum(segment.rows for segment in segments)
         decided: _Decided | None = _Decided(
-            block, rows, duplicates=sent - rows - expired, snapshot=snapshot, expired=expired
+            block,
+            rows,
+            duplicates=sent - rows - expired - dropped,
+            snapshot=snapshot,
+            expired=expired,
+            dropped=dropped,
+            problem=problem,
         )
         if not recorded:
             decided = self._as_decided_by_another(block)
@@ -330,9 +370,10 @@ class Flusher:
                 return 0  # and its segments are gone for that reason: whoever recorded it has counted
             raise
 
-    def _void(self, block: Block, *, reason: str, consume: bool, expired: int = 0) -> _Decided | None:
+    def _void(self, block: Block, *, reason: str, consume: bool, expired: int = 0, dropped: int = 0) -> _Decided | None:
+        left_out = {"expired": expired, "dropped": dropped}
         voided = self.database.transact(
-            lambda c: blocks.void(c, block, reason=reason, consume=consume, expired=expired, now=self.clock.now()),
+            lambda c: blocks.void(c, block, reason=reason, consume=consume, now=self.clock.now(), **left_out),
             landed=lambda c: _is_decided(c, block),
         )
         faults.reach("flush.released")
@@ -340,7 +381,8 @@ class Flusher:
             return self._as_decided_by_another(block)
         if not consume:
             return None
-        return _Decided(block, rows=0, duplicates=len(block.range) - expired, snapshot=None, expired=expired)
+        duplicates = len(block.range) - expired - dropped
+        return _Decided(block, rows=0, duplicates=duplicates, snapshot=None, expired=expired, dropped=dropped)
 
     def _as_decided_by_another(self, block: Block) -> _Decided | None:
         """Another process settled this very block while we did: its word stands, and it counted the rows."""
@@ -424,7 +466,7 @@ def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
 
 
 def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> FlushReport:
-    done = [item for item in decided if item.rows or item.duplicates or item.expired]
+    done = [item for item in decided if item.rows or item.duplicates or item.expired or item.dropped]
     if not done:
         return FlushReport(dataset, quarantined=quarantined)
     ranges = [item.block.range for item in done]
@@ -437,4 +479,6 @@ def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> F
         blocks=len(done),
         quarantined=quarantined,
         expired=sum(item.expired for item in done),
+        dropped=sum(item.dropped for item in done),
+        settle_problem=next((item.problem for item in done if item.problem is not None), None),
     )

@@ -48,6 +48,10 @@ class DatasetStatus:
     quarantined: int
     expired: int
     """Rows that were not committed because retention or a purge had removed their like."""
+    dropped: int
+    """Rows that the dataset's settle function left out."""
+    unsettled_blocks: int
+    """Commits whose rows are as they came, because the settle function failed."""
     event_cutoff: datetime | None
     """Rows with an older event time are not committed any more."""
     partitions: tuple[PartitionStatus, ...]
@@ -78,6 +82,7 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
     offsets = segment_records.landing_offsets(connection, name)
     waiting = landing_bytes(root / "spool" / name / "landing", sealed=offsets)
     totals = datasets.partition_totals(connection, name)
+    dropped, unsettled = blocks.settlement(connection, name)
     return DatasetStatus(
         name=name,
         columns={column.name: column.text for column in dataset.schema},
@@ -90,6 +95,8 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         spool=SpoolStatus(waiting, count, rows, size),
         quarantined=quarantine.held_count(connection, name),
         expired=blocks.expired_rows(connection, name),
+        dropped=dropped,
+        unsettled_blocks=unsettled,
         event_cutoff=_moment(dataset.event_cutoff),
         partitions=tuple(
             PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 
 from floodmark import config
+from floodmark.backfill.framed import frame_files, load_frame, needs_spark
 from floodmark.backfill.load import Backfiller
-from floodmark.backfill.opening import open_source
+from floodmark.backfill.opening import is_table_name, open_source
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, moment
 from floodmark.clock import Clock, SystemClock
@@ -198,27 +199,65 @@ class Store:
         since: str | date | datetime | None = None,
         until: str | date | datetime | None = None,
         map: Mapping[str, str] | None = None,
+        select: str | None = None,
         source_id: str | None = None,
         provider: str | Provider | None = None,
         progress: Callable[[BackfillReport], None] | None = None,
     ) -> BackfillReport:
         """Load history beside live capture and commit it; run again, it goes on where it was and adds nothing twice.
 
-        `source` is a path, pattern or directory of jsonl, csv or parquet files (also gzipped), an Arrow table, or an
-        iterable of dicts or tables; with a `provider`, the location that it reads. `since` and `until` bound the event
-        time (from, and before), `map` renames columns (`{"old": "new"}`). Rows without an identity are loaded once
-        for each `source_id`, which is the file's name and state if it is not given.
+        `source` is a path, pattern or directory of jsonl, csv or parquet files (also gzipped), an Iceberg table
+        (`catalog.namespace.table`), a DataFrame, an Arrow table, or an iterable of dicts or tables; with a `provider`,
+        the location that it reads. `since` and `until` bound the event time (from, and before), `map` renames columns
+        (`{"old": "new"}`), `select` is a query over the view `source`, which Spark evaluates. Rows without an identity
+        are loaded once for each `source_id`, which is the source's name and state if it is not given.
         """
         found = find_provider(provider) if isinstance(provider, str) else provider
         if found is not None:
             new = _declaration(dataset, **_arguments(found.declaration), settle=None)
             self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
         declared = self._database.read(lambda c: dataset_records.get(c, dataset))
-        shape = Shape(dict(map or {}), moment(since), moment(until))
+        shape = Shape(dict(map or {}), moment(since), moment(until), select)
+        if found is None and needs_spark(source, shape):
+            return self._backfill_frame(declared, source, shape, format=format, source_id=source_id, progress=progress)
         opened = open_source(
             source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=found
         )
         return self._backfiller.load(dataset, opened, shape, named=source_id is not None, progress=progress)
+
+    def _backfill_frame(
+        self,
+        declared: Dataset,
+        source: Any,
+        shape: Shape,
+        *,
+        format: str | None,
+        source_id: str | None,
+        progress: Callable[[BackfillReport], None] | None,
+    ) -> BackfillReport:
+        from floodmark.lake import staging
+
+        name: str | None = None
+        version = ""
+        if hasattr(source, "sparkSession"):
+            frame = source
+        elif is_table_name(source):
+            name, version, frame = staging.table_frame(self.spark, source)
+        elif isinstance(source, str | Path):
+            paths, kind, version = frame_files(source, format=format)
+            name, frame = str(Path(source).expanduser().absolute()), staging.files_frame(self.spark, paths, format=kind)
+        else:
+            frame = staging.given_frame(self.spark, source)
+        asked = staging.FrameShape(shape.select, shape.renamed, declared.event_time, shape.since, shape.until)
+        return load_frame(
+            self._backfiller,
+            declared,
+            shape,
+            found=(name, version),
+            write=lambda directory: staging.stage(frame, directory, asked),
+            source_id=source_id,
+            progress=progress,
+        )
 
     def feed(self, dataset: str, log: EventLog | str | Path) -> FeedReport:
         """Take in every event that has arrived in an event log since the last time, each exactly once.
@@ -665,4 +704,6 @@ def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
         blocks=sum(report.blocks for report in reports),
         quarantined=sum(report.quarantined for report in reports),
         expired=sum(report.expired for report in reports),
+        dropped=sum(report.dropped for report in reports),
+        settle_problem=next((report.settle_problem for report in reports if report.settle_problem), None),
     )

@@ -787,6 +787,17 @@ def loses_a_column(frame: Any) -> Any:
     return frame.drop("name")
 
 
+def returns_nothing(frame: Any) -> Any:
+    return None
+
+
+def knows_better(frame: Any) -> Any:
+    """`NAME 9` turns out to be `name 2`."""
+    from pyspark.sql import functions as F
+
+    return frame.withColumn("name", F.when(F.col("name") == "NAME 9", "name 2").otherwise(F.col("name")))
+
+
 def _settled(driver: SparkDriver, tmp_path: Path, function: Callable[..., Any] | str) -> tuple[Blocks, Append]:
     blocks = Blocks(driver, tmp_path, schema=TIMED, event_time="at")
     blocks.lake.ensure(TABLE, TIMED)
@@ -807,15 +818,40 @@ def test_a_settle_function_may_change_values(
 
 
 @pytest.mark.spark
+def test_a_settle_function_may_leave_rows_out_and_they_are_counted(spark_driver: SparkDriver, tmp_path: Path) -> None:
+    """B5: the numbers of the others stay, and the commit itself remembers how many there were."""
+    blocks, request = _settled(spark_driver, tmp_path, drops_rows)
+    assert blocks.lake.append(request)
+    assert [row[SEQ] for row in blocks.rows()] == [2, 3]
+    assert request.settlement.dropped == blocks.state().lineage[0].dropped == 1
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
-    "function", [drops_rows, doubles_rows, renumbers, rehashes, moves_in_time, fails, loses_a_column, "no.such:thing"]
+    "function",
+    [doubles_rows, renumbers, rehashes, moves_in_time, fails, loses_a_column, returns_nothing, "no.such:thing"],
 )
-def test_a_bad_settle_function_drops_nothing(
+def test_a_bad_settle_function_changes_nothing_and_is_told(
     spark_driver: SparkDriver, tmp_path: Path, function: Callable[..., Any] | str
 ) -> None:
-    """It may not change number, event time, content id or count of the rows: refused, and nothing is committed."""
+    """B6: it may not change number, event time, content id or segment, nor double a row."""
     blocks, request = _settled(spark_driver, tmp_path, function)
-    with pytest.raises(Exception) as raised:
-        blocks.lake.append(request)
-    assert "settle" in str(raised.value)
-    assert blocks.state().head is None
+    assert blocks.lake.append(request)
+    assert "settle function" in (request.settlement.problem or "")
+    assert [(row[SEQ], row["name"]) for row in blocks.rows()] == [(1, "name 0"), (2, "name 1"), (3, "name 2")]
+
+
+@pytest.mark.spark
+def test_an_identity_that_is_upgraded_collapses_into_the_committed_row(
+    spark_driver: SparkDriver, tmp_path: Path
+) -> None:
+    blocks, first = _settled(spark_driver, tmp_path, settles_nothing)
+    blocks.identity = (("name",),)
+    assert blocks.lake.append(replace(first, identity=blocks.identity))
+    later = [{"id": 8, "name": "NAME 9", "at": NOON}, {"id": 9, "name": "other", "at": NOON}]
+    request = blocks.request(blocks.segment(later))
+    assert blocks.lake.append(replace(request, settle=f"{__name__}:knows_better"))
+    assert [(row["id"], row["name"]) for row in blocks.rows()] == [
+        (0, "name 0"), (1, "name 1"), (2, "name 2"), (9, "other"),
+    ]  # fmt: skip
+    assert request.settlement.dropped == 0, "a duplicate is not dropped on purpose"

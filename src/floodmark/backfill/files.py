@@ -102,6 +102,7 @@ def _unit(file: _File, kind_of: KindOf) -> Unit:
         read=lambda mark: _reading(file, read[file.kind](file, kind_of, mark)),
         fingerprint=f"{about.st_size}-{about.st_mtime_ns}",
         bytes=about.st_size,
+        file=file.path if file.kind == "parquet" and not file.is_gzipped else None,
     )
 
 
@@ -256,6 +257,7 @@ def _parquet(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
                     start,
                     lambda row, first=first: f"{file.path} row {first + row + 1}",  # type: ignore[misc]
                     bytes=int(share * batch.num_rows),
+                    first=first,
                 )
 
 

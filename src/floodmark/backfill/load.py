@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.backfill.figures import decided_rows
-from floodmark.backfill.known import Waiting, waiting_identities
+from floodmark.backfill.known import Stored, Waiting, stored_rows, waiting_identities
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, Shaper
 from floodmark.backfill.units import Batch, Mark, Source, Unit
@@ -90,6 +90,18 @@ class Backfiller:
         self.flusher.flush(dataset)
         return run.final()
 
+    def is_loaded(self, dataset: str, whole: Source, shape: Shape, *, named: bool) -> bool:
+        """Whether a source that is known as a whole was loaded to its end; B3 is checked before it is read."""
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        run = _Run(self, declared, whole, shape, named, None)
+        run.check_loaded_once()
+        return run.is_done()
+
+    def is_begun(self, dataset: str, name: str) -> bool:
+        """Whether some of a staged source's rows are loaded."""
+        known = self.database.read(lambda c: sources.of_dataset(c, dataset))
+        return any(f":{name} " in id for id in known)
+
 
 @dataclass(slots=True)
 class _Step:
@@ -120,6 +132,7 @@ class _Run:
     report: BackfillReport = field(init=False)
     shaper: Shaper = field(init=False)
     waiting: Waiting = field(init=False)
+    stored: Stored | None = None
     step: _Step = field(default_factory=_Step)
     steps: list[SourceStep] = field(default_factory=list)
     unflushed: int = 0
@@ -152,10 +165,17 @@ class _Run:
                     hint="Load only what is new. If all of it is, give it a source id of its own.",
                 )
 
+    def is_done(self) -> bool:
+        known = self._known()
+        records = [known.get(self._id(unit)) for unit in self.source.units]
+        return all(record is not None and json.loads(record.position)["done"] for record in records)
+
     def load_units(self) -> bool:
         """Read every unit to its end; false if another process was faster somewhere, to look again."""
         self.step = _Step()
         known = self._known()
+        if self.stored is None:
+            self.stored = self._stored(known)
         self.report = replace(self.report, units_loaded_before=0)
         for unit in self.source.units:
             record = known.get(self._id(unit))
@@ -165,6 +185,11 @@ class _Run:
             elif not self._load_or_keep(unit, record, self._start(unit, position["mark"])):
                 return False
         return not self.step.moves or self._store()
+
+    def _stored(self, known: dict[str, SourceRecord]) -> Stored:
+        begun = {id for id, record in known.items() if json.loads(record.position)["done"]}
+        left = [unit for unit in self.source.units if self._id(unit) not in begun]
+        return stored_rows(self.parts.lake, self.declared, left, {} if self.shape.applied else self.shape.renamed)
 
     def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
         """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
@@ -178,7 +203,7 @@ class _Run:
     def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
         id = self._id(unit)
         for batch in unit.read(mark):
-            self._take(batch)
+            self._take(batch, unit.file)
             mark = batch.behind
             self.step.moves[id] = (record, _position(mark, done=False))
             if self.step.is_full:
@@ -201,7 +226,8 @@ class _Run:
         )
 
     def _known(self) -> dict[str, SourceRecord]:
-        return self.parts.database.read(lambda c: sources.of_dataset(c, self.declared.name))
+        found = self.parts.database.read(lambda c: sources.of_dataset(c, self.declared.name))
+        return {id: record for id, record in found.items() if id.startswith("backfill:")}
 
     def _id(self, unit: Unit) -> str:
         """A unit under a name that the user gave is that unit, whatever it holds."""
@@ -213,11 +239,12 @@ class _Run:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, batch: Batch) -> None:
-        """Fit a batch, and leave out of it what waits already."""
+    def _take(self, whole: Batch, file: Path | None) -> None:
+        """Fit a batch, and leave out of it what is committed or waits already (B2)."""
         step = self.step
         before = step.report or self.report
-        shaped = self.shaper.shaped(batch, first=before.new == 0)
+        batch, stored = self.stored.without(whole, file) if self.stored else (whole, 0)
+        shaped = self.shaper.shaped(batch, first=before.new + before.already_stored == 0)
         rows, spooled = self.waiting.without(shaped.rows)
         step.tables.append(rows)
         step.held += shaped.held
@@ -226,12 +253,13 @@ class _Run:
         self.declared = shaped.declared
         step.report = replace(
             before,
-            read=before.read + batch.count + len(batch.problems),
+            read=before.read + whole.count + len(whole.problems),
+            already_stored=before.already_stored + stored,
             new=before.new + rows.num_rows,
             already_spooled=before.already_spooled + spooled,
             quarantined=before.quarantined + len(shaped.held),
             outside=before.outside + shaped.outside,
-            bytes=before.bytes + batch.bytes,
+            bytes=before.bytes + whole.bytes,
         )
 
     def _store(self) -> bool:

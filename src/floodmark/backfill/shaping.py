@@ -43,6 +43,8 @@ class Shape:
     """The event time before which a row must be."""
     select: str | None = None
     """A SQL query over the source, which Spark evaluates before anything here."""
+    applied: bool = False
+    """Spark has renamed the columns already."""
 
     @property
     def is_windowed(self) -> bool:
@@ -132,7 +134,7 @@ class Shaper:
         return fit(schema, [self._name(name) for name in columns], values, rows=len(rows))
 
     def _name(self, name: str) -> str:
-        return self.shape.renamed.get(name, name)
+        return name if self.shape.applied else self.shape.renamed.get(name, name)
 
     def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
         """The rows whose event time lies in the window; a row without one does not."""

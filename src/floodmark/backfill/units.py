@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Batch:
     problems: tuple[Problem, ...] = ()
     bytes: int = 0
     """How much of the source this is."""
+    first: int = 0
+    """Of a Parquet file: the place of the first of these rows in it."""
 
     @property
     def count(self) -> int:
@@ -53,6 +56,8 @@ class Unit:
     fingerprint: str = ""
     """Changes with the content: the same name with another fingerprint is something else to load."""
     bytes: int | None = None
+    file: Path | None = None
+    """The Parquet file that it is, if it is one: what Spark can look into."""
     steady: bool = True
     """Whether reading it twice gives the same rows in the same order."""
 

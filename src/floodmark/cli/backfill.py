@@ -27,9 +27,7 @@ def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str
 
 @click.command()
 @click.argument("dataset")
-@click.option(
-    "--from", "source", metavar="PATH", help="A file, a directory or a pattern; with --provider, what it reads."
-)
+@click.option("--from", "source", metavar="PATH", help="Files, an Iceberg table, or what a provider reads.")
 @click.option(
     "--format",
     "file_format",
@@ -41,6 +39,7 @@ def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str
 )
 @click.option("--until", metavar="TIME", help="Only rows before this event time.")
 @click.option("--map", "renamed", multiple=True, metavar="OLD=NEW", callback=_renames, help="Rename a column.")
+@click.option("--select", metavar="SQL", help="A query over the view `source`, evaluated by Spark before all else.")
 @click.option("--source-id", metavar="ID", help="What the source is called: loaded once under this name.")
 @click.option(
     "--provider", "providers", multiple=True, metavar="NAME", help="Read by a Python provider; may be repeated."
@@ -53,6 +52,7 @@ def backfill(
     since: str | None,
     until: str | None,
     renamed: dict[str, str],
+    select: str | None,
     source_id: str | None,
     providers: tuple[str, ...],
     as_json: bool,
@@ -61,12 +61,14 @@ def backfill(
 
     Rows whose identity is stored or was captured already are recognised. Interrupted, it goes on behind what was loaded
     when it is run again; run again after its end, it adds nothing. What does not fit goes to quarantine with the place
-    it came from. Files are jsonl, csv and parquet, also gzipped.
+    it came from. PATH is a file, a directory or a pattern of jsonl, csv and parquet files, also gzipped, or a table as
+    catalog.namespace.table.
 
     \b
     Examples:
       floodmark backfill messages --from history/
       floodmark backfill messages --from 'dump-*.jsonl.gz' --since 2026-01-01 --map id=part_id
+      floodmark backfill messages --from prod.chat.messages --select "SELECT id AS part_id, at FROM source"
       floodmark backfill transcripts --provider transcripts --from ~/.claude/projects
     """
     if source is None and not providers:
@@ -83,6 +85,7 @@ def backfill(
                         since=since,
                         until=until,
                         map=renamed,
+                        select=select,
                         source_id=source_id,
                         provider=provider,
                         progress=progress,

@@ -50,3 +50,7 @@ def _show(reports: list[FlushReport]) -> None:
     for report in reports:
         if report.expired:
             note(f"{report.expired:,} rows of {report.dataset} were not committed: their like was removed before.")
+        if report.dropped:
+            note(f"{report.dropped:,} rows of {report.dataset} were left out by the settle function.")
+        if report.settle_problem:
+            note(report.settle_problem)

@@ -115,6 +115,14 @@ def expired_rows(connection: Connection, dataset: str) -> int:
     return int(total.scalar_one())
 
 
+def settlement(connection: Connection, dataset: str) -> tuple[int, int]:
+    """How many rows the settle function has left out, and how many blocks it could not settle."""
+    own = (blocks.c.dataset == dataset) & (blocks.c.state != "reserved")
+    dropped = connection.execute(select(func.coalesce(func.sum(blocks.c.dropped), 0)).where(own)).scalar_one()
+    unsettled = select(func.count()).where(own, blocks.c.state == "committed", blocks.c.reason.is_not(None))
+    return int(dropped), int(connection.execute(unsettled).scalar_one())
+
+
 def newest_first(connection: Connection, dataset: str) -> list[Block]:
     """The committed blocks, from the newest back."""
     found = connection.execute(
@@ -214,11 +222,15 @@ def record(
     synced_snapshot: int | None,
     rows: int,
     expired: int = 0,
+    dropped: int = 0,
+    reason: str | None = None,
     figures: Sequence[PartitionFigures],
     now: datetime,
     consumed: Collection[int] | None = None,
 ) -> bool:
     """Record that a block is committed; false if somebody else has decided it meanwhile.
+
+    `reason` is why its rows are as they came, although there is a settle function.
 
     All its segments are done with; or, where `consumed` names some, those, and the others are free for the next block.
     """
@@ -232,8 +244,10 @@ def record(
             state="committed",
             snapshot=snapshot,
             row_count=rows,
-            duplicates=len(block.range) - freed - rows - expired,
+            duplicates=len(block.range) - freed - rows - expired - dropped,
             expired=expired,
+            dropped=dropped,
+            reason=reason,
             decided_at=now.isoformat(),
         )
     )
@@ -248,7 +262,16 @@ def record(
     return True
 
 
-def void(connection: Connection, block: Block, *, reason: str, consume: bool, expired: int = 0, now: datetime) -> bool:
+def void(
+    connection: Connection,
+    block: Block,
+    *,
+    reason: str,
+    consume: bool,
+    expired: int = 0,
+    dropped: int = 0,
+    now: datetime,
+) -> bool:
     """Record that a block never was and never will be in the table.
 
     Its segments are free for the next block, or, with `consume`, done with: none of their rows was left to commit.
@@ -259,8 +282,9 @@ def void(connection: Connection, block: Block, *, reason: str, consume: bool, ex
         .values(
             state="void",
             reason=reason,
-            duplicates=len(block.range) - expired if consume else 0,
+            duplicates=len(block.range) - expired - dropped if consume else 0,
             expired=expired,
+            dropped=dropped,
             decided_at=now.isoformat(),
         )
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
+DROPPED_PROPERTY = "floodmark.dropped"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
 
@@ -177,4 +178,5 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         added_rows=int(extra.get("added-records", "0")),
         block=extra.get(BLOCK_PROPERTY),
         through=int(through) if through else None,
+        dropped=int(extra.get(DROPPED_PROPERTY, "0")),
     )

@@ -28,6 +28,8 @@ from floodmark.lake.memory_generations import copied, land_copy, outside, rename
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
+from floodmark.lake.settling import problem_of, settled_table
+from floodmark.lake.stored import FileKeys, stored_in_memory
 from floodmark.lake.table import PLAIN, AppendRefused, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
@@ -157,6 +159,11 @@ class MemoryLake:
     def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
         parts = self._parts(table, snapshot, within)
         return dict(Counter(value for part in parts for value in part[SEGMENT].to_pylist()))
+
+    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        committed = self._parts(table, snapshot, SequenceRange(0, 2**63 - 2))
+        seen = {key for part in committed for key in _keys(keys, part)}
+        return stored_in_memory(seen, keys, lambda rows: _keys(keys, rows))
 
     def sync(self, state: TableState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is cheap here
         with self._lock:
@@ -456,7 +463,16 @@ class MemoryLake:
             start = request.range.after + 1 + segment.offset
             parts.append(part.append_column(SEQ, pa.array(range(start, start + segment.rows), pa.int64())))
         rows = without(pa.concat_tables(parts, promote_options="permissive"), self._left_out(request, parts))
-        return self._without_duplicates(request, rows) if request.identity else rows
+        rows = self._without_duplicates(request, rows)
+        if request.settle is None or rows.num_rows == 0:
+            return rows
+        try:
+            settled = settled_table(request, rows)
+        except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
+            request.settlement.problem = problem_of(request.settle, error)
+            return rows
+        request.settlement.dropped = rows.num_rows - settled.num_rows
+        return self._without_duplicates(request, settled)
 
     def _left_out(self, request: Append, parts: list[pa.Table]) -> set[int]:
         """Rows from before the cut-off, and rows that were purged."""
@@ -467,6 +483,8 @@ class MemoryLake:
         return set(request.purged).union(*found)
 
     def _without_duplicates(self, request: Append, rows: pa.Table) -> pa.Table:
+        if not request.identity:
+            return rows
         seen: set[tuple[Any, ...] | None] = set()
         if request.base.snapshot is not None:
             committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
@@ -499,6 +517,7 @@ class MemoryLake:
                 added_rows=rows.num_rows,
                 block=request.block,
                 through=request.range.through,
+                dropped=request.settlement.dropped,
             )
 
     def _store(self, rows: pa.Table) -> int:
@@ -516,6 +535,7 @@ class MemoryLake:
         added_files: int = 1,
         block: str | None = None,
         through: int | None = None,
+        dropped: int = 0,
     ) -> None:
         id = next(self._numbers)
         table.snapshots[id] = Snapshot(
@@ -526,6 +546,7 @@ class MemoryLake:
             added_rows=added_rows,
             block=block,
             through=through,
+            dropped=dropped,
         )
         table.files[id] = files
         table.head = id
@@ -539,7 +560,7 @@ def _in_order(parts: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive").sort_by(SEQ)
 
 
-def _keys(request: Append, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
+def _keys(request: Append | FileKeys, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
     """The deduplication key of each row: the first identity that is complete, with the event time."""
     for row in rows.to_pylist():
         when = row.get(request.event_time) if request.event_time else None

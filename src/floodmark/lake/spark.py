@@ -8,17 +8,18 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState, may_be_expired
 from floodmark.config import CatalogSettings
-from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable, reason_of
-from floodmark.lake.catalog import BLOCK_PROPERTY, NAMESPACE, THROUGH_PROPERTY
+from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
+from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY
 from floodmark.lake.durable import sync_commits
 from floodmark.lake.inspection import FileReport
+from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
 from floodmark.lake.spark_removals import (
@@ -29,6 +30,8 @@ from floodmark.lake.spark_removals import (
     remove_doomed,
     stored_bytes,
 )
+from floodmark.lake.spark_stored import stored_on_spark
+from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import PLAIN, AppendRefused
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
@@ -187,15 +190,20 @@ class SparkLake(SparkGenerations):
         _check_segments(request)
         self._check_base(request)
         with contextlib.ExitStack() as held:
-            rows, count = self._not_left_out(request, self._settled(request, self._stamped(request)), held)
-            kept = self._without_duplicates(request, rows, held, count=count) if request.identity and count else rows
-            if kept is None or count == 0:
+            rows, count = self._not_left_out(request, self._stamped(request), held)
+            kept: DataFrame | None = rows if count else None
+            if kept is not None and request.identity:
+                kept, count = self._without_duplicates(request, kept, held, count=count)
+            if kept is not None:
+                kept, count = self._settled(request, kept, held, count=count)
+            if kept is None:
                 return False
             writer = (
                 kept.writeTo(self.catalog.spark_name(request.table))
                 .option("isolation-level", "serializable")
                 .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
                 .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
+                .option(f"snapshot-property.{DROPPED_PROPERTY}", str(request.settlement.dropped))
             )
             if request.base.snapshot is not None:
                 writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
@@ -234,30 +242,26 @@ class SparkLake(SparkGenerations):
         )
         return segments.transform(stamp(starts, request.schema))
 
-    def _settled(self, request: Append, rows: DataFrame) -> DataFrame:
-        """Let the dataset's own function look at the rows before they are compared and committed."""
-        from floodmark.lake.transforms import as_table, fingerprint
+    def _settled(
+        self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
+    ) -> tuple[DataFrame | None, int]:
+        """Let the dataset's own function look at the rows that are left, and compare again: it may change identities.
 
+        What it leaves is always some of what is left without it (B5): so an attempt at which nothing is left before the
+        function is asked tells the same of every other attempt.
+        """
         if request.settle is None:
-            return rows
+            return rows, count
         try:
-            settled = settle_function(request.settle)(rows).transform(as_table(request.schema))
-            fixed = fingerprint(request.event_time)
             with self._action(), self._action():
-                same = settled.transform(fixed).first() == rows.transform(fixed).first()
-        except Permanent:
-            raise
-        except Exception as error:
-            raise Retryable(
-                f"The settle function {request.settle!r} failed: {reason_of(error)}.",
-                hint="Nothing was committed or dropped; correct it and flush again.",
-            ) from error
-        if not same:
-            raise Permanent(
-                f"The settle function {request.settle!r} changed the number, event time, content id or count of rows.",
-                hint="Nothing was committed or dropped; it may only change other values. Correct it and flush again.",
-            )
-        return settled
+                settled, kept = settled_frame(request, rows)
+        except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
+            request.settlement.problem = problem_of(request.settle, error)
+            return rows, count
+        request.settlement.dropped = count - kept
+        if kept == 0 or not request.identity:
+            return (settled if kept else None), kept
+        return self._without_duplicates(request, settled, held, count=kept)
 
     def _not_left_out(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> tuple[DataFrame, int]:
         """The rows without those from before the cut-off and those that were purged, and how many are left."""
@@ -282,7 +286,7 @@ class SparkLake(SparkGenerations):
 
     def _without_duplicates(
         self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
-    ) -> DataFrame | None:
+    ) -> tuple[DataFrame | None, int]:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
@@ -297,7 +301,7 @@ class SparkLake(SparkGenerations):
             with self._action():
                 suspicions = suspected.count()
             if suspicions == 0:
-                return rows
+                return rows, count
             out = _kept(losers(rows, committed, key, suspected), held)
             with self._action():
                 lost = out.count()
@@ -306,30 +310,39 @@ class SparkLake(SparkGenerations):
                 f"The committed rows of {request.table!r} could not be read to find duplicates: {reason_of(error)}.",
                 hint="Nothing was committed; the rows are safe in the spool.",
             ) from error
-        return None if lost == count else rows.join(out, SEQ, "left_anti")
+        return (None if lost == count else rows.join(out, SEQ, "left_anti")), count - lost
 
     def _committed(self, request: Append) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
+        if request.base.snapshot is None:
+            return None
+        return self._like(request.table, request.base.snapshot, request, request.event_span)
+
+    def _like(self, table: str, snapshot: int, key: Append | FileKeys, event_span: tuple[int, int] | None) -> DataFrame:
+        """The rows of a snapshot that could have one of some keys: those in their span of event time."""
         from pyspark.sql import functions as F
 
         from floodmark.lake.transforms import within_event_span
 
-        if request.base.snapshot is None:
-            return None
-        frame = self.frame(request.table, snapshot=request.base.snapshot)
+        frame = self.frame(table, snapshot=snapshot)
         known = set(frame.columns)
-        identity = {name for names in request.identity for name in names}
-        for name in identity | ({request.event_time} if request.event_time else set()):
+        identity = {name for names in key.identity for name in names}
+        for name in identity | ({key.event_time} if key.event_time else set()):
             # In the types of the batch: a column was narrower in an old snapshot, or newer than it and null in every
             # row there.
             source = quoted(name) if name in known else "null"
-            kind = _spark_type(request.schema.get(name))
+            kind = _spark_type(key.schema.get(name))
             frame = frame.withColumn(name, F.expr(f"cast({source} as {kind})"))
-        if request.event_time is None:
+        if key.event_time is None:
             return frame
-        column = request.schema.get(request.event_time)
+        column = key.schema.get(key.event_time)
         is_date = column is not None and column.type == DATE
-        return frame.transform(within_event_span(request.event_time, request.event_span, is_date=is_date))
+        return frame.transform(within_event_span(key.event_time, event_span, is_date=is_date))
+
+    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        with self._reading(table, None), self._action():
+            committed = self._like(table, snapshot, keys, keys.event_span())
+            return stored_on_spark(self.spark, committed, keys)
 
 
 def _location(table: str, layout: Layout) -> str:
@@ -345,16 +358,6 @@ def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:
     frame = frame.persist()
     held.callback(frame.unpersist)
     return frame
-
-
-def settle_function(path: str) -> Callable[[DataFrame], DataFrame]:
-    """The function named `package.module:function`."""
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Permanent(f"The settle function {path!r} cannot be imported: {error}.") from error
-    return found  # type: ignore[no-any-return]
 
 
 def _check_segments(request: Append) -> None:

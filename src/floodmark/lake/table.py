@@ -16,11 +16,13 @@ A lake holds tables of stamped rows. It promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit import Append, Base, PartitionFigures, TableState
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
+from floodmark.lake.stored import FileKeys
 from floodmark.lake.targets import Target, TargetName
 from floodmark.layout import Layout
 from floodmark.removal import Selection
@@ -109,6 +111,14 @@ class Lake(Generations, Protocol):
         """Take a block's commit back, whose files were lost; guarded, and only to the state it was built on.
 
         False if the head is not that commit, or if anything else came since the base: nothing was changed.
+        """
+        ...
+
+    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        """For each of the files a bit for each row, least bit first, set where its key is committed in the snapshot.
+
+        A file without such rows may be left out, and so may a row that only a fallback identity would find: what is
+        set is certain, what is not set is for flush to decide.
         """
         ...
 

@@ -168,14 +168,6 @@ def losers(batch: DataFrame, committed: DataFrame | None, key: DuplicateKey, sus
     return ranked.where(F.col("ours") & (F.col("place") > 1)).select(SEQ)
 
 
-def fingerprint(event_time: str | None) -> Transform:
-    """One row that is the same for the same numbers, content ids, segments and event times, in any order."""
-    fixed = [F.col(name) for name in (SEQ, CONTENT_ID, SEGMENT, *([quoted(event_time)] if event_time else []))]
-    return lambda frame: frame.agg(
-        F.count(F.lit(1)), F.sum(F.xxhash64(*fixed).cast("decimal(38,0)")), F.countDistinct(SEQ)
-    )
-
-
 def checksum_part() -> Column:
     """The first 64 bits of the content hash, as a number that can be added up without overflow."""
     return F.conv(F.substring(F.col(CONTENT_ID), 1, 16), 16, 10).cast("decimal(20,0)")

@@ -1,0 +1,70 @@
+"""Sources that Spark reads: staged as files first, and then loaded like any files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from floodmark.backfill.files import find_files
+from floodmark.backfill.load import Backfiller, Progress
+from floodmark.backfill.opening import is_table_name
+from floodmark.backfill.report import BackfillReport
+from floodmark.backfill.shaping import Shape
+from floodmark.backfill.staged import Staging
+from floodmark.backfill.units import Source, Unit
+from floodmark.control.datasets import Dataset
+from floodmark.errors import InvalidSetting
+
+
+def needs_spark(source: Any, shape: Shape) -> bool:
+    """Whether this is for Spark to read: a DataFrame, an Iceberg table, or anything that is asked for by a query."""
+    return hasattr(source, "sparkSession") or is_table_name(source) or shape.select is not None
+
+
+def frame_files(source: str | Path, *, format: str | None) -> tuple[list[Path], str, str]:
+    """The files that a query is asked over, their one format, and their state."""
+    files = find_files(source, format=format)
+    kinds = {file.kind for file in files}
+    if len(kinds) > 1:
+        raise InvalidSetting(
+            f"{source} has files of several formats: {', '.join(sorted(kinds))}.", hint="Load each by itself."
+        )
+    state = [(str(file.path), file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in files]
+    version = hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()
+    return [file.path for file in files], kinds.pop(), version
+
+
+def load_frame(
+    backfiller: Backfiller,
+    declared: Dataset,
+    shape: Shape,
+    *,
+    found: tuple[str | None, str],
+    write: Callable[[Path], None],
+    source_id: str | None,
+    progress: Progress | None,
+) -> BackfillReport:
+    """Stage what Spark reads, by `write`, and load that. `found` says what it is and in which state, if known."""
+    own_name, version = found
+    name = source_id or own_name or f"frame-{uuid.uuid4().hex}"
+    anonymous = source_id is None and own_name is None
+    named = source_id is not None
+    whole = Unit(name, lambda _: iter(()), fingerprint="" if named else version)
+    staging = Staging.of(backfiller.root, declared.name)
+    known = Source(name, (whole,), anonymous)
+    if backfiller.is_loaded(declared.name, known, shape, named=named):
+        staging.forget(whole, name=name)  # whoever loaded it may have died before it could, or before it flushed
+        return backfiller.load(declared.name, known, shape, named=named, progress=progress)
+    with staging.source(
+        whole,
+        name=name,
+        anonymous=anonymous,
+        resumable=lambda: bool(declared.identity) or not backfiller.is_begun(declared.name, name),
+        write=write,
+    ) as source:
+        return backfiller.load(declared.name, source, replace(shape, applied=True), named=named, progress=progress)

@@ -1,0 +1,139 @@
+"""Sources that Spark reads: DataFrames, Iceberg tables, and what a query is asked over; written down as Parquet files.
+
+A frame need not give the same rows in the same order twice, and cannot be read on from its middle. Its files can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.errors import InvalidSetting, Retryable, reason_of
+from floodmark.files import sync_directory, sync_file
+from floodmark.lake.legacy import legacy_table
+from floodmark.lake.types import quoted
+from floodmark.schema.names import is_system_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW = "source"
+"""What a query calls the source."""
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameShape:
+    """What Spark does to a frame before it is written down."""
+
+    select: str | None = None
+    renamed: Mapping[str, str] | None = None
+    event_time: str | None = None
+    since: int | None = None
+    until: int | None = None
+    """Bounds of the event time, in microseconds."""
+
+
+def table_frame(spark: SparkSession, table: str) -> tuple[str, str, DataFrame]:
+    """An Iceberg table at its head: what it is, in which state, and its rows."""
+    found = legacy_table(spark, table, version=None)
+    return found.name, found.version, found.frame
+
+
+def files_frame(spark: SparkSession, paths: Sequence[Path], *, format: str) -> DataFrame:
+    reader = spark.read
+    names = [f"file://{path}" for path in paths]
+    if format == "parquet":
+        return reader.parquet(*names)
+    if format == "csv":
+        return reader.csv(names, header=True, inferSchema=True, multiLine=True, escape='"')
+    return reader.json(names)
+
+
+def given_frame(spark: SparkSession, rows: Any) -> DataFrame:
+    """Rows in memory."""
+    import pyarrow as pa
+
+    if not isinstance(rows, list) and not hasattr(rows, "num_rows"):
+        raise InvalidSetting(
+            f"A query over a {type(rows).__name__} is not possible.",
+            hint="Give a path, a list, an Arrow table or a DataFrame.",
+        )
+    table = pa.Table.from_pylist(rows) if isinstance(rows, list) else rows
+    return spark.createDataFrame(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
+
+
+def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
+    """Write a frame into `part-*.parquet`, each durable. What was in the directory goes first."""
+    spark = frame.sparkSession
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    raw = directory / "raw"
+    try:
+        with _query(spark, frame, shape.select) as rows, _exact_timestamps(spark):
+            shaped = _shaped(rows, shape)
+            shaped.write.parquet(f"file://{raw}", compression="lz4")
+    except InvalidSetting:
+        raise
+    except Exception as error:
+        raise Retryable(
+            f"The source could not be read by Spark: {reason_of(error)}.",
+            hint="Nothing of it was stored; run it again.",
+        ) from error
+    for number, path in enumerate(sorted(raw.glob("*.parquet"))):
+        sync_file(path)
+        path.rename(directory / f"part-{number:05}.parquet")
+    shutil.rmtree(raw)
+    sync_directory(directory)
+    sync_directory(directory.parent)
+
+
+@contextlib.contextmanager
+def _query(spark: SparkSession, frame: DataFrame, select: str | None) -> Iterator[DataFrame]:
+    own = frame.select(*[quoted(name) for name in frame.columns if not is_system_column(name)])
+    if select is None:
+        yield own
+        return
+    own.createOrReplaceTempView(VIEW)
+    try:
+        try:
+            rows = spark.sql(select)
+            rows.schema  # noqa: B018 - over Spark Connect a query is looked at only when something is asked of it
+        except Exception as error:
+            raise InvalidSetting(
+                f"The query cannot be used: {reason_of(error)}.",
+                hint="It selects from the view `source`, which is what is to be loaded.",
+            ) from error
+        yield rows
+    finally:
+        spark.catalog.dropTempView(VIEW)
+
+
+@contextlib.contextmanager
+def _exact_timestamps(spark: SparkSession) -> Iterator[None]:
+    """Spark's own default is a type without a zone, which readers take for nanoseconds."""
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMESTAMPS, before)
+
+
+def _shaped(rows: DataFrame, shape: FrameShape) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    renamed = rows.withColumnsRenamed(dict(shape.renamed or {}))
+    kinds = dict(renamed.dtypes)
+    if shape.event_time is None or kinds.get(shape.event_time) != "timestamp":
+        return renamed  # what is no timestamp yet is judged when it is one
+    column = F.col(quoted(shape.event_time))
+    if shape.since is not None:
+        renamed = renamed.where(column >= F.timestamp_micros(F.lit(shape.since)))
+    if shape.until is not None:
+        renamed = renamed.where(column < F.timestamp_micros(F.lit(shape.until)))
+    return renamed

@@ -1,0 +1,103 @@
+"""Which rows of Parquet files are in a table already, by identity and event time: a bit for each row.
+
+Only the key's columns are read, of the files and of those data files that the span of event time reaches. What comes
+back is a bit a row: a hundred million rows are twelve megabytes, and no set of identities is held anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.lake.types import physical
+from floodmark.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeys:
+    """Files, and which of their columns are the key of a row."""
+
+    files: tuple[Path, ...]
+    identity: tuple[tuple[str, ...], ...]
+    event_time: str | None
+    schema: Schema
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """A file's column → the dataset's."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dataset's columns that the key is made of."""
+        found = [name for names in self.identity for name in names]
+        return tuple(dict.fromkeys([*found, *([self.event_time] if self.event_time else [])]))
+
+    def sources(self) -> dict[str, str]:
+        """The key's columns in the files: the dataset's name → the file's."""
+        back = {new: old for old, new in self.renamed.items()}
+        return {name: back.get(name, name) for name in self.names}
+
+    def fits(self, held: pa.Schema) -> bool:
+        """Whether a file has the key's columns, in the dataset's own types: what must be converted is not compared."""
+        from floodmark.errors import FloodmarkError
+        from floodmark.schema.types import from_arrow
+
+        for name, source in self.sources().items():
+            column = self.schema.get(name)
+            if column is None or source not in held.names:
+                return False
+            try:
+                kind = from_arrow(held.field(source).type, column=source)
+            except FloodmarkError:
+                return False
+            if kind is None or physical(kind) != physical(column.type):
+                return False
+        return True
+
+    def event_span(self) -> tuple[int, int] | None:
+        """The least and greatest event time of all files, in microseconds; None if there is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        if self.event_time is None:
+            return None
+        source = self.sources()[self.event_time]
+        low: list[int] = []
+        high: list[int] = []
+        for path in self.files:
+            with pq.ParquetFile(path) as opened:
+                for batch in opened.iter_batches(1 << 20, columns=[source]):
+                    times = batch.column(0)
+                    times = times.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_date(times.type) else times
+                    span = pc.min_max(times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+                    if span["min"].as_py() is not None:
+                        low.append(span["min"].as_py())
+                        high.append(span["max"].as_py())
+        return (min(low), max(high)) if low else None
+
+
+def bitmap_of(places: Sequence[int], rows: int) -> bytes:
+    """A bit for each row, least bit first: set at the places."""
+    bits = bytearray((rows + 7) // 8)
+    for place in places:
+        bits[place >> 3] |= 1 << (place & 7)
+    return bytes(bits)
+
+
+def stored_in_memory(seen: set[Any], keys: FileKeys, keys_of: Any) -> dict[Path, bytes]:
+    """The same, for the lake in memory: `keys_of` gives the key of each row of a table."""
+    import pyarrow.parquet as pq
+
+    sources = {source: name for name, source in keys.sources().items()}
+    result = {}
+    for path in keys.files:
+        table = pq.read_table(path, columns=list(sources))
+        rows = table.rename_columns([sources[name] for name in table.column_names])
+        places = [place for place, key in enumerate(keys_of(rows)) if key is not None and key in seen]
+        if places:
+            result[path] = bitmap_of(places, rows.num_rows)
+    return result
