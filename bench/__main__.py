@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("store", "delivery", "eventlog")
+PARTS = ("store", "delivery", "eventlog", "backfill")
 
 
 def main() -> None:

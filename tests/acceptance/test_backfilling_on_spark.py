@@ -50,7 +50,7 @@ def test_frames_tables_and_queries_beside_live_rows(store, tmp_path: Path, spark
     assert store.backfill("events", plain, since=START + timedelta(minutes=35)).units_loaded_before == 1
 
     (tmp_path / "old.csv").write_text("key,minute,said\n" + "".join(f"{n},{n},M{n}\n" for n in range(80, 100)))
-    at = "timestamp_micros(1767225600000000 + minute * 60000001) AS at"
+    at = "timestamp_micros(1767225600000000 + minute * 60000001L) AS at"
     query = f"SELECT key, {at}, lower(said) AS text FROM source"
     asked = store.backfill("events", tmp_path / "old.csv", select=query, map={"key": "id"})
     assert (asked.read, asked.new) == (20, 20)

@@ -69,6 +69,8 @@ def test_flush_reports_what_it_committed_and_dropped(shop):
             "blocks": 1,
             "quarantined": 0,
             "expired": 0,
+            "dropped": 0,
+            "settle_problem": None,
         }
     ]
     assert "nothing new" in shop("flush", "orders").out

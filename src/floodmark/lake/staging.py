@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.errors import InvalidSetting, Retryable, reason_of
+from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.legacy import legacy_table
 from floodmark.lake.types import quoted
@@ -80,6 +80,11 @@ def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
     except InvalidSetting:
         raise
     except Exception as error:
+        state = getattr(error, "getSqlState", lambda: None)()
+        if state is not None and state.startswith("22"):  # a value that the query cannot deal with
+            raise Permanent(
+                f"The source cannot be converted: {reason_of(error)}.", hint="Correct the query; nothing was stored."
+            ) from error
         raise Retryable(
             f"The source could not be read by Spark: {reason_of(error)}.",
             hint="Nothing of it was stored; run it again.",

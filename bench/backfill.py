@@ -1,0 +1,109 @@
+"""Backfill against a plain append of the same rows, and what looking for duplicates costs as the table grows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from bench.measure import Cost, measured, median
+from bench.sample import START, rows, table
+from bench.store import SCHEMA, SEGMENT_ROWS, _plain_append, _prepare_plain, _ratios, _speed
+from floodmark.store import Store, init
+
+
+def run(*, scale: float | None = None) -> dict[str, Any]:
+    """Every figure of backfills. `scale` (or FLOODMARK_BENCH_SCALE) shrinks the row counts for a quick look."""
+    scale = float(os.environ.get("FLOODMARK_BENCH_SCALE", "1")) if scale is None else scale
+    directory = Path(tempfile.mkdtemp(prefix="floodmark-bench-"))
+    try:
+        with init(directory / "store") as store:
+            return {
+                "half_stored": half_stored(store, directory, int(1_000_000 * scale)),
+                "live_dedup": live_dedup(store, [int(n * scale) for n in (100_000, 1_000_000, 5_000_000)]),
+            }
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def half_stored(store: Store, directory: Path, count: int, *, rounds: int = 3) -> dict[str, Any]:
+    """The same Parquet files, appended plainly by Spark and backfilled into a dataset that has every other part."""
+    size = max(1, min(SEGMENT_ROWS, count // 4))
+    parts = [table(size, first=first) for first in range(0, count, size)]
+    plain: list[Cost] = []
+    ours: list[Cost] = []
+    for turn in range(rounds + 1):
+        name = f"backfilled_{turn}"
+        folder = directory / name
+        folder.mkdir()
+        store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
+        for index, part in enumerate(parts):
+            pq.write_table(part, folder / f"{index}.parquet", compression="zstd")
+            store.capture(name, part.take(list(range(0, part.num_rows, 2))))
+        store.flush(name)
+        _prepare_plain(store, 100 + turn)
+        files = sorted(str(path) for path in folder.glob("*.parquet"))
+        found: list[Any] = []
+        costs = (
+            measured(lambda files=files, turn=turn: _plain_append(store, files, 100 + turn)),
+            measured(lambda name=name, folder=folder, found=found: found.append(store.backfill(name, folder))),
+        )
+        rows_read = sum(part.num_rows for part in parts)
+        report = found[0]
+        if (report.read, report.new, report.already_stored) != (rows_read, rows_read // 2, rows_read - rows_read // 2):
+            raise SystemExit(f"the backfill did something else: {report}")
+        if turn:  # the first turn warms the JVM up for both
+            plain.append(costs[0])
+            ours.append(costs[1])
+    return {
+        "rows": count,
+        "plain_append": _speed(count, median(plain)),
+        "backfill": {**_speed(count, median(ours)), **_ratios(median(plain), median(ours))},
+        "target": "rows/s at least 0.6 of the plain append",
+    }
+
+
+def live_dedup(store: Store, sizes: list[int], *, batch: int = 10_000) -> dict[str, Any]:
+    """A live batch against ever more stored rows: the files that are opened to compare it must not become more."""
+    name = "compared"
+    store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
+    stored, found = 0, {}
+    for size in sizes:
+        while stored < size:
+            step = min(SEGMENT_ROWS, size - stored)
+            store.capture(name, table(step, first=stored))
+            stored += step
+            store.flush(name)
+        times = []
+        for _ in range(5):
+            store.capture(name, rows(batch, first=stored))
+            store.seal(name)
+            begun = time.perf_counter()
+            report = store.flush(name)
+            times.append(time.perf_counter() - begun)
+            if report.rows != batch:
+                raise SystemExit(f"a live batch was committed as {report}")
+            stored += batch
+        found[f"{size:,}"] = {
+            "files_compared": _files_compared(store, name, first=stored - batch, count=batch),
+            "milliseconds": round(1000 * statistics.median(times)),
+        }
+    spread = [item["milliseconds"] for item in found.values()]
+    return {"rows": batch, "by_stored_rows": found, "time_ratio": round(max(spread) / min(spread), 2), "target": "flat"}
+
+
+def _files_compared(store: Store, name: str, *, first: int, count: int) -> int:
+    """The data files whose event times reach into the batch's, counted by another engine than the one timed."""
+    from datetime import timedelta
+
+    dataset = next(item for item in store.datasets() if item.name == name)
+    loaded = store._lake.catalog.table(dataset.table_name)
+    low, high = (START + timedelta(milliseconds=250 * at) for at in (first, first + count - 1))
+    condition = f"ts >= '{low.isoformat()}' and ts <= '{high.isoformat()}'"
+    return len(list(loaded.scan(row_filter=condition).plan_files())) - 1  # the batch itself is committed by now
