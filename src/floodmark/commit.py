@@ -90,6 +90,8 @@ class BlockSegment:
     path: str
     rows: int
     offset: int
+    event_span: tuple[int, int] | None = None
+    """Its least and greatest event time, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,15 +246,15 @@ class Flusher:
     def _request(
         self, block: Block, segments: Sequence[Segment], declared: Dataset, *, purged: tuple[int, ...]
     ) -> Append:
-        spans = [(s.event_min, s.event_max) for s in segments]
-        known = [(low, high) for low, high in spans if low is not None and high is not None]
+        known = [span for span in map(_span, segments) if span is not None]
         return Append(
             table=declared.of_generation(block.base.generation).table_name,
             block=block.id,
             range=block.range,
             base=block.base,
             segments=tuple(
-                BlockSegment(s.id, str(self.segments.path(s.path)), s.rows, s.block_offset or 0) for s in segments
+                BlockSegment(s.id, str(self.segments.path(s.path)), s.rows, s.block_offset or 0, _span(s))
+                for s in segments
             ),
             schema=declared.schema,
             identity=declared.identity,
@@ -445,6 +445,12 @@ class Flusher:
         else:
             decided = self._commit(block, segments, declared)
         return [] if decided is None else [decided]
+
+
+def _span(segment: Segment) -> tuple[int, int] | None:
+    if segment.event_min is None or segment.event_max is None:
+        return None
+    return segment.event_min, segment.event_max
 
 
 def _is_decided(connection: Connection, block: Block) -> bool:

@@ -140,17 +140,21 @@ def _named(columns: Sequence[Column]) -> list[Column]:
     return [column.alias(f"k{index}") for index, column in enumerate(columns)]
 
 
-def suspects(batch: DataFrame, committed: DataFrame | None, key: DuplicateKey) -> DataFrame:
+def suspects(
+    batch: DataFrame, committed: DataFrame | None, key: DuplicateKey, *, distinct: bool = False, few: bool = False
+) -> DataFrame:
     """The suspicion bits that occur twice in the batch, or in the batch and in the table. As a rule: none.
 
-    Only the key's columns are read for it, and only 8 bytes a row are shuffled.
+    Only the key's columns are read for it, and only 8 bytes a row are shuffled: none where the batch is known to be
+    `distinct` and the committed rows are `few`.
     """
     ours = batch.select(key.suspicion().alias(SUSPECT)).where(F.col(SUSPECT).isNotNull())
     twice = ours.groupBy(SUSPECT).count().where(F.col("count") > 1).select(SUSPECT)
     if committed is None:
         return twice
     theirs = committed.select(key.suspicion().alias(SUSPECT))
-    return twice.unionByName(theirs.join(ours, SUSPECT, "left_semi"))
+    both = ours.join(F.broadcast(theirs), SUSPECT, "left_semi") if few else theirs.join(ours, SUSPECT, "left_semi")
+    return both if distinct else twice.unionByName(both)
 
 
 def losers(batch: DataFrame, committed: DataFrame | None, key: DuplicateKey, suspected: DataFrame) -> DataFrame:

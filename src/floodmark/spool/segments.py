@@ -32,8 +32,10 @@ from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.errors import FloodmarkError, reason_of
 from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
+from floodmark.lake.overlap import DISTINCT, TIMED
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.rows import content_ids, fit_table, partition_figures
+from floodmark.rows.identities import are_distinct
 from floodmark.schema import CONTENT_ID, SEGMENT, Column
 
 if TYPE_CHECKING:
@@ -186,6 +188,7 @@ class SegmentStore:
         # Hashed with a system column in it: rows that have no column of their own are still so many.
         identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
         stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
+        stamped = stamped.replace_schema_metadata(_notes(dataset, table))
         try:
             make_directory(path.parent)
             pq.write_table(
@@ -243,6 +246,16 @@ class SegmentStore:
         if removed:
             sync_directory(directory)
         return removed
+
+
+def _notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
+    """What flush would otherwise have to find out by a shuffle."""
+    notes = {}
+    if dataset.identity and are_distinct(table, dataset.identity):
+        notes[DISTINCT] = b"1"
+    if dataset.event_time in table.column_names and table[dataset.event_time].null_count == 0:
+        notes[TIMED] = b"1"
+    return notes
 
 
 def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:

@@ -1,0 +1,72 @@
+"""How much of a table could hold duplicates of a batch, told by its metadata alone: no job, no data file is opened."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from floodmark.commit import Append, BlockSegment
+from floodmark.schema.types import DATE
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+DISTINCT = b"floodmark.distinct"
+"""In a segment file: no two of its rows have one identity."""
+TIMED = b"floodmark.timed"
+"""In a segment file: every row has an event time."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The data files whose event times reach into the batch's."""
+
+    files: int
+    rows: int
+
+
+def is_distinct(segments: Sequence[BlockSegment], notes: Sequence[dict[bytes, bytes]]) -> bool:
+    """Whether no two rows of a batch can have one key: none within a segment, and no event time in two of them.
+
+    The event time is part of the key, so segments of different times have no key in common.
+    """
+    if not all(DISTINCT in item for item in notes):
+        return False
+    if len(segments) == 1:
+        return True
+    spans = sorted(segment.event_span for segment in segments if segment.event_span is not None)
+    apart = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
+    return apart and len(spans) == len(segments) and all(TIMED in item for item in notes)
+
+
+def overlap(table: IcebergTable, request: Append, *, timed: bool) -> Overlap | None:
+    """What the base snapshot has of the batch's span of event time; None if that cannot be told.
+
+    A batch in which every row has its event time (`timed`) has no twin among rows that have none.
+    """
+    from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, IsNull, LessThanOrEqual, Or
+
+    if request.event_time is None or request.event_span is None or request.base.snapshot is None:
+        return None
+    column = request.schema.get(request.event_time)
+    is_date = column is not None and column.type == DATE
+    try:
+        low, high = (_literal(micros, is_date=is_date) for micros in request.event_span)
+        near: BooleanExpression = And(
+            GreaterThanOrEqual(request.event_time, low), LessThanOrEqual(request.event_time, high)
+        )
+        if not timed:
+            near = Or(near, IsNull(request.event_time))
+        planned = list(table.scan(row_filter=near, snapshot_id=request.base.snapshot).plan_files())
+    except Exception:  # noqa: BLE001 - a look that saves work: where it fails, the work is done
+        return None
+    return Overlap(len(planned), sum(task.file.record_count for task in planned))
+
+
+def _literal(micros: int, *, is_date: bool) -> Any:
+    moment = _EPOCH + timedelta(microseconds=micros)
+    return moment.date().isoformat() if is_date else moment.isoformat(timespec="microseconds")

@@ -1,0 +1,51 @@
+"""What a segment proves about its keys, so that nothing need be shuffled to find it out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from floodmark.commit import BlockSegment
+from floodmark.lake.overlap import DISTINCT, TIMED, is_distinct
+from floodmark.rows.identities import are_distinct
+
+BOTH = {DISTINCT: b"1", TIMED: b"1"}
+
+
+def segment(*span: int) -> BlockSegment:
+    return BlockSegment(1, "path", 1, 0, (span[0], span[1]) if span else None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "identity", "distinct"),
+    [
+        ({"a": ["x", "y"]}, [["a"]], True),
+        ({"a": ["x", "x"]}, [["a"]], False),
+        ({"a": ["x", None, None]}, [["a"]], True),  # a row without an identity has no twin
+        ({"a": [1, 1], "b": [1, 2]}, [["a", "b"]], True),
+        ({"a": [1, 1], "b": [2, 2]}, [["a", "b"]], False),
+        ({"a": [1, 1], "b": [None, 2]}, [["a", "b"]], True),
+        ({"a": [1, 2]}, [["a"], ["b"]], False),  # a fallback: not even tried
+        ({"a": [1, 2]}, [["b"]], False),
+        ({"a": [0.0, -0.0]}, [["a"]], False),  # one number, two bit patterns
+        ({"a": [1.5, 2.5]}, [["a"]], False),
+    ],
+)
+def test_whether_rows_are_known_to_be_distinct(rows: dict, identity: list[list[str]], distinct: bool) -> None:
+    assert are_distinct(pa.table(rows), identity) is distinct
+
+
+@pytest.mark.parametrize(
+    ("segments", "notes", "distinct"),
+    [
+        ([segment()], [{DISTINCT: b"1"}], True),
+        ([segment(1, 5)], [{TIMED: b"1"}], False),
+        ([segment(6, 9), segment(1, 5)], [BOTH, BOTH], True),
+        ([segment(5, 9), segment(1, 5)], [BOTH, BOTH], False),  # one instant in both
+        ([segment(6, 9), segment(1, 5)], [BOTH, {DISTINCT: b"1"}], False),  # rows without a time in one of them
+        ([segment(6, 9), segment()], [BOTH, BOTH], False),
+        ([segment(6, 9), segment(1, 5)], [BOTH, {}], False),
+    ],
+)
+def test_whether_a_batch_is(segments: list[BlockSegment], notes: list[dict], distinct: bool) -> None:
+    assert is_distinct(segments, notes) is distinct
