@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ from floodmark.spool.segments import SegmentStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STEP_ROWS = 250_000
+STEP_ROWS = 125_000
 STEP_BYTES = 64 << 20
 FLUSH_ROWS = 2_000_000
 """So many rows may wait in the spool before they are committed."""
@@ -81,11 +82,12 @@ class Backfiller:
         faults.reach("backfill.sealed")
         run = _Run(self, declared, source, shape, named, progress)
         run.check_loaded_once()
-        for _ in range(RACES_MAX):
-            if run.load_units():
-                break
-        else:
-            raise Retryable(f"Other processes load {source.name} into {dataset!r} faster than this one can follow.")
+        with run.writing:
+            for _ in range(RACES_MAX):
+                if run.load_units():
+                    break
+            else:
+                raise Retryable(f"Other processes load {source.name} into {dataset!r} faster than this one can follow.")
         faults.reach("backfill.loaded")
         self.flusher.flush(dataset)
         return run.final()
@@ -134,6 +136,9 @@ class _Run:
     waiting: Waiting = field(init=False)
     stored: Stored | None = None
     step: _Step = field(default_factory=_Step)
+    under_way: tuple[_Step, Future[bool]] | None = None
+    """The step that is being written, while the next one is read."""
+    writing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="backfill"))
     steps: list[SourceStep] = field(default_factory=list)
     unflushed: int = 0
 
@@ -172,7 +177,7 @@ class _Run:
 
     def load_units(self) -> bool:
         """Read every unit to its end; false if another process was faster somewhere, to look again."""
-        self.step = _Step()
+        self.step, self.under_way = _Step(), None
         known = self._known()
         if self.stored is None:
             self.stored = self._stored(known)
@@ -184,7 +189,7 @@ class _Run:
                 self.report = replace(self.report, units_loaded_before=self.report.units_loaded_before + 1)
             elif not self._load_or_keep(unit, record, self._start(unit, position["mark"])):
                 return False
-        return not self.step.moves or self._store()
+        return (not self.step.moves or self._store()) and self._stored_so_far()
 
     def _stored(self, known: dict[str, SourceRecord]) -> Stored:
         begun = {id for id, record in known.items() if json.loads(record.position)["done"]}
@@ -196,8 +201,8 @@ class _Run:
         try:
             return self._load_unit(unit, record, mark)
         except FloodmarkError:
-            if self.step.moves:
-                self._store()
+            if self.step.moves and self._store():
+                self._stored_so_far()
             raise
 
     def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
@@ -242,7 +247,8 @@ class _Run:
     def _take(self, whole: Batch, file: Path | None) -> None:
         """Fit a batch, and leave out of it what is committed or waits already (B2)."""
         step = self.step
-        before = step.report or self.report
+        under_way = self.under_way[0].report if self.under_way else None
+        before = step.report or under_way or self.report
         batch, stored = self.stored.without(whole, file) if self.stored else (whole, 0)
         shaped = self.shaper.shaped(batch, first=before.new + before.already_stored == 0)
         rows, spooled = self.waiting.without(shaped.rows)
@@ -266,7 +272,19 @@ class _Run:
         """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""
         step, self.step = self.step, _Step()
         faults.reach("backfill.read")
-        if not (self._add(step) if step.rows else self._pass_over(step)):
+        if not self._stored_so_far():
+            return False
+        if step.rows:
+            self._make_room()
+        self.under_way = step, self.writing.submit(self._add if step.rows else self._pass_over, step)
+        return True
+
+    def _stored_so_far(self) -> bool:
+        """Wait for the step that is being written; false if another process had done it."""
+        if self.under_way is None:
+            return True
+        (step, done), self.under_way = self.under_way, None
+        if not done.result():
             return False
         faults.reach("backfill.stored")
         units = self.report.units
@@ -279,7 +297,6 @@ class _Run:
         return True
 
     def _add(self, step: _Step) -> bool:
-        self._make_room()
         id, (seen, _) = next(reversed(step.moves.items()))
         own = SourceStep(id, seen.next_ordinal if seen else 0)
         table = joined(step.tables, self.declared.schema)
