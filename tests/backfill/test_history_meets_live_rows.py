@@ -107,6 +107,19 @@ def test_the_first_complete_identity_counts(store: Store) -> None:
     assert stored(store, "parts") == [1, 2, 5, 6, 7, 8]
 
 
+def test_a_line_that_sealing_refuses_does_not_keep_a_row_of_history_out(
+    messages: Store, reopen: Callable[[], Store], tmp_path: Path
+) -> None:
+    """One parser: what it takes for no row is nothing that a backfill could take for stored."""
+    messages.capture("messages", rows(0, 1))
+    [file] = (messages.path / "spool" / "messages" / "landing").glob("*.jsonl")
+    with file.open("ab") as lines:
+        lines.write(b'{"version":9,"columns":["id","at"],"rows":[[1,"2026-01-02"]]}\n')
+    report = messages.backfill("messages", jsonl(tmp_path / "h.jsonl", rows(0, 3)))
+    assert (report.new, report.already_spooled) == (2, 1)
+    assert stored(messages) == [0, 1, 2]
+
+
 def test_flush_does_not_look_into_the_spool(messages: Store, tmp_path: Path) -> None:
     """Else it would take the rows that it is about to commit for duplicates of themselves."""
     messages.capture("messages", rows(0, 10))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 import floodmark
+from floodmark.backfill.report import BackfillReport
 from floodmark.eventlog import Event, EventLog, RecordedEvent
 from floodmark.feed import FeedReport
 from floodmark.flush import FlushReport
@@ -32,6 +33,8 @@ def rows_in(store: Store) -> None:
     assert_type(report.block, floodmark.SequenceRange | None)
     assert_type(report.snapshot_id, int | None)
     assert_type(store.flush(), FlushReport)
+    assert_type(store.backfill("messages", "history/", since="2026-01-01", map={"id": "part_id"}), BackfillReport)
+    assert_type(store.backfill("messages", [{"part_id": "a"}], source_id="mine"), BackfillReport)
 
 
 def rows_out(store: Store) -> None:
