@@ -242,6 +242,23 @@ def test_a_removal_that_was_left_unfinished_is_ended_before_the_fence(
     assert rebuilding.ids_in_table() == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("point", ["rebuild.fenced", "rebuild.renamed", "rebuild.equal"])
+def test_behind_the_fence_no_removal_begins(rebuilding: Rebuilding, point: str) -> None:
+    """U24: planned now, and carried out after the switch, it would look for its rows in a table that nobody reads."""
+    rebuilding.begun()
+    planned: list[bool] = []
+
+    def retain() -> None:
+        store = rebuilding.open()
+        planned.append(dies(lambda: patiently(lambda: store.retain(DATASET, keep_rows=4), times=1), "removal.planned"))
+
+    with at(point, retain):
+        rebuilding.rebuild()
+    assert planned == [False]
+    rebuilding.open().retain(DATASET, keep_rows=4)
+    rebuilding.check_all(gone=(0, 1, 2))
+
+
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_repair_that_died_is_repaired(rebuilding: Rebuilding, time: int) -> None:
     rebuilding.begun()

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control.blocks import BlockUndecided
-from floodmark.control.schema import datasets, forfeits, operations, partitions, purged, rebuilds, removals
+from floodmark.control.schema import datasets, forfeits, operations, partitions, purged, rebuilds, removals, sinks
 from floodmark.errors import Retryable
 from floodmark.removal import Forfeit, Part, Selection
 from floodmark.sequence import SequenceRange, Tally
@@ -189,6 +189,32 @@ def touched(connection: Connection, channel: Channel, within: SequenceRange) -> 
     return bool(found.scalar_one())
 
 
+def proved_delivered(connection: Connection, channel: Channel) -> int:
+    """Up to which number a sink has certainly been given everything, because rows up to there went when it had them.
+
+    U10: they would have stayed for it. Not where it was given up, and not what went before there was such a sink.
+    """
+    here = (removals.c.dataset == channel.dataset) & (removals.c.partition_key == channel.partition)
+    begun = select(operations.c.id, operations.c.begun_at).where(operations.c.dataset == channel.dataset)
+    when = {row.id: row.begun_at for row in connection.execute(begun)}
+    since = connection.execute(select(sinks.c.created_at).where(sinks.c.instance == channel.sink)).scalar_one()
+    lost = select(forfeits.c.operation).where(
+        forfeits.c.sink == channel.sink,
+        forfeits.c.dataset == channel.dataset,
+        forfeits.c.partition_key == channel.partition,
+    )
+    given_up = {_operation_of(row.operation) for row in connection.execute(lost)}
+    found = connection.execute(select(removals.c.operation, removals.c.through_seq).where(here))
+    return max(
+        (
+            int(row.through_seq)
+            for row in found
+            if (own := _operation_of(row.operation)) not in given_up and when.get(own, "") > since
+        ),
+        default=0,
+    )
+
+
 def is_rebuilding(connection: Connection, dataset: str) -> bool:
     """Whether a copy of the dataset is being made: rows that go now could come back with it."""
     found = connection.execute(select(func.count()).where(rebuilds.c.dataset == dataset, rebuilds.c.state == "open"))
@@ -256,6 +282,10 @@ def _numbered(items: Sequence[Ranged]) -> Iterable[tuple[int, Ranged]]:
 
 def _part_id(operation: str, number: int) -> str:
     return operation if number == 0 else f"{operation}.{number}"
+
+
+def _operation_of(part: str) -> str:
+    return part.partition(".")[0]
 
 
 def _parts(operation: Operation) -> Any:

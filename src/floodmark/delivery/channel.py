@@ -144,6 +144,8 @@ class ChannelRun:
         held = destination.held(self.channel, after=at)
         if held.end is not None and held.end > at and opened is None:
             self._fast_forward(held, mark=mark, at=at)
+        elif mark is None and opened is None and held.ranges:
+            held = self._behind_removals(held, at=at)
         self._fixed = held.ranges
         beyond = [item for item in held.ranges if item.through > self.source.view.horizon]
         if beyond:
@@ -165,6 +167,18 @@ class ChannelRun:
                 deliveries.hold(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
 
         self._transact(work)
+
+    def _behind_removals(self, held: Holdings, *, at: int) -> Holdings:
+        """Go on behind rows that are gone: they went because this sink had them (U10), and cannot be compared any more.
+
+        They lie in whole objects: a watermark never stands inside of one.
+        """
+        proved = self._read(lambda c: removals.proved_delivered(c, self.channel))
+        end = max([proved, *(item.through for item in held.ranges if item.after < proved)])
+        if proved <= at:
+            return held
+        self._fast_forward(Holdings(end=end), mark=None, at=at)
+        return Holdings(tuple(item for item in held.ranges if item.after >= end))
 
     def _compared(self, held: Holdings, *, since: Watermark) -> Watermark:
         """The destination's end, if what it counts up to there is what we count; else the histories have parted."""

@@ -37,6 +37,8 @@ class Records:
     committed: Committed
     figures: list[inspection.Figures]
     removed: list[Removal]
+    """What retention and purge took out; behind it, once more, what of that never got to the sink."""
+    forfeited: list[Removal]
     given_up: list[GivenUpRow]
 
     @property
@@ -49,16 +51,15 @@ class Records:
 
 def read_records(connection: Connection, sink: Sink, channel: Channel) -> Records:
     figures = inspection.figures_of(connection, channel.dataset, channel.partition)
+    forfeited = inspection.forfeits_of(connection, channel)
     return Records(
         deliveries.watermark(connection, channel),
         deliveries.reach_back(connection, channel) if KINDS[sink.kind].contiguous else None,
         inspection.intents_of(connection, channel),
         Committed(figures),
         figures,
-        [
-            *inspection.removals_of(connection, channel.dataset, channel.partition),
-            *inspection.forfeits_of(connection, channel),
-        ],
+        [*inspection.removals_of(connection, channel.dataset, channel.partition), *forfeited],
+        forfeited,
         inspection.given_up_of(connection, channel),
     )
 
@@ -151,9 +152,13 @@ def _settled(
 
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:
-    """What a stretch without a chunk holds: by the blocks where they say so, else counted in the lake."""
+    """What a stretch without a chunk held: by the blocks where they say so, else in the lake and removed from there."""
     keep = intent.settings.get("where")
     known = records.committed.within(span)
     if known is not None and (keep is None or not known.rows):
         return known
-    return source.totals(intent.channel, span, keep=keep)
+    gone = [item for item in records.removed if item.range.intersect(span) == item.range]
+    lost = [item for item in records.forfeited if item.range.intersect(span) == item.range]
+    # Twice: once for the removal that it is part of, once for its own entry among them.
+    delivered = sum((item.tally for item in gone), Tally()) - sum((item.tally for item in (*lost, *lost)), Tally())
+    return source.totals(intent.channel, span, keep=keep) + delivered
