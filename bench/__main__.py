@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("store", "delivery", "eventlog", "backfill")
+PARTS = ("store", "delivery", "upkeep", "eventlog", "backfill")
 
 
 def main() -> None:
@@ -20,13 +20,15 @@ def main() -> None:
     parser.add_argument(
         "parts", nargs="*", default=[], metavar="PART", help=f"which of: {', '.join(PARTS)} (default: all)"
     )
-    chosen = parser.parse_args().parts or PARTS
+    parser.add_argument("--scale", type=float, help="of the usual size, for a quick look (not for eventlog)")
+    given = parser.parse_args()
+    sized = {} if given.scale is None else {"scale": given.scale}
     console = Console()
     directory = Path(".cache/bench")
     directory.mkdir(parents=True, exist_ok=True)
-    for part in chosen:
+    for part in given.parts or PARTS:
         console.rule(f"bench: {part}")
-        figures = importlib.import_module(f"bench.{part}").run()
+        figures = importlib.import_module(f"bench.{part}").run(**sized)
         file = directory / f"{part}.json"
         file.write_text(json.dumps({"at": datetime.now(UTC).isoformat(), "figures": figures}, indent=2) + "\n")
         console.print(_table(part, figures))

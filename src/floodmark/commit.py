@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
@@ -37,6 +38,8 @@ class Snapshot:
     through: int | None = None
     dropped: int = 0
     """Rows of the block that its settle function left out."""
+    at: datetime | None = None
+    """When it was made, by its writer's clock."""
 
     @property
     def brought_rows(self) -> bool:
@@ -71,6 +74,17 @@ class TableState:
         # The base itself may have expired: its child still names it. No base at all: back to the very beginning.
         oldest = self.lineage[-1].parent if self.lineage else None
         return tuple(found) if oldest == base else None
+
+    def standing_for(self, base: int | None) -> int | None:
+        """The snapshot to compare new rows with: the base, or the first one after it where it has expired.
+
+        Nothing has brought rows in between, or nothing could be appended on the base any more. So it holds the rows
+        that the base held, but for those that were removed since.
+        """
+        after_base = self.since(base)
+        if base is None or not after_base or any(snapshot.id == base for snapshot in self.lineage):
+            return base
+        return after_base[-1].id
 
     def may_append_on(self, base: Base) -> bool:
         """Whether an append that was prepared on the base could land here: nothing has brought rows since."""

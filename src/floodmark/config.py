@@ -65,6 +65,30 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UpkeepSettings:
+    """[upkeep]"""
+
+    file_bytes: int = 128 << 20
+    """The size that compaction gives data files."""
+    files_min: int = 8
+    """How many small files the newest stretch of a dataset must have before compaction touches it."""
+    bytes_max: int = 4 << 30
+    """How much one compaction rewrites of a dataset; the next one goes on."""
+    buckets_at_once: int = 4
+    """How many stretches it rewrites at the same time."""
+    manifests_max: int = 20
+    """Past this many lists of files, compaction joins them."""
+    snapshots_keep: int = 5
+    """Compaction never leaves fewer snapshots than this."""
+    snapshots_age_seconds: int = 3600
+    """Younger snapshots stay, for readers that are under way …"""
+    snapshots_max: int = 200
+    """… but never more than this many."""
+    orphan_age_seconds: int = 259_200
+    """How old a file that nothing refers to must be before it goes; a day at least, whatever is set here."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogSettings:
     """[catalogs.NAME]: an Iceberg catalog with tables that rows are delivered to.
 
@@ -90,6 +114,7 @@ class Settings:
     flush: FlushSettings = field(default_factory=FlushSettings)
     run: RunSettings = field(default_factory=RunSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
+    upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
 
@@ -100,6 +125,7 @@ _SECTIONS: dict[str, type] = {
     "flush": FlushSettings,
     "run": RunSettings,
     "spark": SparkSettings,
+    "upkeep": UpkeepSettings,
 }
 
 

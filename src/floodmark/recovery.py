@@ -1,6 +1,6 @@
 """Recovery: what a process does before its first commit, whoever left things as they are.
 
-    mend: a head whose files were lost with the power → back to what it was built on
+    mend: changes of a table whose files were lost with the power → back to what they were built on
     catch up: commits that the table shows and a restored control database has forgotten → recorded
     clean up: segments of dead writers dropped, files of committed segments removed
     raise: the allocator above everything that carries a number
@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
-from floodmark.commit import Base, TableState
-from floodmark.control import blocks, datasets, quarantine
+from floodmark.commit import Base, Snapshot, TableState
+from floodmark.control import blocks, datasets, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
+from floodmark.control.removals import Operation
 from floodmark.control.segments import LandingRange, landing_segment_id
 from floodmark.errors import FilesMissing
 from floodmark.lake.generations import find_table
@@ -63,23 +64,33 @@ class Recovery:
         self._done = True
 
     def _mend(self, declared: Dataset) -> None:
-        """Undo a commit whose files never reached the disk before the power went (I7).
+        """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
 
-        Only the undecided block's own: its segments are still there, and it is sent again. Files missing from any
-        other commit are damage that no repetition heals, and stay an error.
+        Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
+        heals, and stay an error.
         """
-        block = self.database.read(lambda c: blocks.undecided(c, declared.name))
-        if block is None:
-            return
-        own = declared.of_generation(block.base.generation)
+        block, removing = self.database.read(
+            lambda c: (blocks.undecided(c, declared.name), removals.unfinished(c, declared.name))
+        )
+        own = declared if block is None else declared.of_generation(block.base.generation)
+
+        def droppable(snapshot: Snapshot) -> bool:
+            return _droppable(snapshot, block=block, removing=removing)
+
         for table in (own.table_name, own.fenced_name):
             try:
-                state = self.lake.load(table)
-                if state is not None and any(snapshot.block == block.id for snapshot in state.lineage):
-                    self.lake.sync(state, since=declared.synced_snapshot)
+                self._make_durable(own, table)
             except FilesMissing:
-                if not self.lake.roll_back(table, block=block.id, base=block.base):
+                if not self.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
                     raise
+                self._make_durable(own, table)
+
+    def _make_durable(self, declared: Dataset, table: str) -> None:
+        state = self.lake.load(table)
+        if state is None or state.head in (None, declared.synced_snapshot):
+            return
+        self.lake.sync(state, since=declared.synced_snapshot)
+        self.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
 
     def catch_up(self, declared: Dataset, state: TableState, settle: Settle) -> None:
         """Catch up with commits that the table shows and this control database has forgotten.
@@ -159,3 +170,16 @@ class Recovery:
                         held.append(bad)
                         starts.append(offset)
         return found
+
+
+def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:
+    """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
+
+    A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
+    sent again. A removal that is on record as planned is carried out again.
+    """
+    if snapshot.operation == "replace":
+        return True
+    if snapshot.operation == "append":
+        return block is not None and snapshot.block == block.id
+    return removing is not None and removing.state == "planned"

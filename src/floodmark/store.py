@@ -54,6 +54,7 @@ from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
 from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
+from floodmark.upkeep.compact import Compactor, CompactReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
 from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.purge import Purge, PurgeReport
@@ -483,6 +484,16 @@ class Store:
         here = legacy_table(self.spark, source, version=None)
         begun = adopter.begun_with(dataset, here.name)
         return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
+
+    def compact(
+        self, dataset: str | None = None, *, dry_run: bool = False, progress: Callable[[str], None] | None = None
+    ) -> CompactReport:
+        """Join small files, let old snapshots go and remove what nothing refers to, of one dataset or of all.
+
+        Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
+        """
+        compactor = Compactor(self._database, self._lake, self._flusher, self._clock, self.settings.upkeep, progress)
+        return compactor.compact(dataset, dry_run=dry_run)
 
     def retain(
         self,

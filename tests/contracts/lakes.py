@@ -62,7 +62,8 @@ class MemoryDriver:
         self.lake.recreate(table)
 
     def lose_data_files(self, table: str, within: SequenceRange) -> int:
-        lost = [id for id, rows in self.lake.data.items() if any(seq in within for seq in rows[SEQ].to_pylist())]
+        files = self.lake.files_of(table, self.lake.load(table).head)
+        lost = [id for id in files if any(seq in within for seq in self.lake.data[id][SEQ].to_pylist())]
         for id in lost:
             del self.lake.data[id]
         return len(lost)

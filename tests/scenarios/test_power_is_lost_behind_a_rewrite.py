@@ -11,8 +11,6 @@ from worlds import DATASET, World, dies
 
 from floodmark.testing import kill_store
 
-only_blocks = pytest.mark.xfail(reason="only the head of an undecided block is undone after a loss of power")
-
 
 @pytest.fixture
 def world(quick_path: Path) -> Iterator[World]:
@@ -21,7 +19,6 @@ def world(quick_path: Path) -> Iterator[World]:
     made.close()
 
 
-@only_blocks
 def test_files_of_a_compaction_that_never_reached_the_disk_are_given_up_for_those_they_replaced(world: World) -> None:
     """I7: the rows were durable before the compaction, and are still in the files that it read."""
     world.committed(3)
@@ -35,7 +32,6 @@ def test_files_of_a_compaction_that_never_reached_the_disk_are_given_up_for_thos
     assert sorted(world.ids_in_table()) == world.acknowledged
 
 
-@only_blocks
 def test_a_compaction_on_top_of_an_undecided_block_is_given_up_with_it(world: World) -> None:
     """I7: neither the block's files nor the compaction's reached the disk; the block's segments did."""
     store = world.open()
@@ -51,7 +47,6 @@ def test_a_compaction_on_top_of_an_undecided_block_is_given_up_with_it(world: Wo
     assert sorted(world.ids_in_table()) == world.acknowledged
 
 
-@only_blocks
 def test_a_removal_whose_files_never_reached_the_disk_is_carried_out_again(quick_path: Path) -> None:
     """I7: the rows that stay were durable before, and the removal is on record as not yet done."""
     aged = Aged(quick_path)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),
+    "compact": ("compact", "Join small files, and remove what is no longer needed."),
     "retain": ("retain", "Remove old rows, but none that a sink still needs."),
     "purge": ("purge", "Remove rows that match a condition, for good."),
     "rebuild": ("rebuild", "Bring a dataset into a new table: another layout, another place."),

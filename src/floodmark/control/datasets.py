@@ -117,6 +117,15 @@ def raise_horizon(connection: Connection, name: str, *, through: int, synced_sna
         connection.execute(update(datasets).where(datasets.c.name == name).values(synced_snapshot=synced_snapshot))
 
 
+def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | None) -> None:
+    """Everything that a snapshot reaches is on the disk. Of another generation's table it says nothing."""
+    connection.execute(
+        update(datasets)
+        .where(datasets.c.name == dataset.name, datasets.c.generation == dataset.generation)
+        .values(synced_snapshot=snapshot)
+    )
+
+
 def partition_totals(connection: Connection, name: str) -> list[PartitionTotals]:
     found = connection.execute(
         select(partitions).where(partitions.c.dataset == name).order_by(partitions.c.partition_key)

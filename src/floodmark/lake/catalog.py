@@ -6,14 +6,14 @@ catalog name, so a table's head is known in a millisecond and without Spark.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.commit import Base, Snapshot, TableState
+from floodmark.commit import Snapshot, TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.types import from_iceberg
 from floodmark.schema import is_system_column
@@ -30,13 +30,6 @@ THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
-
-_HERE = "catalog_name = :catalog AND table_namespace = :namespace AND table_name = :table"
-_POINTER = f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables WHERE {_HERE}"  # noqa: S608 - constants
-_MOVE_BACK = (
-    "UPDATE iceberg_tables SET metadata_location = :previous, previous_metadata_location = NULL "  # noqa: S608 - constants
-    f"WHERE {_HERE} AND metadata_location = :now"
-)
 
 
 @dataclass
@@ -89,7 +82,11 @@ class Catalog:
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return self.python.load_table((self.namespace, table))
+            try:
+                return self.python.load_table((self.namespace, table))
+            except (OSError, ValueError, ValidationError):
+                # Others may have committed since the catalog named the file, and removed it as an old version.
+                return self.python.load_table((self.namespace, table))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except SQLAlchemyError as error:
@@ -99,41 +96,6 @@ class Catalog:
                 f"The metadata of table {table!r} cannot be read: {error}.",
                 hint="Restore the file; a lake directory that was moved must be moved back.",
             ) from error
-
-    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
-        """Point the table at its previous metadata, if that is what the block was built on.
-
-        Guarded: the pointer moves only from where it was read. Only for catalogs that are a SQL database.
-        """
-        from pyiceberg.exceptions import ValidationError
-        from pyiceberg.table import StaticTable
-        from sqlalchemy import create_engine, text
-
-        with contextlib.suppress(FilesMissing):
-            now = self.state(table)
-            if now is None or not now.lineage or now.lineage[0].block != block:
-                return False
-        if self.python_settings.get("type") != "sql":
-            return False
-        engine = create_engine(self.python_settings["uri"])
-        try:
-            with engine.begin() as connection:
-                here = {"catalog": self.name, "namespace": self.namespace, "table": table}
-                row = connection.execute(text(_POINTER), here).one_or_none()
-                if row is None or row.previous_metadata_location is None:
-                    return False
-                previous = table_state(table, StaticTable.from_metadata(row.previous_metadata_location))
-                if not previous.may_append_on(base):
-                    return False
-                moved = connection.execute(
-                    text(_MOVE_BACK),
-                    {**here, "previous": row.previous_metadata_location, "now": row.metadata_location},
-                )
-                return moved.rowcount == 1
-        except (OSError, ValueError, ValidationError):  # the previous metadata is not readable either
-            return False
-        finally:
-            engine.dispose()
 
     def state(self, table: str) -> TableState | None:
         """The table's metadata, all of it from one load."""
@@ -179,4 +141,5 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         block=extra.get(BLOCK_PROPERTY),
         through=int(through) if through else None,
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
+        at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit import TableState
-from floodmark.errors import FilesMissing
+from floodmark.errors import FilesMissing, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.files import local_path
 
@@ -39,6 +39,14 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
         sync_directory(directory)
 
 
+def sync_metadata(table: IcebergTable | None) -> None:
+    """Make what a table says of itself durable, where it changed without a commit of rows."""
+    path = None if table is None else local_path(table.metadata_location)
+    if path is not None:
+        sync_file(Path(path))
+        sync_directory(Path(path).parent)
+
+
 def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
     """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
     new = state.since(since)
@@ -46,16 +54,26 @@ def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[t
     yield table.metadata_location, None
     if not state.lineage:
         return
+    head = table.snapshot_by_id(state.lineage[0].id)
+    if head is None:
+        raise Retryable(f"A snapshot of {state.name!r} expired while it was made durable.", hint="Do it again.")
     for snapshot in table.metadata.snapshots:
-        if ids is None or snapshot.snapshot_id in ids:
+        # Only the head's must be there: another's may expire at this moment, and nobody reads it for its rows.
+        other = snapshot.snapshot_id != head.snapshot_id
+        if (ids is None or snapshot.snapshot_id in ids) and not (other and _is_gone(snapshot.manifest_list)):
             yield snapshot.manifest_list, None
-    for manifest in table.snapshot_by_id(state.lineage[0].id).manifests(table.io):
+    for manifest in head.manifests(table.io):
         if ids is not None and manifest.added_snapshot_id not in ids:
             continue
         yield manifest.manifest_path, manifest.manifest_length
         for entry in manifest.fetch_manifest_entry(table.io):
             if ids is None or entry.snapshot_id in ids:
                 yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
+
+
+def _is_gone(location: str) -> bool:
+    path = local_path(location)
+    return path is not None and not Path(path).exists()
 
 
 def _check_whole(io: Any, location: str, size: int | None) -> None:

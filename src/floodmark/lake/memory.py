@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from floodmark.commit import Append, Base, PartitionFigures, Snapshot, TableState
+from floodmark.clock import Clock, SystemClock
+from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.compaction import Bucket
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
+from floodmark.lake.maintenance import Orphan, highest_known, kept_snapshots
 from floodmark.lake.memory_generations import copied, land_copy, outside, renamed, tallies_of
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
+from floodmark.lake.memory_maintenance import buckets_in_memory, by_bucket, orphans_in_memory, rewritten
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.settling import problem_of, settled_table
@@ -54,6 +59,8 @@ class _Table:
     max_seq: int = 0
     layout: Layout = field(default_factory=Layout)
     location: str = ""
+    manifests: int = 0
+    """How many lists of files a reader of the head would have to go through."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,14 @@ class MemoryLake:
     held_copies: list[tuple[Copy, pa.Table]] = field(default_factory=list)
     on_copy: Callable[[Copy], str] | None = None
     """The same for a rebuild's copies."""
+    on_rewrite: Callable[[SequenceRange], None] | None = None
+    """Called before a range's files are rewritten: it may raise."""
+    bucket_width: int | None = None
+    """Where it is not the one of each table's layout."""
+    clock: Clock = field(default_factory=SystemClock)
+    """Says when commits and files were made."""
+    born: dict[int, datetime] = field(default_factory=dict)
+    """When each file was made."""
     tasks: int = 2
     """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
     targets: MemoryTargets = field(default_factory=MemoryTargets)
@@ -169,22 +184,28 @@ class MemoryLake:
         with self._lock:
             if state.head is None:
                 return
-            for file in self._table(state.name).files[state.head]:
+            for file in self.files_of(state.name, state.head):
                 if file not in self.data:
                     raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
                 self.durable.add(file)
 
-    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
+    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         with self._lock:
             found, state = self.tables[table], self.load(table)
-            if state is None or not state.lineage or state.lineage[0].block != block:
-                return False
-            before = replace(state, lineage=state.lineage[1:])
-            if not before.may_append_on(base):
-                return False
-            found.snapshots.pop(state.lineage[0].id)
-            found.head = before.head
-            return True
+            lineage = () if state is None else state.lineage
+            synced = set(found.files.get(durable or 0, ()))
+            for back in range(len(lineage) + 1):
+                before = lineage[back:]
+                if state is None or replace(state, lineage=before).since(durable) is None:
+                    return False
+                if not before or self.data.keys() >= set(found.files[before[0].id]) - synced:
+                    found.head = before[0].id if before else None
+                    for snapshot in lineage[:back]:
+                        found.snapshots.pop(snapshot.id)
+                    return True
+                if not droppable(before[0]):
+                    return False
+            return False
 
     def scan(
         self,
@@ -257,7 +278,7 @@ class MemoryLake:
                 if left.num_rows == part.num_rows:
                     kept.append(file)
                 elif left.num_rows:
-                    kept.append(self._store(left))
+                    kept.append(self.store(left))
                     rewritten += 1
             if tuple(kept) != found.files.get(found.head or 0, ()):
                 operation = "overwrite" if rewritten else "delete"
@@ -266,6 +287,54 @@ class MemoryLake:
     def raise_max_seq(self, table: str, seq: int) -> None:
         with self._lock:
             self._table(table).max_seq = max(self.tables[table].max_seq, seq)
+
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
+        with self._lock:
+            found, state = self._table(table), self.load(table)
+            if state is None:
+                return 0
+            kept = kept_snapshots(state, keep=keep, since=since)
+            found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
+            gone = [id for id in found.snapshots if id not in kept]
+            found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
+            reached = {file for table in self.tables.values() for id in table.snapshots for file in table.files[id]}
+            for file in {file for id in gone for file in found.files[id]} - reached:
+                self.data.pop(file, None)
+            return len(gone)
+
+    def buckets(self, state: TableState) -> list[Bucket]:
+        with self._lock:
+            return buckets_in_memory(self, state)
+
+    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+        if self.on_rewrite is not None:
+            self.on_rewrite(within)
+        with self._lock:
+            found, state = self._table(table), self.load(table)
+            files = None if state is None else rewritten(self, state, within, file_bytes=file_bytes)
+            if files is not None:
+                self._commit(found, operation="replace", files=files, added_rows=0)
+
+    def manifests(self, state: TableState) -> int:
+        if state.head is not None:
+            self.files_of(state.name, state.head)
+        return self.tables[state.name].manifests
+
+    def rewrite_manifests(self, table: str) -> None:
+        with self._lock:
+            found = self.tables[table]
+            if found.head is not None:
+                self._commit(found, operation="replace", files=found.files[found.head], added_rows=0, added_files=0)
+                found.manifests = 1
+
+    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:  # noqa: ARG002 - one place for all tables
+        with self._lock:
+            return orphans_in_memory(self, before=before)
+
+    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
+        with self._lock:
+            for item in orphans:
+                self.data.pop(int(item.location.removeprefix("memory:")), None)
 
     def stored_bytes(self, table: str) -> int:
         with self._lock:
@@ -295,7 +364,7 @@ class MemoryLake:
             for file in found.files.get(found.head or 0, ()):
                 left = outside(self.data[file], within)
                 if left.num_rows:
-                    kept.append(file if left.num_rows == self.data[file].num_rows else self._store(left))
+                    kept.append(file if left.num_rows == self.data[file].num_rows else self.store(left))
             self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
 
     def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
@@ -322,7 +391,8 @@ class MemoryLake:
     def add_file(self, table: str, rows: pa.Table, *, through: int) -> None:
         """Append rows that have their numbers."""
         found = self.tables[table]
-        files = (*found.files.get(found.head or 0, ()), self._store(rows))
+        new = [self.store(part) for part in by_bucket(rows, self.width_of(table))]
+        files = (*found.files.get(found.head or 0, ()), *new)
         self._commit(found, operation="append", files=files, added_rows=rows.num_rows, through=through)
 
     def target(self, name: TargetName) -> MemoryTarget:
@@ -363,7 +433,7 @@ class MemoryLake:
                 return
             parts = [self.data[file] for file in found.files[found.head]]
             merged = _in_order(parts)
-            self._commit(found, operation="replace", files=(self._store(merged),), added_rows=merged.num_rows)
+            self._commit(found, operation="replace", files=(self.store(merged),), added_rows=merged.num_rows)
 
     def delete(self, table: str, within: SequenceRange) -> None:
         """Delete the rows of a range, as a merge-on-read delete would."""
@@ -377,21 +447,8 @@ class MemoryLake:
                     pc.or_(pc.less_equal(part[SEQ], within.after), pc.greater(part[SEQ], within.through))
                 )
                 if outside.num_rows:
-                    kept.append(file if outside.num_rows == part.num_rows else self._store(outside))
+                    kept.append(file if outside.num_rows == part.num_rows else self.store(outside))
             self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
-
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
-        with self._lock:
-            found = self._table(table)
-            lineage = [snapshot.id for snapshot in self._lineage(found)]
-            after_base = lineage.index(since) if since in lineage else 0
-            kept = lineage[: max(keep, after_base)]
-            # What the old ones alone know, how far numbers were given out, stays (I1).
-            found.max_seq = max([found.max_seq, *(item.through or 0 for item in self._lineage(found))])
-            found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
-            reached = {file for table in self.tables.values() for id in table.snapshots for file in table.files[id]}
-            for file in {file for files in found.files.values() for file in files} - reached:
-                self.data.pop(file, None)
 
     def recreate(self, table: str) -> None:
         """Drop a table and create an empty one of the same name."""
@@ -402,6 +459,16 @@ class MemoryLake:
     def lose_power(self) -> None:
         """Forget every file that no `sync` has covered."""
         self.data = {file: part for file, part in self.data.items() if file in self.durable}
+
+    def files_of(self, table: str, snapshot: int) -> tuple[int, ...]:
+        """The data files that a snapshot reaches; `Retryable` if it has expired."""
+        if snapshot not in self._table(table).snapshots:
+            raise Retryable(f"A snapshot of {table!r} expired while it was read.", hint="Do it again.")
+        return self.tables[table].files[snapshot]
+
+    def width_of(self, table: str) -> int:
+        """How many numbers share files."""
+        return self.bucket_width or self._table(table).layout.bucket_width
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,9 +485,7 @@ class MemoryLake:
 
     def _parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
         with self._lock:
-            if snapshot not in self._table(table).snapshots:
-                raise Retryable(f"A snapshot of {table!r} expired while it was read.", hint="Do it again.")
-            files = [self.data.get(file) for file in self.tables[table].files[snapshot]]
+            files = [self.data.get(file) for file in self.files_of(table, snapshot)]
         for part in files:
             if part is None:
                 raise FilesMissing(f"A data file of {table!r} is missing.")
@@ -486,8 +551,10 @@ class MemoryLake:
         if not request.identity:
             return rows
         seen: set[tuple[Any, ...] | None] = set()
-        if request.base.snapshot is not None:
-            committed = self._parts(request.table, request.base.snapshot, SequenceRange(0, 2**63 - 2))
+        state = self.load(request.table)
+        snapshot = None if state is None else state.standing_for(request.base.snapshot)
+        if snapshot is not None:
+            committed = self._parts(request.table, snapshot, SequenceRange(0, 2**63 - 2))
             try:
                 seen = {key for part in committed for key in _keys(request, part) if key is not None}
             except FilesMissing as error:
@@ -509,20 +576,24 @@ class MemoryLake:
             since = state.since(request.base.snapshot) if state else None
             if since is None or any(snapshot.brought_rows for snapshot in since):
                 raise AppendRefused("found conflicting files")
-            files = (*table.files.get(table.head or 0, ()), self._store(rows))
+            new = [self.store(part) for part in by_bucket(rows, self.width_of(request.table))]
+            files = (*table.files.get(table.head or 0, ()), *new)
             self._commit(
                 table,
                 operation="append",
                 files=files,
+                added_files=len(new),
                 added_rows=rows.num_rows,
                 block=request.block,
                 through=request.range.through,
                 dropped=request.settlement.dropped,
             )
 
-    def _store(self, rows: pa.Table) -> int:
+    def store(self, rows: pa.Table) -> int:
+        """Write a file that nothing refers to yet."""
         file = next(self._numbers)
         self.data[file] = rows
+        self.born[file] = self.clock.now()
         return file
 
     def _commit(
@@ -547,9 +618,11 @@ class MemoryLake:
             block=block,
             through=through,
             dropped=dropped,
+            at=self.clock.now(),
         )
         table.files[id] = files
         table.head = id
+        table.manifests += 1
 
 
 _NO_ROWS = pa.table({SEQ: pa.array([], pa.int64())})

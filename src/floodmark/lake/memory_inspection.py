@@ -18,7 +18,7 @@ def find_in_memory(
     lake: MemoryLake, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...], rows_max: int
 ) -> list[StoredRow]:
     found = []
-    for file in lake.tables[table].files[snapshot]:
+    for file in lake.files_of(table, snapshot):
         if file not in lake.data:
             raise FilesMissing(f"Data file {file} of {table!r} is missing.")
         for row in lake.data[file].to_pylist():

@@ -43,14 +43,16 @@ def is_distinct(segments: Sequence[BlockSegment], notes: Sequence[dict[bytes, by
     return apart and len(spans) == len(segments) and all(TIMED in item for item in notes)
 
 
-def overlap(table: IcebergTable, request: Append, *, timed: bool) -> Overlap | None:
-    """What the base snapshot has of the batch's span of event time; None if that cannot be told.
+def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool) -> Overlap | None:
+    """What the snapshot at the base has of the batch's span of event time; None if that cannot be told.
 
     A batch in which every row has its event time (`timed`) has no twin among rows that have none.
     """
     from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, IsNull, LessThanOrEqual, Or
 
-    if request.event_time is None or request.event_span is None or request.base.snapshot is None:
+    if request.event_time is None or request.event_span is None or snapshot is None:
+        return None
+    if table.snapshot_by_id(snapshot) is None:  # it has expired: its plan would be empty, and say that nothing is near
         return None
     column = request.schema.get(request.event_time)
     is_date = column is not None and column.type == DATE
@@ -61,7 +63,7 @@ def overlap(table: IcebergTable, request: Append, *, timed: bool) -> Overlap | N
         )
         if not timed:
             near = Or(near, IsNull(request.event_time))
-        planned = list(table.scan(row_filter=near, snapshot_id=request.base.snapshot).plan_files())
+        planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
     except Exception:  # noqa: BLE001 - a look that saves work: where it fails, the work is done
         return None
     return Overlap(len(planned), sum(task.file.record_count for task in planned))

@@ -83,7 +83,7 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
     number = table.schema().find_field(SEQ).field_id
     for task in table.scan(row_filter=hull, snapshot_id=snapshot).plan_files():
         file = task.file
-        stored = StoredFile(file.file_path, *_span(file, number), file.record_count, file.file_size_in_bytes)
+        stored = StoredFile(file.file_path, *number_span(file, number), file.record_count, file.file_size_in_bytes)
         if not any(stored.share(item) > 0 for item in ranges):
             continue
         if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
@@ -93,7 +93,8 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
         yield stored
 
 
-def _span(file: DataFile, number: int) -> tuple[int, int]:
+def number_span(file: DataFile, number: int) -> tuple[int, int]:
+    """The numbers that a file's rows lie between; all there are, where it does not say. `number`: the column's id."""
     lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
     if number not in lower or number not in upper:
         return _EVERYTHING

@@ -8,24 +8,37 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, Base, PartitionFigures, TableState, may_be_expired
+from floodmark.commit import Append, PartitionFigures, Snapshot, TableState, may_be_expired
+from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
-from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
-from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
+from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY, table_state
 from floodmark.lake.durable import sync_commits
+from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
+from floodmark.lake.maintenance import Orphan
 from floodmark.lake.overlap import TIMED, Overlap, is_distinct, overlap
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
+from floodmark.lake.spark_maintenance import (
+    METADATA_VERSIONS,
+    buckets_of,
+    expire_snapshots,
+    manifest_count,
+    orphans_of,
+    remove_files,
+    rewrite_files,
+    rewrite_manifests,
+)
 from floodmark.lake.spark_removals import (
     doomed_figures,
-    expire_snapshots,
     matching_places,
     raise_max_seq,
     remove_doomed,
@@ -57,7 +70,7 @@ TABLE_PROPERTIES = {
     # … and in such groups a dictionary of unique texts never grows too large, so it would be built for nothing.
     "write.parquet.dict-size-bytes": str(128 << 10),
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
+    "write.metadata.previous-versions-max": str(METADATA_VERSIONS),
     "commit.manifest.min-count-to-merge": "20",
     # The content hash is random: its bounds prune nothing.
     f"write.metadata.metrics.column.{CONTENT_ID}": "counts",
@@ -102,10 +115,18 @@ class SparkLake(SparkGenerations):
         table = self.catalog.table(state.name)
         if table is None:  # renamed since: whoever looks again finds it, or that it is gone for good
             raise Retryable(f"There is no table {state.name!r} any more.", hint="Do it again.")
-        sync_commits(table, state, since=since)
+        try:
+            sync_commits(table, state, since=since)
+        except FilesMissing as error:
+            now = self.load(state.name)
+            if now is None or now.head != state.head:  # it expired meanwhile: nothing is damaged
+                raise Retryable(
+                    f"Table {state.name!r} changed while it was made durable.", hint="Do it again."
+                ) from error
+            raise
 
-    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
-        return self.catalog.roll_back(table, block=block, base=base)
+    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        return go_back(self.catalog, table, durable=durable, droppable=droppable)
 
     def inspect_files(self, state: TableState) -> FileReport:
         table = self.catalog.table(state.name)
@@ -142,8 +163,32 @@ class SparkLake(SparkGenerations):
     def raise_max_seq(self, table: str, seq: int) -> None:
         raise_max_seq(self, table, seq)
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
-        expire_snapshots(self, table, keep=keep, since=since)
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
+        return expire_snapshots(self, table, keep=keep, since=since)
+
+    def buckets(self, state: TableState) -> list[Bucket]:
+        table = self.catalog.table(state.name)
+        with self._reading(state.name, None):
+            return [] if table is None else buckets_of(table, state)
+
+    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+        rewrite_files(self, table, within=within, file_bytes=file_bytes)
+
+    def manifests(self, state: TableState) -> int:
+        table = self.catalog.table(state.name)
+        with self._reading(state.name, None):
+            return 0 if table is None else manifest_count(table, state)
+
+    def rewrite_manifests(self, table: str) -> None:
+        rewrite_manifests(self, table)
+
+    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:
+        found = self.catalog.table(table)
+        with self._reading(table, None):
+            return [] if found is None else orphans_of(found, before=before)
+
+    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
+        remove_files(orphans)
 
     def stored_bytes(self, table: str) -> int:
         return stored_bytes(self.catalog.table(table))
@@ -293,7 +338,10 @@ class SparkLake(SparkGenerations):
 
     def _overlap(self, request: Append, *, timed: bool) -> Overlap | None:
         table = self.catalog.table(request.table)
-        return None if table is None else overlap(table, request, timed=timed)
+        if table is None:
+            return None
+        snapshot = table_state(request.table, table).standing_for(request.base.snapshot)
+        return overlap(table, request, snapshot=snapshot, timed=timed)
 
     def _without_duplicates(
         self,
@@ -337,9 +385,9 @@ class SparkLake(SparkGenerations):
 
     def _committed(self, request: Append) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
-        if request.base.snapshot is None:
-            return None
-        return self._like(request.table, request.base.snapshot, request, request.event_span)
+        state = self.load(request.table)
+        snapshot = None if state is None else state.standing_for(request.base.snapshot)
+        return None if snapshot is None else self._like(request.table, snapshot, request, request.event_span)
 
     def _like(self, table: str, snapshot: int, key: Append | FileKeys, event_span: tuple[int, int] | None) -> DataFrame:
         """The rows of a snapshot that could have one of some keys: those in their span of event time."""

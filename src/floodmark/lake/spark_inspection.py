@@ -22,7 +22,8 @@ def find_on_spark(
     """Iceberg prunes files by the bounds of the columns in `where`, and Parquet its row groups: one small job."""
     from pyspark.sql import functions as F
 
-    frame = lake.frame(table, snapshot=snapshot)
+    with lake._reading(table, None):  # noqa: SLF001 - the reader's other half
+        frame = lake.frame(table, snapshot=snapshot)
     known = set(frame.columns)
     for name, value in where.items():
         if name in known:

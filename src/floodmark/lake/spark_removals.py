@@ -150,28 +150,6 @@ def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
     raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
 
 
-def expire_snapshots(lake: SparkReader, table: str, *, keep: int, since: int | None) -> None:
-    """By name, never by age: what an undecided block still needs is known, and no clock is asked."""
-    state, loaded = lake.load(table), lake.catalog.table(table)
-    if state is None or loaded is None:
-        return
-    lineage = [snapshot.id for snapshot in state.lineage]
-    kept = lineage[: max(keep, lineage.index(since) if since in lineage else 0)]
-    # I1: what the old ones alone know, how far numbers were given out, stays.
-    raise_max_seq(lake, table, max((snapshot.through or 0 for snapshot in state.lineage), default=0))
-    gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
-    if not gone:
-        return
-    ids = ", ".join(f"{id}L" for id in gone)
-    try:
-        lake.spark.sql(
-            f"CALL `{lake.catalog.name}`.system.expire_snapshots(table => '{lake.catalog.namespace}.{table}', "
-            f"older_than => TIMESTAMP '1971-01-01 00:00:00', snapshot_ids => array({ids}))"
-        ).collect()
-    except Exception as error:
-        raise Retryable(f"Old snapshots of {table!r} could not be removed: {reason_of(error)}.") from error
-
-
 def stored_bytes(table: IcebergTable | None) -> int:
     """On this machine what the files take on the disk; elsewhere what the newest snapshot's are said to."""
     if table is None:

@@ -16,12 +16,15 @@ A lake holds tables of stamped rows. It promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Append, Base, PartitionFigures, TableState
+from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
+from floodmark.lake.maintenance import Orphan
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.targets import Target, TargetName
 from floodmark.layout import Layout
@@ -107,10 +110,13 @@ class Lake(Generations, Protocol):
         """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
         ...
 
-    def roll_back(self, table: str, *, block: str, base: Base) -> bool:
-        """Take a block's commit back, whose files were lost; guarded, and only to the state it was built on.
+    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        """Take changes back whose files were lost: to the newest state of the table of which every file is there.
 
-        False if the head is not that commit, or if anything else came since the base: nothing was changed.
+        What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
+        every commit behind it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
+        is guarded against others who do the same. A change whose own record is lost cannot be asked; what is left of
+        the history tells enough then.
         """
         ...
 
@@ -206,8 +212,38 @@ class Lake(Generations, Protocol):
         """Let the table itself remember that numbers up to this one were used, whatever rows go."""
         ...
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> None:
-        """Forget all but the newest snapshots, with the files that only they reach. What came after `since` stays."""
+    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
+        """Forget all but the newest snapshots, with the files that only they reach; how many went.
+
+        What came after `since` stays. The table itself remembers how far numbers were given out.
+        """
+        ...
+
+    def buckets(self, state: TableState) -> list[Bucket]:
+        """The files of the head, bucket by bucket. Reads metadata only."""
+        ...
+
+    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+        """Join the files of a range that lies in one bucket, in order of their numbers; deletes are applied.
+
+        Every row keeps its number. Not an append: it never makes one fail. It may be done to several buckets at once.
+        """
+        ...
+
+    def manifests(self, state: TableState) -> int:
+        """How many lists of files a reader of the head has to go through."""
+        ...
+
+    def rewrite_manifests(self, table: str) -> None:
+        """Join the lists of files."""
+        ...
+
+    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:
+        """The files in the table's place that no snapshot refers to and that were last written before a moment."""
+        ...
+
+    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
+        """Delete such files. One that is gone already is no error."""
         ...
 
     def stored_bytes(self, table: str) -> int:

@@ -31,10 +31,9 @@ def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[
         return
     for file in files.missing:
         what = f"A file that the table refers to is missing, or not whole: {file}."
-        # Only what an undecided block has just written is undone by itself: its segments are still there.
-        undecided = workshop.database.read(lambda c: blocks.undecided(c, dataset.name)) is not None
+        # Only what never was known to be on the disk may be undone by itself.
         found = Finding("file-missing", what, f"{dataset.name} {file}", _RESTORE)
-        yield Problem(found, _recover(workshop) if undecided else None)
+        yield Problem(found, _recover(workshop) if state.head != dataset.synced_snapshot else None)
     for file in files.twice:
         what = f"The table refers to data file {file} twice: its rows are read twice."
         run = f"Run `floodmark rebuild {dataset.name}`."

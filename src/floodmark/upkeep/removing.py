@@ -18,8 +18,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.commit import TableState
-from floodmark.control import blocks, datasets, generations, removals
+from floodmark.control import datasets, generations, removals
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -30,6 +29,7 @@ from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.removal import Selection, Stretch
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.upkeep.expiry import Expiry
 
 PLANS_MAX = 20
 """How often a plan gives way to a flush that has just begun."""
@@ -109,7 +109,7 @@ class Remover:
             for table in tables:
                 self._delete(table, declared, operation)
             self._record(declared, operation)
-        self._expire(declared, tables)
+        self._expiry().expire(declared.name, tables)
         faults.reach("removal.expired")
         self.database.transact(lambda c: removals.end(c, operation, now=self.clock.now()))
         return Gone(rows, max(0, before - sum(self.lake.stored_bytes(table) for table in tables)))
@@ -154,7 +154,7 @@ class Remover:
         )
 
     def _record(self, declared: Dataset, operation: Operation) -> None:
-        state = self._synced(declared)
+        state = self._expiry().make_durable(declared)  # U2: before the old files go
         self.database.transact(
             lambda c: removals.finish(
                 c, operation, synced_snapshot=None if state is None else state.head, now=self.clock.now()
@@ -162,21 +162,5 @@ class Remover:
         )
         faults.reach("removal.recorded")
 
-    def _synced(self, declared: Dataset) -> TableState | None:
-        """The new files must be on the disk before the old ones go: Hadoop's local file system does not fsync."""
-        state = self.lake.load(declared.table_name)
-        if state is not None:
-            self.lake.sync(state, since=declared.synced_snapshot)
-        return state
-
-    def _expire(self, declared: Dataset, tables: list[str]) -> None:
-        """Old snapshots go with their files, but for what an undecided block's verdict still needs."""
-        self.flusher.settle(declared.name)
-        undecided = self.database.read(lambda c: blocks.undecided(c, declared.name))
-        for table in tables:
-            state = self.lake.load(table)
-            if state is None or state.head is None:
-                continue
-            base = None if undecided is None else undecided.base.snapshot
-            keep = len(state.lineage) if undecided is not None and base is None else 1
-            self.lake.expire(table, keep=keep, since=base)
+    def _expiry(self) -> Expiry:
+        return Expiry(self.database, self.lake, self.flusher, self.clock)

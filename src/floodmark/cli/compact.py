@@ -1,0 +1,77 @@
+"""`floodmark compact`"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from floodmark.cli.options import json_option, open_store
+from floodmark.cli.output import note, print_json, print_table, size_text
+from floodmark.cli.stepwise import steps
+
+if TYPE_CHECKING:
+    from floodmark.upkeep.compact import CompactReport, DatasetCompaction
+
+
+@click.command()
+@click.argument("dataset", required=False)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@json_option
+@click.pass_context
+def compact(context: click.Context, dataset: str | None, dry_run: bool, as_json: bool) -> None:
+    """Join small files of DATASET (of all datasets), and remove what is no longer needed.
+
+    No row changes its number, so that no reader and no sink notices. Old snapshots expire, and files that nothing
+    refers to go once they are old enough. Safe beside flushes and exports; a second run right after finds nothing to
+    do. One run does a bounded amount, see [upkeep] in floodmark.toml.
+
+    The exit code is 1 if something could not be done; the rest is done all the same.
+
+    \b
+    Examples:
+      floodmark compact events --dry-run
+      floodmark compact
+    """
+    with open_store() as store, steps("Compacting") as progress:
+        report = store.compact(dataset, dry_run=dry_run, progress=progress)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if not report.sound:
+        context.exit(1)
+
+
+def _show(report: CompactReport) -> None:
+    for item in report.datasets:
+        click.echo(_summary(item, dry_run=report.dry_run))
+        if item.compacted:
+            print_table(
+                ["numbers", "files", "joined to", "bytes", "now"],
+                [
+                    [one.range, one.files_before, one.files_after, one.bytes_before, one.bytes_after]
+                    for one in item.compacted
+                ],
+            )
+        for reason, count in Counter(one.reason for one in item.skipped).items():
+            click.echo(f"  {count:,} left as they are: {reason}")
+        for bucket in item.failed:
+            note(f"  {bucket.range} could not be joined: {bucket.reason}")
+        for problem in item.problems:
+            note(f"  {problem}")
+
+
+def _summary(item: DatasetCompaction, *, dry_run: bool) -> str:
+    files = sum(one.files_before for one in item.compacted)
+    found = f"{item.orphans:,} files that nothing refers to ({size_text(item.orphan_bytes)})"
+    if dry_run:
+        return f"{item.dataset}: {files:,} files would be joined, and {found} removed."
+    if item.idle:
+        return f"{item.dataset}: nothing to do."
+    left = sum(one.files_after or 0 for one in item.compacted)
+    return (
+        f"{item.dataset}: {files:,} files became {left:,}, {item.snapshots_expired:,} snapshots are gone, "
+        f"and {found}; {size_text(item.bytes_freed)} are free."
+    )
