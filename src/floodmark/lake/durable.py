@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -> None:
     """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
     directories: set[Path] = set()
-    root = Path(local_path(table.location()) or "/").parent.parent
+    root = _root(table)
     try:
         for location, size in _files_since(table, state, since):
             path = local_path(location)
@@ -42,9 +42,15 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
 def sync_metadata(table: IcebergTable | None) -> None:
     """Make what a table says of itself durable, where it changed without a commit of rows."""
     path = None if table is None else local_path(table.metadata_location)
-    if path is not None:
+    if table is not None and path is not None:
         sync_file(Path(path))
-        sync_directory(Path(path).parent)
+        for directory in _up_to(Path(path).parent, _root(table)):
+            sync_directory(directory)
+
+
+def _root(table: IcebergTable) -> Path:
+    """The lake's own directory."""
+    return Path(local_path(table.location()) or "/").parent.parent
 
 
 def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:

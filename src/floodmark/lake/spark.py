@@ -19,7 +19,7 @@ from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY, table_state
-from floodmark.lake.durable import sync_commits
+from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
@@ -211,6 +211,7 @@ class SparkLake(SparkGenerations):
             try:
                 for statement in statements:
                     self.spark.sql(statement)
+                sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
             except FloodmarkError:
                 raise  # no Java, no jars: it says so itself, and trying again changes nothing
             except Exception as error:

@@ -135,8 +135,6 @@ def expire_snapshots(lake: SparkReader, table: str, *, keep: int, since: int | N
     if not gone:
         return 0
     raise_max_seq(lake, table, highest_known(state))
-    # What the table falls back on, should the power go while its old files do.
-    sync_metadata(lake.catalog.table(table))
     ids = ", ".join(f"{id}L" for id in gone)
     _call(
         lake,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.commit import PartitionFigures
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import MAX_SEQ_PROPERTY
+from floodmark.lake.durable import sync_metadata
 from floodmark.lake.files import local_path
 from floodmark.lake.filters import check_filter
 from floodmark.lake.types import quoted, spark_type
@@ -147,6 +148,7 @@ def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
             )
         except Exception as error:
             raise Retryable(f"Table {table!r} could not be changed: {reason_of(error)}.") from error
+        sync_metadata(lake.catalog.table(table))  # what the delete that follows can be taken back to
     raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
 
 
