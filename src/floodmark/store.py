@@ -492,7 +492,15 @@ class Store:
 
         Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
         """
-        compactor = Compactor(self._database, self._lake, self._flusher, self._clock, self.settings.upkeep, progress)
+        compactor = Compactor(
+            self._database,
+            self._lake,
+            self._flusher,
+            self._clock,
+            self.settings.upkeep,
+            progress,
+            self._rebuilder.remove_retired,
+        )
         return compactor.compact(dataset, dry_run=dry_run)
 
     def retain(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from floodmark.layout import Layout
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store, init, open_store
 from floodmark.testing import kill_store
@@ -116,8 +117,9 @@ def test_a_rewrite_whose_files_the_power_cut_took_is_taken_back(root: Path, spar
 
 
 def test_a_damaged_file_stops_its_own_bucket_only(root: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floodmark.lake.spark.BUCKET_WIDTH", 10)
+    monkeypatch.setattr("floodmark.layout.BUCKET_WIDTH_MIN", 1)
     with opened(root, spark, files_min=100, buckets_at_once=2) as store:
+        store._lake.ensure("m_g1", store.datasets()[0].schema, layout=Layout(bucket_width=10))
         for start in range(0, 30, 3):
             flushed(store, range(start, start + 3))
         damaged = next(path for path in data_files(root) if pq.read_table(path)["n"].to_pylist()[0] == 12)

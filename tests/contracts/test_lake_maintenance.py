@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, SparkDriver, numbers, some
+from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, numbers, some
 
 from floodmark.commit import Snapshot, Verdict
 from floodmark.errors import FilesMissing, Retryable
+from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
 
@@ -21,10 +22,8 @@ FILE_BYTES = 64 << 20
 @pytest.fixture
 def narrow(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Blocks:
     """Buckets of a hundred numbers."""
-    if isinstance(driver, SparkDriver):
-        monkeypatch.setattr("floodmark.lake.spark.BUCKET_WIDTH", WIDTH)
-    else:
-        driver.lake.bucket_width = WIDTH
+    monkeypatch.setattr("floodmark.layout.BUCKET_WIDTH_MIN", 1)
+    driver.lake.ensure(TABLE, SIMPLE, layout=Layout(bucket_width=WIDTH))
     return Blocks(driver, tmp_path)
 
 

@@ -15,6 +15,8 @@ from worlds import DATASET, TABLE, World, die, dies, interrupted
 from floodmark import faults
 from floodmark.control import blocks, datasets
 from floodmark.errors import Retryable, UnknownDataset
+from floodmark.layout import Layout
+from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
 from floodmark.testing import SimulatedCrash, kill_store
@@ -25,10 +27,11 @@ OFTEN = ["compact.rewriting", "compact.rewritten", "upkeep.synced"]
 
 
 @pytest.fixture
-def world(quick_path: Path) -> Iterator[World]:
+def world(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Buckets of ten numbers; the clock of the store is the clock of the lake."""
+    monkeypatch.setattr("floodmark.layout.BUCKET_WIDTH_MIN", 1)
     made = World.make(quick_path / "store")
-    made.lake.bucket_width = 10
+    made.lake.ensure(TABLE, Schema.declare({"id": "long", "site": "string"}), layout=Layout(bucket_width=10))
     made.lake.clock = made.clock
     yield made
     made.close()
@@ -247,6 +250,25 @@ def test_files_that_nothing_refers_to_go_when_they_are_old_and_not_before(world:
     assert (done.orphans, done.orphan_bytes > 0) == (1, True)
     assert orphan not in world.lake.data
     world.check()
+
+
+def test_a_table_that_a_rebuild_has_retired_goes_a_day_later(world: World) -> None:
+    small_flushes(world, 3)
+    store = opened(world)
+    store.rebuild(DATASET, bucket_width=20)
+    assert compact(store).generations_removed == ()
+    world.clock.advance(timedelta(days=2).total_seconds())
+    assert compact(store).generations_removed == (1,)
+    assert len(world.lake.tables) == 1
+    assert sorted(row["id"] for b in store.read_since(DATASET) for row in b.table.to_pylist()) == world.acknowledged
+
+
+def test_a_dataset_behind_a_rebuilds_fence_is_left_alone(world: World) -> None:
+    small_flushes(world, 3)
+    store = opened(world)
+    assert dies(lambda: store.rebuild(DATASET), "rebuild.fenced")
+    with pytest.raises(Retryable, match="being rebuilt"):
+        opened(world).compact(DATASET)
 
 
 # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -57,6 +57,8 @@ def _show(report: CompactReport) -> None:
             )
         for reason, count in Counter(one.reason for one in item.skipped).items():
             click.echo(f"  {count:,} left as they are: {reason}")
+        for generation in item.generations_removed:
+            click.echo(f"  generation {generation}, which a rebuild had retired, is removed")
         for bucket in item.failed:
             note(f"  {bucket.range} could not be joined: {bucket.reason}")
         for problem in item.problems:

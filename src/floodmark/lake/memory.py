@@ -80,8 +80,6 @@ class MemoryLake:
     """The same for a rebuild's copies."""
     on_rewrite: Callable[[SequenceRange], None] | None = None
     """Called before a range's files are rewritten: it may raise."""
-    bucket_width: int | None = None
-    """Where it is not the one of each table's layout."""
     clock: Clock = field(default_factory=SystemClock)
     """Says when commits and files were made."""
     born: dict[int, datetime] = field(default_factory=dict)
@@ -468,7 +466,7 @@ class MemoryLake:
 
     def width_of(self, table: str) -> int:
         """How many numbers share files."""
-        return self.bucket_width or self._table(table).layout.bucket_width
+        return self._table(table).layout.bucket_width
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -115,8 +115,7 @@ def rewrite_files(lake: SparkReader, table: str, *, within: SequenceRange, file_
         table,
         "rewrite_data_files",
         # In the table's own order: by number, unless its layout says otherwise.
-        "strategy => 'sort', "
-        f"where => '{SEQ} > {within.after} AND {SEQ} <= {within.through}', options => map({shown})",
+        f"strategy => 'sort', where => '{SEQ} > {within.after} AND {SEQ} <= {within.through}', options => map({shown})",
     )
 
 

@@ -1,6 +1,7 @@
 """Compaction: small files become few, old snapshots and what nobody refers to go. No reader notices.
 
     settle → rewrite bucket by bucket → make durable → join manifests → make durable → expire snapshots → orphans
+      → tables that a rebuild has retired
 
 Every step stands on its own: whatever dies in between, the next run finds less to do. Flushes and exports go on beside
 it, in this process and in others: a rewrite is no append, and a reader whose snapshot goes asks again.
@@ -76,6 +77,8 @@ class DatasetCompaction:
     orphans: int = 0
     """Files that nothing referred to: removed, or found by a dry run."""
     orphan_bytes: int = 0
+    generations_removed: tuple[int, ...] = ()
+    """Tables of before a rebuild, which stayed for a while for those who still read them."""
     bytes_freed: int = 0
     """As seen on the disk."""
     problems: tuple[str, ...] = ()
@@ -84,7 +87,14 @@ class DatasetCompaction:
     @property
     def idle(self) -> bool:
         """Whether there was nothing to do."""
-        return not (self.compacted or self.failed or self.problems or self.snapshots_expired or self.orphans)
+        return not (
+            self.compacted
+            or self.failed
+            or self.problems
+            or self.snapshots_expired
+            or self.orphans
+            or self.generations_removed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,8 @@ class Compactor:
     clock: Clock
     settings: UpkeepSettings = field(default_factory=UpkeepSettings)
     progress: Callable[[str], None] | None = None
+    remove_retired: Callable[[str], tuple[int, ...]] = lambda _: ()
+    """Drops the tables of a dataset that a rebuild has retired long enough ago."""
 
     def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
         if dataset is not None:
@@ -180,6 +192,7 @@ class _Run:
         self._step("joining the lists of files", self._join_manifests)
         expired = self._step("letting old snapshots go", self._expire) or 0
         orphans, orphan_bytes = self._step("looking for files that nothing refers to", self._remove_orphans) or (0, 0)
+        retired = self._step("removing retired tables", lambda: self.parts.remove_retired(self.declared.name)) or ()
         after = self.lake.load(self.table) or state
         now = {bucket.range: bucket for bucket in self.lake.buckets(after)}
         return DatasetCompaction(
@@ -192,6 +205,7 @@ class _Run:
             expired,
             orphans,
             orphan_bytes,
+            retired,
             max(0, room - self.lake.stored_bytes(self.table)),
             tuple(self.problems),
         )
