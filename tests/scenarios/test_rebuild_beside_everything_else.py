@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rebuilding import POINTS, Rebuilding, patiently
+from rebuilding import POINTS, SOME_POINTS, Rebuilding, patiently
 from removing import NAME, Aged
 from worlds import DATASET, dies, interrupted
 
@@ -43,7 +43,7 @@ def test_a_flush_at_any_step_is_in_the_new_table_or_waits(rebuilding: Rebuilding
     rebuilding.check_all()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", SOME_POINTS)
 def test_a_sink_gets_what_is_new_at_any_step(rebuilding: Rebuilding, point: str) -> None:
     store = rebuilding.begun()
     rebuilding.capture(store, 3)
@@ -147,8 +147,8 @@ def test_a_second_rebuilder_takes_over_and_the_first_finds_out(rebuilding: Rebui
     rebuilding.check_all()
 
 
-@pytest.mark.parametrize("point", ["rebuild.taken_over", "rebuild.copying", "rebuild.fenced", "rebuild.equal"])
-@pytest.mark.parametrize("other", ["rebuild.taken_over", "rebuild.copied", "rebuild.renamed"])
+@pytest.mark.parametrize("point", ["rebuild.taken_over", "rebuild.copying", "rebuild.equal"])
+@pytest.mark.parametrize("other", ["rebuild.taken_over", "rebuild.renamed"])
 def test_a_rebuilder_that_was_taken_over_from_goes_on_at_any_step_of_the_other(
     rebuilding: Rebuilding, point: str, other: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_without_being_told_to_nobody_takes_over_from_a_process_at_work(rebuildi
     rebuilding.check_all()
 
 
-@pytest.mark.parametrize("point", POINTS[POINTS.index("rebuild.copied") :])
+@pytest.mark.parametrize("point", ["rebuild.caught_up", "rebuild.equal", "rebuild.switched"])
 def test_a_slow_copy_of_an_earlier_epoch_has_nowhere_to_land(rebuilding: Rebuilding, point: str) -> None:
     """U20: after the comparison it would double rows."""
     rebuilding.begun()
@@ -224,8 +224,8 @@ def test_rows_that_retention_removes_at_any_step_do_not_come_back(rebuilding: Re
     assert rebuilding.ids_in_table() == [3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("point", ["removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded"])
-@pytest.mark.parametrize("moment", ["rebuild.named", "rebuild.copied", "rebuild.caught_up"])
+@pytest.mark.parametrize("point", ["removal.planned", "removal.deleted", "removal.recorded"])
+@pytest.mark.parametrize("moment", ["rebuild.copied", "rebuild.caught_up"])
 def test_a_removal_that_was_left_unfinished_is_ended_before_the_fence(
     rebuilding: Rebuilding, point: str, moment: str
 ) -> None:
