@@ -11,6 +11,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.control import chunking
+from floodmark.delivery.channel import INTENT_CHUNKS_MAX
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
@@ -173,6 +174,24 @@ def test_gaps_cost_nothing(store: Store, sink: Path) -> None:
 
     assert store.export("archive").chunks == 2
     assert delivered(sink) == {"source=a": [0, 1, 2, 3]}
+
+
+def test_a_block_of_more_rows_than_one_intent_takes_is_still_cut_into_whole_chunks(store: Store, sink: Path) -> None:
+    """What is left of a block is cut as it stands: counted from the block's beginning, each intent would be one row."""
+    rows = 3 * (2 * INTENT_CHUNKS_MAX + 7)
+    capture(store, *range(rows))
+
+    report = store.export("archive")
+
+    assert delivered(sink) == {"source=a": list(range(rows))}
+    assert (report.rows, report.chunks) == (rows, rows // 3)
+
+
+def test_a_stretch_counts_with_its_share_inside_a_range() -> None:
+    stretch = chunking.Stretch(10, 101, 200)
+    assert stretch.within(SequenceRange(0, 500)) == stretch
+    assert stretch.within(SequenceRange(150, 500)) == chunking.Stretch(5, 151, 200)
+    assert stretch.within(SequenceRange(0, 101)) == chunking.Stretch(1, 101, 101)
 
 
 def test_chunks_tile_their_range_without_holes() -> None:

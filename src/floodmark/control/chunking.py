@@ -21,6 +21,12 @@ class Stretch:
     first_seq: int
     last_seq: int
 
+    def within(self, whole: SequenceRange) -> Stretch:
+        """The part inside a range that it reaches into, with its share of the rows."""
+        first, last = max(self.first_seq, whole.after + 1), min(self.last_seq, whole.through)
+        share = -(-self.rows * (last - first + 1) // (self.last_seq - self.first_seq + 1))
+        return Stretch(share, first, last)
+
 
 def chunk_ranges(
     whole: SequenceRange,

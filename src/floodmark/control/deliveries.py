@@ -315,7 +315,8 @@ def stretches(connection: Connection, channel: Channel, within: SequenceRange) -
         .order_by(blocks.c.through_seq)
         .limit(STRETCHES_MAX)
     )
-    return [Stretch(row.row_count, row.first_seq, row.last_seq) for row in found]
+    # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
+    return [Stretch(row.row_count, row.first_seq, row.last_seq).within(within) for row in found]
 
 
 def plan(connection: Connection, intent: Intent, ranges: Sequence[SequenceRange]) -> list[Chunk]:
