@@ -55,6 +55,8 @@ POINTS: dict[str, str] = {
     "backfill.read": "rows of a source are read and fitted, nothing of them is stored",
     "backfill.stored": "rows of a source are a registered segment, and the positions are behind them",
     "backfill.loaded": "all of a source is in the spool, not yet committed",
+    "settle.planned": "what goes because rows turned out to be one is recorded, the commit is not sent",
+    "settle.committed": "committed rows are settled again, the records still say planned",
     "removal.planned": "a removal of rows is recorded, none has gone",
     "removal.max_seq_raised": "the table remembers the highest number, no row has gone",
     "removal.deleted": "the rows are deleted from a table, the records still say planned",

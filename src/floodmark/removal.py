@@ -42,11 +42,13 @@ class Selection:
     where: str | None = None
     """Only rows of which this SQL condition is true."""
     spared: tuple[Spared, ...] = ()
+    numbers: tuple[int, ...] | None = None
+    """Only rows with these sequence numbers."""
 
     def to_json(self) -> str:
         spared = [[item.partition, [[one.after, one.through] for one in item.ranges]] for item in self.spared]
         whole = {"through": self.through, "event_time": self.event_time, "before": self.before, "where": self.where}
-        return json.dumps({**whole, "spared": spared}, sort_keys=True)
+        return json.dumps({**whole, "numbers": self.numbers, "spared": spared}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Selection:
@@ -54,7 +56,9 @@ class Selection:
         spared = [
             Spared(partition, tuple(SequenceRange(*pair) for pair in ranges)) for partition, ranges in held["spared"]
         ]
-        return cls(**{**held, "spared": tuple(spared)})
+        numbers = held.get("numbers")
+        named = None if numbers is None else tuple(numbers)
+        return cls(**{**held, "numbers": named, "spared": tuple(spared)})
 
 
 @dataclass(frozen=True, slots=True)

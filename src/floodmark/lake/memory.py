@@ -32,6 +32,7 @@ from floodmark.lake.memory_generations import copied, land_copy, outside, rename
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
 from floodmark.lake.memory_maintenance import buckets_in_memory, by_bucket, orphans_in_memory, rewritten
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
+from floodmark.lake.memory_settling import resettle_in_memory
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.lake.stored import FileKeys, stored_in_memory
@@ -42,6 +43,7 @@ from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.settlement import Resettled, Resettling
 
 
 class AnswerLost(Exception):
@@ -172,6 +174,20 @@ class MemoryLake:
     def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
         parts = self._parts(table, snapshot, within)
         return dict(Counter(value for part in parts for value in part[SEGMENT].to_pylist()))
+
+    def resettle(self, request: Resettling) -> Resettled:
+        rows = self._selected(request.table, request.snapshot, SequenceRange(0, request.horizon), None, None)
+
+        def put(settled: pa.Table) -> None:
+            with self._lock:
+                state, found = self.load(request.table), self.tables[request.table]
+                since = state.since(request.snapshot) if state else None
+                if since is None or any(snapshot.brought_rows for snapshot in since):
+                    raise Retryable("Rows were appended meanwhile.")
+                files = (self._store(settled),) if settled.num_rows else ()
+                self._commit(found, operation="overwrite", files=files, added_rows=0, added_files=len(files))
+
+        return resettle_in_memory(request, rows, keys_of=lambda table: list(_keys(request, table)), put=put)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         committed = self._parts(table, snapshot, SequenceRange(0, 2**63 - 2))
@@ -631,7 +647,7 @@ def _in_order(parts: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(parts, promote_options="permissive").sort_by(SEQ)
 
 
-def _keys(request: Append | FileKeys, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
+def _keys(request: Append | FileKeys | Resettling, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
     """The deduplication key of each row: the first identity that is complete, with the event time."""
     for row in rows.to_pylist():
         when = row.get(request.event_time) if request.event_time else None

@@ -20,6 +20,8 @@ def doomed_numbers(rows: pa.Table, selection: Selection, *, schema: Schema, part
     rows = rows.filter(pc.less_equal(rows[SEQ], selection.through))
     if selection.before is not None:
         rows = _before(rows, selection.event_time or "", selection.before)
+    if selection.numbers is not None:
+        rows = only(rows, selection.numbers)
     if selection.where is not None:
         rows = kept_by_sqlite(rows, selection.where, schema.names)
     spared = {item.partition: item.ranges for item in selection.spared}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.commit import Append
 from floodmark.errors import Permanent, reason_of
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ
+from floodmark.settlement import Resettling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ def settle_function(path: str) -> Callable[[Any], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def fixed_columns(request: Append) -> tuple[str, ...]:
+def fixed_columns(request: Append | Resettling) -> tuple[str, ...]:
     """What stays as it is."""
     event_time = (request.event_time,) if request.event_time else ()
     return tuple(dict.fromkeys([SEQ, CONTENT_ID, SEGMENT, *event_time, *request.partition_by]))
@@ -52,6 +53,12 @@ def settled_frame(request: Append, rows: DataFrame) -> tuple[DataFrame, int]:
     Worked out once and for good: a function that looks something up may say something else the next time, and what is
     committed must be what was checked.
     """
+    settled = answered(request, rows).localCheckpoint(eager=True)
+    return settled, check_fixed(request, rows, settled)
+
+
+def answered(request: Append | Resettling, rows: DataFrame) -> DataFrame:
+    """What the function returns, if it has the shape of what it was given."""
     from floodmark.lake.transforms import as_table
 
     answer = settle_function(request.settle or "")(rows)
@@ -60,14 +67,18 @@ def settled_frame(request: Append, rows: DataFrame) -> tuple[DataFrame, int]:
     lost = sorted(set(rows.columns) - set(answer.columns))
     if lost:
         raise BadSettlement(f"lost the column {lost[0]!r}")
-    settled = answer.transform(as_table(request.schema))
+    settled: DataFrame = answer.transform(as_table(request.schema))
     if [field.dataType for field in settled.schema] != [field.dataType for field in rows.schema]:
         raise BadSettlement("changed the type of a column")
-    settled = settled.localCheckpoint(eager=True)
+    return settled
+
+
+def check_fixed(request: Append | Resettling, rows: DataFrame, settled: DataFrame) -> int:
+    """How many rows there are, each of which is as it was where it must be."""
     kept, same, distinct = _compared(rows, settled, fixed_columns(request))
     if kept != same or kept != distinct:
         raise BadSettlement("changed the number, event time, partition, content id or segment of a row, or doubled one")
-    return settled, kept
+    return kept
 
 
 def _compared(rows: DataFrame, settled: DataFrame, fixed: tuple[str, ...]) -> tuple[int, int, int]:
@@ -86,7 +97,7 @@ def _compared(rows: DataFrame, settled: DataFrame, fixed: tuple[str, ...]) -> tu
     return kept, same, distinct
 
 
-def settled_table(request: Append, rows: pa.Table) -> pa.Table:
+def settled_table(request: Append | Resettling, rows: pa.Table) -> pa.Table:
     """The same for the lake in memory: the function gets an Arrow table, and returns one."""
     answer = settle_function(request.settle or "")(rows)
     lost = sorted(set(rows.column_names) - set(getattr(answer, "column_names", ())))

@@ -44,6 +44,7 @@ from floodmark.lake.spark_removals import (
     remove_doomed,
     stored_bytes,
 )
+from floodmark.lake.spark_settling import resettle_on_spark
 from floodmark.lake.spark_stored import stored_on_spark
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import PLAIN, AppendRefused
@@ -54,6 +55,7 @@ from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.schema.types import DATE
 from floodmark.sequence import SequenceRange
+from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -410,6 +412,10 @@ class SparkLake(SparkGenerations):
         column = key.schema.get(key.event_time)
         is_date = column is not None and column.type == DATE
         return frame.transform(within_event_span(key.event_time, event_span, is_date=is_date))
+
+    def resettle(self, request: Resettling) -> Resettled:
+        with self._reading(request.table, None), self._action():
+            return resettle_on_spark(self, request)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         with self._reading(table, None), self._action():

@@ -105,6 +105,8 @@ def _rule(lake: SparkReader, selection: Selection, schema: Schema) -> list[str]:
     parts = [f"{SEQ} <= {selection.through}"]
     if selection.before is not None and selection.event_time is not None:
         parts.append(f"{quoted(selection.event_time)} < {_instant(selection, schema)}")
+    if selection.numbers is not None:
+        parts.append(f"{SEQ} IN ({', '.join(map(str, selection.numbers)) or 'NULL'})")
     if selection.where is not None:
         check_filter(lake.spark, selection.where, tuple((column.name, column.type) for column in schema))
         parts.append(f"({selection.where})")

@@ -31,6 +31,7 @@ from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,6 +119,10 @@ class Lake(Generations, Protocol):
         is guarded against others who do the same. A change whose own record is lost cannot be asked; what is left of
         the history tells enough then.
         """
+        ...
+
+    def resettle(self, request: Resettling) -> Resettled:
+        """Ask a settle function about committed rows; nothing is changed until what it returns is committed."""
         ...
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:

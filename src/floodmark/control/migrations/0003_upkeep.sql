@@ -14,11 +14,11 @@ ALTER TABLE blocks ADD COLUMN dropped BIGINT NOT NULL DEFAULT 0;
 -- A removal is recorded before its rows go, and is done when they are gone.
 ALTER TABLE removals ADD COLUMN state TEXT NOT NULL DEFAULT 'done' CHECK (state IN ('planned', 'done'));
 
--- A removal of rows, by retention or by purge: what it removes is fixed before the first row goes.
+-- A removal of rows, by retention, by purge or because they turned out to be others: what it removes is fixed before the first row goes.
 CREATE TABLE operations (
     id TEXT PRIMARY KEY,
     dataset TEXT NOT NULL REFERENCES datasets (name),
-    kind TEXT NOT NULL CHECK (kind IN ('retain', 'purge')),
+    kind TEXT NOT NULL CHECK (kind IN ('retain', 'purge', 'settle')),
     state TEXT NOT NULL CHECK (state IN ('planned', 'removed', 'done')),
     selection TEXT NOT NULL,
     begun_at TEXT NOT NULL,
