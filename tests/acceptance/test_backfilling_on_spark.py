@@ -75,8 +75,10 @@ def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path
     sent: list[int] = []
     add = type(store._segments).add
     monkeypatch.setattr(type(store._segments), "add", lambda *a, **k: sent.append(a[2].num_rows) or add(*a, **k))
+    before = store._lake.jobs
     report = store.backfill("events", folder)
     assert (report.new, report.already_stored, sum(sent)) == (50, 50, 50)
+    assert store._lake.jobs - before == 2, "one job looks, one appends: flush need not look into the same snapshot"
     assert stored(store) == list(range(100))
 
     for path in (store.path / "lake").rglob("*.parquet"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floodmark.commit import BlockSegment
-from floodmark.lake.overlap import DISTINCT, TIMED, is_distinct
+from floodmark.commit import Append, Base, BlockSegment
+from floodmark.lake.overlap import ABSENT, DISTINCT, TIMED, is_absent, is_distinct
 from floodmark.rows.identities import are_distinct
+from floodmark.schema import Schema
+from floodmark.sequence import SequenceRange
 
 BOTH = {DISTINCT: b"1", TIMED: b"1"}
 
@@ -49,3 +51,17 @@ def test_whether_rows_are_known_to_be_distinct(rows: dict, identity: list[list[s
 )
 def test_whether_a_batch_is(segments: list[BlockSegment], notes: list[dict], distinct: bool) -> None:
     assert is_distinct(segments, notes) is distinct
+
+
+@pytest.mark.parametrize(
+    ("base", "notes", "absent"),
+    [
+        (7, [{ABSENT: b"7"}, {ABSENT: b"7"}], True),
+        (8, [{ABSENT: b"7"}], False),  # somebody has appended since
+        (7, [{ABSENT: b"7"}, {}], False),  # live rows are in the same batch
+        (None, [{ABSENT: b"None"}], False),
+    ],
+)
+def test_whether_a_batch_was_looked_for_in_its_base(base: int | None, notes: list[dict], absent: bool) -> None:
+    request = Append("t", "b", SequenceRange(0, 1), Base("uuid", 1, base), (), Schema.declare({"a": "string"}))
+    assert is_absent(request, notes) is absent

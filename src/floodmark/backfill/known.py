@@ -16,6 +16,7 @@ from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.errors import Retryable
+from floodmark.lake.overlap import ABSENT
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import Lake
 from floodmark.rows.identities import identity_hashes
@@ -54,6 +55,16 @@ class Stored:
     """Which rows of Parquet files were committed when a backfill began: a bit for each row."""
 
     bitmaps: dict[Path, bytes] = field(default_factory=dict)
+    snapshot: int | None = None
+    """The snapshot that was looked at."""
+    files: frozenset[Path] = frozenset()
+    """The files of which every row was looked for, and is not in the snapshot where its bit is not set."""
+
+    def notes(self, batch: Batch, file: Path | None) -> dict[bytes, bytes]:
+        """What is certain of a batch that is left: flush need not look into the same snapshot again."""
+        if file not in self.files or isinstance(batch.rows, list):
+            return {}
+        return {ABSENT: str(self.snapshot).encode()}
 
     def without(self, batch: Batch, file: Path | None) -> tuple[Batch, int]:
         """The batch without what is committed, and how many rows that were."""
@@ -88,7 +99,9 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         files = tuple(path for path, item in about.items() if every.fits(item.schema.to_arrow_schema()))
         if sum(about[path].num_rows for path in files) < STORED_ROWS_MIN:
             return Stored()
-        return Stored(lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files)))
+        found = lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files))
+        # With fallbacks a bit that is not set proves nothing: a row may have more identities than its twin.
+        return Stored(found, state.head, frozenset(files if len(declared.identity) == 1 else ()))
     except (OSError, pa.ArrowInvalid, Retryable):
         return Stored()  # what cannot be seen is not judged
 

@@ -113,6 +113,8 @@ class _Step:
     held: list[Held] = field(default_factory=list)
     moves: dict[str, tuple[SourceRecord | None, str]] = field(default_factory=dict)
     report: BackfillReport | None = None
+    notes: dict[bytes, bytes] | None = None
+    """What is certain of all of its rows."""
     rows: int = 0
     bytes: int = 0
 
@@ -252,6 +254,8 @@ class _Run:
         batch, stored = self.stored.without(whole, file) if self.stored else (whole, 0)
         shaped = self.shaper.shaped(batch, first=before.new + before.already_stored == 0)
         rows, spooled = self.waiting.without(shaped.rows)
+        notes = self.stored.notes(batch, file) if self.stored else {}
+        step.notes = notes if step.notes in (None, notes) else {}
         step.tables.append(rows)
         step.held += shaped.held
         step.rows += rows.num_rows
@@ -300,7 +304,9 @@ class _Run:
         id, (seen, _) = next(reversed(step.moves.items()))
         own = SourceStep(id, seen.next_ordinal if seen else 0)
         table = joined(step.tables, self.declared.schema)
-        if not self.parts.segments.add(self.declared, table, step=own, held=step.held, also=self._mover(step)):
+        if not self.parts.segments.add(
+            self.declared, table, step=own, held=step.held, also=self._mover(step), notes=step.notes
+        ):
             return False
         self.parts.capture.count(self.declared.name, step.bytes)
         self.steps.append(own)

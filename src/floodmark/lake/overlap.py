@@ -18,6 +18,8 @@ DISTINCT = b"floodmark.distinct"
 """In a segment file: no two of its rows have one identity."""
 TIMED = b"floodmark.timed"
 """In a segment file: every row has an event time."""
+ABSENT = b"floodmark.absent"
+"""In a segment file: the snapshot in which none of its rows has a twin."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,6 +43,12 @@ def is_distinct(segments: Sequence[BlockSegment], notes: Sequence[dict[bytes, by
     spans = sorted(segment.event_span for segment in segments if segment.event_span is not None)
     apart = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
     return apart and len(spans) == len(segments) and all(TIMED in item for item in notes)
+
+
+def is_absent(request: Append, notes: Sequence[dict[bytes, bytes]]) -> bool:
+    """Whether somebody has looked for all rows of a batch in its very base, and found none."""
+    base = str(request.base.snapshot).encode()
+    return request.base.snapshot is not None and all(item.get(ABSENT) == base for item in notes)
 
 
 def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool) -> Overlap | None:

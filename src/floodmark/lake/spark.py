@@ -23,7 +23,7 @@ from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
-from floodmark.lake.overlap import TIMED, Overlap, is_distinct, overlap
+from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, overlap
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
@@ -245,9 +245,8 @@ class SparkLake(SparkGenerations):
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 distinct = is_distinct(request.segments, notes)
-                timed = all(TIMED in item for item in notes)
                 kept, count = self._without_duplicates(
-                    request, kept, held, count=count, distinct=distinct, near=self._overlap(request, timed=timed)
+                    request, kept, held, count=count, distinct=distinct, near=self._overlap(request, notes)
                 )
             if kept is not None:
                 kept, count = self._settled(request, kept, held, count=count)
@@ -339,12 +338,14 @@ class SparkLake(SparkGenerations):
 
         return self.spark.createDataFrame(pa.table({SEQ: pa.array(numbers, pa.int64())}))
 
-    def _overlap(self, request: Append, *, timed: bool) -> Overlap | None:
+    def _overlap(self, request: Append, notes: Sequence[dict[bytes, bytes]]) -> Overlap | None:
+        if is_absent(request, notes):
+            return Overlap(0, 0)
         table = self.catalog.table(request.table)
         if table is None:
             return None
         snapshot = table_state(request.table, table).standing_for(request.base.snapshot)
-        return overlap(table, request, snapshot=snapshot, timed=timed)
+        return overlap(table, request, snapshot=snapshot, timed=all(TIMED in item for item in notes))
 
     def _without_duplicates(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,11 +86,12 @@ class SegmentStore:
         step: SourceStep | None = None,
         held: Sequence[Held] = (),
         also: Callable[[Connection], bool] | None = None,
+        notes: Mapping[bytes, bytes] | None = None,
     ) -> bool:
         """Store rows as a registered segment; false if somebody else registered the same lines or step first.
 
         `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
-        gives the segment up.
+        gives the segment up. `notes` stand in the file.
         """
         id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
         relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
@@ -105,7 +106,7 @@ class SegmentStore:
             )
         )
         faults.reach("segment.announced")
-        content = self._write(dataset, table, id=id, relative=relative)
+        content = self._write(dataset, table, id=id, relative=relative, notes=notes or {})
         faults.reach("segment.written")
         try:
             registered = self.database.transact(
@@ -179,7 +180,9 @@ class SegmentStore:
             durable_remove(self.path(relative))
         return dropped
 
-    def _write(self, dataset: Dataset, table: pa.Table, *, id: int, relative: str) -> SegmentContent:
+    def _write(
+        self, dataset: Dataset, table: pa.Table, *, id: int, relative: str, notes: Mapping[bytes, bytes]
+    ) -> SegmentContent:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -188,7 +191,7 @@ class SegmentStore:
         # Hashed with a system column in it: rows that have no column of their own are still so many.
         identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
         stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
-        stamped = stamped.replace_schema_metadata(_notes(dataset, table))
+        stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
         try:
             make_directory(path.parent)
             pq.write_table(
