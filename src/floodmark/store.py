@@ -61,6 +61,7 @@ from floodmark.upkeep.purge import Purge, PurgeReport
 from floodmark.upkeep.rebuild import Rebuilder, RebuildReport
 from floodmark.upkeep.removing import Remover
 from floodmark.upkeep.retain import RetainReport, Retention
+from floodmark.upkeep.settle import Resettler
 from floodmark.upkeep.trace import Trace, Tracer
 
 if TYPE_CHECKING:
@@ -500,6 +501,7 @@ class Store:
             self.settings.upkeep,
             progress,
             self._rebuilder.remove_retired,
+            Resettler(self._remover).settle,
         )
         return compactor.compact(dataset, dry_run=dry_run)
 

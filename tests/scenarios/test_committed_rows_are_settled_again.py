@@ -89,6 +89,16 @@ def test_rows_that_it_leaves_out_now_are_gone(world: Keyed) -> None:
     world.check(gone=(1, 3))
 
 
+def test_compaction_does_it_and_says_so(world: Keyed) -> None:
+    store = committed(world, 2, 3)
+    known.update({"3": "1", "2": "two"})
+    [report] = store.compact(DATASET).datasets
+    assert report.settled == SettledAgain(changed=1, collapsed=1)
+    assert sorted(world.keys().values()) == ["0", "1", "4", "two"]
+    assert store.compact(DATASET).datasets[0].settled == SettledAgain()
+    world.check(gone=(3,))
+
+
 def test_so_many_at_once_and_the_rest_the_next_time(world: Keyed) -> None:
     store = committed(world, 6)
     known.update({str(n): f"x{n}" for n in range(6)})

@@ -59,6 +59,11 @@ def _show(report: CompactReport) -> None:
             click.echo(f"  {count:,} left as they are: {reason}")
         for generation in item.generations_removed:
             click.echo(f"  generation {generation}, which a rebuild had retired, is removed")
+        if item.settled.changed or item.settled.collapsed or item.settled.dropped:
+            click.echo(
+                f"  settled again: {item.settled.changed:,} rows changed, {item.settled.collapsed:,} collapsed, "
+                f"{item.settled.dropped:,} dropped"
+            )
         for bucket in item.failed:
             note(f"  {bucket.range} could not be joined: {bucket.reason}")
         for problem in item.problems:

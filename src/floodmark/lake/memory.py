@@ -184,7 +184,7 @@ class MemoryLake:
                 since = state.since(request.snapshot) if state else None
                 if since is None or any(snapshot.brought_rows for snapshot in since):
                     raise Retryable("Rows were appended meanwhile.")
-                files = (self._store(settled),) if settled.num_rows else ()
+                files = (self.store(settled),) if settled.num_rows else ()
                 self._commit(found, operation="overwrite", files=files, added_rows=0, added_files=len(files))
 
         return resettle_in_memory(request, rows, keys_of=lambda table: list(_keys(request, table)), put=put)

@@ -1,6 +1,7 @@
 """Compaction: small files become few, old snapshots and what nobody refers to go. No reader notices.
 
-    settle → rewrite bucket by bucket → make durable → join manifests → make durable → expire snapshots → orphans
+    settle → ask the settle function again → rewrite bucket by bucket → make durable
+        → join manifests → make durable → expire snapshots → orphans
       → tables that a rebuild has retired
 
 Every step stands on its own: whatever dies in between, the next run finds less to do. Flushes and exports go on beside
@@ -33,6 +34,7 @@ from floodmark.lake.maintenance import total_bytes
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
 from floodmark.upkeep.expiry import Expiry, SnapshotRule
+from floodmark.upkeep.settle import SettledAgain
 
 T = TypeVar("T")
 ORPHAN_AGE_MIN = timedelta(days=1)
@@ -81,6 +83,8 @@ class DatasetCompaction:
     """Tables of before a rebuild, which stayed for a while for those who still read them."""
     bytes_freed: int = 0
     """As seen on the disk."""
+    settled: SettledAgain = field(default_factory=SettledAgain)
+    """What the dataset's settle function has said of committed rows."""
     problems: tuple[str, ...] = ()
     """Steps that failed; the others were taken."""
 
@@ -94,6 +98,7 @@ class DatasetCompaction:
             or self.snapshots_expired
             or self.orphans
             or self.generations_removed
+            or self.settled != SettledAgain()
         )
 
 
@@ -122,6 +127,8 @@ class Compactor:
     progress: Callable[[str], None] | None = None
     remove_retired: Callable[[str], tuple[int, ...]] = lambda _: ()
     """Drops the tables of a dataset that a rebuild has retired long enough ago."""
+    settle_again: Callable[[str], SettledAgain] = lambda _: SettledAgain()
+    """Asks the dataset's settle function about committed rows."""
 
     def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
         if dataset is not None:
@@ -186,6 +193,8 @@ class _Run:
         )
 
     def work(self, state: TableState) -> DatasetCompaction:
+        settled = self._settled_again()
+        state = self.lake.load(self.table) or state
         choices = self._choices(state)
         room = self.lake.stored_bytes(self.table)
         self._rewrite([item for item in choices if item.rewrite])
@@ -207,8 +216,18 @@ class _Run:
             orphan_bytes,
             retired,
             max(0, room - self.lake.stored_bytes(self.table)),
+            settled,
             tuple(self.problems),
         )
+
+    def _settled_again(self) -> SettledAgain:
+        """Before files are joined: what collapses need not be joined first."""
+        if self.declared.settle is None:
+            return SettledAgain()
+        settled = self._step("asking the settle function", lambda: self.parts.settle_again(self.declared.name))
+        if settled is not None and settled.problem is not None:
+            self.problems.append(f"asking the settle function: {settled.problem}")
+        return settled or SettledAgain()
 
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
