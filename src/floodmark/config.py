@@ -77,7 +77,7 @@ class UpkeepSettings:
     buckets_at_once: int = 4
     """How many stretches it rewrites at the same time."""
     manifests_max: int = 20
-    """Past this many lists of files, compaction joins them."""
+    """Past this many small lists of files, compaction joins them."""
     snapshots_keep: int = 5
     """Compaction never leaves fewer snapshots than this."""
     snapshots_age_seconds: int = 3600

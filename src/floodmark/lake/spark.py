@@ -31,11 +31,11 @@ from floodmark.lake.spark_maintenance import (
     METADATA_VERSIONS,
     buckets_of,
     expire_snapshots,
-    manifest_count,
     orphans_of,
     remove_files,
     rewrite_files,
     rewrite_manifests,
+    small_manifests,
 )
 from floodmark.lake.spark_removals import (
     doomed_figures,
@@ -179,7 +179,7 @@ class SparkLake(SparkGenerations):
     def manifests(self, state: TableState) -> int:
         table = self.catalog.table(state.name)
         with self._reading(state.name, None):
-            return 0 if table is None else manifest_count(table, state)
+            return 0 if table is None else small_manifests(table, state)
 
     def rewrite_manifests(self, table: str) -> None:
         rewrite_manifests(self, table)

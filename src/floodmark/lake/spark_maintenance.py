@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from floodmark.lake.reading import SparkReader
 
+MANIFEST_BYTES = 8 << 20
+"""The size that Iceberg gives lists of files."""
 METADATA_VERSIONS = 20
 """How many versions of its metadata a table keeps, to go back over those that a loss of power has taken."""
 METADATA_VERSIONS_MIN = 2
@@ -95,8 +97,11 @@ def _manifests(table: IcebergTable, snapshot: int | None) -> list[Any]:
     return list(found.manifests(table.io))
 
 
-def manifest_count(table: IcebergTable, state: TableState) -> int:
-    return len(_manifests(table, state.head))
+def small_manifests(table: IcebergTable, state: TableState) -> int:
+    from pyiceberg.manifest import ManifestContent
+
+    lists = [one for one in _manifests(table, state.head) if one.content == ManifestContent.DATA]
+    return sum(1 for one in lists if one.manifest_length < MANIFEST_BYTES // 2)
 
 
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -236,7 +236,7 @@ class Lake(Generations, Protocol):
         ...
 
     def manifests(self, state: TableState) -> int:
-        """How many lists of files a reader of the head has to go through."""
+        """How many small lists of files a reader of the head has to go through: those that joining makes fewer."""
         ...
 
     def rewrite_manifests(self, table: str) -> None:

@@ -74,6 +74,7 @@ class DatasetCompaction:
     failed: tuple[SkippedBucket, ...] = ()
     """Buckets whose files could not be joined; the others were."""
     manifests_before: int = 0
+    """Small lists of files."""
     manifests_after: int = 0
     snapshots_expired: int = 0
     orphans: int = 0
