@@ -7,6 +7,7 @@ incremental cursor on the sequence number). All three read the same table in the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -30,6 +31,8 @@ from floodmark.store import Store, init
 NEW_ROWS = 1000
 TURNS = 5
 NO_NEW_TICKS = 50
+FORWARD_CHUNKS = (5_000, 10_000)
+"""Rows in a chunk: the default, and twice that."""
 
 
 def run(*, scale: float = 1.0) -> dict[str, Any]:
@@ -222,27 +225,29 @@ def forward_figures(directory: Path, count: int) -> dict[str, Any]:
     """A store forwards to a hub in another process on loopback; a chunk counts when the hub has it on its disk."""
     with init(directory / "hub") as hub:
         hub.add_dataset("rows", schema=SCHEMA)
+    figures: dict[str, Any] = {"rows": count}
     with init(directory / "sender") as sender, hub_process(directory / "hub") as url:
         sender.add_dataset("rows", schema=SCHEMA)
         for first in range(0, count, SEGMENT_ROWS):
             sender.capture("rows", table(min(SEGMENT_ROWS, count - first), first=first))
         sender.flush("rows")
-        sender.add_sink("central", "forward", url=url)
-        cost = measured(lambda: sender.export("central"))
-    with open_hub(directory / "hub") as hub:
-        arrived = sum(item.rows for item in hub.status().datasets) if hasattr(hub.status(), "datasets") else None
-    return {
-        "rows": count,
-        "rows_per_second": round(count / cost.wall_seconds),
-        "sender_cpu_seconds": round(cost.cpu_seconds, 2),
-        "arrived_before_flush": arrived,
-    }
+        for chunk_rows in FORWARD_CHUNKS:
+            # Under an origin of its own each time: the hub takes everything anew.
+            name = f"chunks_of_{chunk_rows}"
+            sender.add_sink(name, "forward", url=url, chunk_rows=chunk_rows, origin=name)
+            cost = measured(lambda name=name: sender.export(name))
+            figures[name] = {
+                "rows_per_second": round(count / cost.wall_seconds),
+                "sender_cpu_seconds": round(cost.cpu_seconds, 2),
+                "rows_in_the_hubs_ledger": _arrived(url, name),
+            }
+            sender.remove_sink(name)
+    return figures
 
 
-def open_hub(path: Path) -> Store:
-    from floodmark.store import open_store
-
-    return open_store(path)
+def _arrived(url: str, origin: str) -> int:
+    with urllib.request.urlopen(f"{url}/v1/ledger/{origin}", timeout=10) as answer:
+        return sum(channel["rows"] for channel in json.load(answer)["channels"])
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ blocked. So lone refused rows wait (`_waiting`) until one of their neighbours is
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import uuid
 from collections import deque
@@ -302,8 +303,8 @@ class ChannelRun:
                 self._acknowledge(intent, by_range[span], tally, bytes=int(result.get("bytes", 0)))
 
     def _ship_in_turn(self, intent: Intent, destination: Destination, pending: Sequence[Chunk]) -> None:
-        for group in _scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=intent.settings["chunk_rows"]):
-            rows = self.source.rows(intent, SequenceRange(group[0].range.after, group[-1].range.through))
+        groups = list(_scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=intent.settings["chunk_rows"]))
+        for group, rows in self._looked_up(intent, groups):
             left = deque((chunk, rows.within(chunk.range)) for chunk in group)
             with _Ahead(destination) as ahead:
                 while left and not self.tick.stop.is_set:
@@ -313,6 +314,23 @@ class ChannelRun:
                     left.extendleft(reversed(self._ship(intent, destination, chunk, piece)))
         if self._waiting and not self.tick.stop.is_set:
             raise self._nothing_gets_through()
+
+    def _looked_up(self, intent: Intent, groups: Sequence[list[Chunk]]) -> Iterator[tuple[list[Chunk], Piece]]:
+        """Each group of chunks with its rows; the next one's are fetched while this one's are shipped."""
+
+        def fetch(group: list[Chunk]) -> Piece:
+            return self.source.rows(intent, SequenceRange(group[0].range.after, group[-1].range.through))
+
+        if len(groups) == 1:
+            yield groups[0], fetch(groups[0])
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="fetch") as pool:
+            coming = pool.submit(fetch, groups[0])
+            for group, following in itertools.zip_longest(groups, groups[1:]):
+                rows = coming.result()
+                if following is not None:
+                    coming = pool.submit(fetch, following)
+                yield group, rows
 
     def _ship(self, intent: Intent, destination: Destination, chunk: Chunk, piece: Piece) -> list[tuple[Chunk, Piece]]:
         """Ship one chunk; returns what it was split into, if it was."""

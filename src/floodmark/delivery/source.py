@@ -23,7 +23,7 @@ from floodmark.sequence import SequenceRange, Tally
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCAN_ROWS_MAX = 500_000
+SCAN_ROWS_MAX = 100_000
 """How many rows one look into the lake brings at most."""
 
 

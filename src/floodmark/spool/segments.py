@@ -200,7 +200,7 @@ class SegmentStore:
                 compression="zstd",
                 compression_level=1,
                 row_group_size=ROW_GROUP_ROWS,
-                use_dictionary=[name for name in stamped.column_names if name != CONTENT_ID],
+                use_dictionary=False,  # a file that is read once: building them costs more than they save
             )
             sync_file(path)
             sync_directory(path.parent)

@@ -134,5 +134,7 @@ def _checksum(table: pa.Table) -> int:
     found = table.column(ORIGIN_ID) if ORIGIN_ID in table.column_names else None
     if found is None or found.type != pa.binary(_ID_BYTES) or found.null_count:
         raise malformed(f"a row has no `{ORIGIN_ID}` of {_ID_BYTES} bytes")
-    numbers: tuple[int, ...] = struct.unpack(f">{table.num_rows}Q", b"".join(found.to_pylist()))
+    ids = found.combine_chunks()
+    prefixes = ids.buffers()[1].slice(_ID_BYTES * ids.offset, _ID_BYTES * len(ids))
+    numbers: tuple[int, ...] = struct.unpack(f">{len(ids)}Q", prefixes)
     return sum(numbers) % CHECKSUM_MODULUS
