@@ -62,6 +62,26 @@ def test_the_rows_whose_identity_and_event_time_are_committed(committed: Blocks,
     assert {path: places(bits) for path, bits in found.items()} == {one: [1, 3, 4, 6, 40_007], two: [1]}
 
 
+@pytest.mark.parametrize("event_time", ["at", None])
+def test_by_one_identity(blocks: Blocks, tmp_path: Path, event_time: str | None) -> None:
+    blocks.schema, blocks.identity, blocks.event_time = SCHEMA, (("part", "place"),), event_time
+    blocks.commit([row("a", place=1), row("b", place=1, hour=5), row("c", place=None)])
+    blocks.commit([row("d", place=2, hour=7)])
+    rows = [
+        row("a", place=2),
+        row("a", place=1),
+        row("b", place=1),
+        row("b", place=1, hour=5),
+        row("c", place=None),
+        *[row("y", place=number, hour=1) for number in range(20_000)],
+        row("d", place=2, hour=7),
+    ]
+    path = file(tmp_path / "one.parquet", rows)
+    keys = FileKeys((path,), (("part", "place"),), event_time, SCHEMA)
+    found = blocks.lake.stored_rows(TABLE, snapshot=blocks.state().head, keys=keys)
+    assert places(found[path]) == ([1, 3, 20_005] if event_time else [1, 2, 3, 20_005])
+
+
 def test_columns_may_have_other_names_in_the_file(committed: Blocks, tmp_path: Path) -> None:
     path = file(tmp_path / "renamed.parquet", [row("x"), row("a")], part="key", at="time")
     keys = FileKeys((path,), IDENTITY, "at", SCHEMA, {"key": "part", "time": "at"})

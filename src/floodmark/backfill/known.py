@@ -59,10 +59,14 @@ class Stored:
     """The snapshot that was looked at."""
     files: frozenset[Path] = frozenset()
     """The files of which every row was looked for, and is not in the snapshot where its bit is not set."""
+    event_time: str | None = None
+    """The files' column with the event time. Of a row without one nothing is certain."""
 
     def notes(self, batch: Batch, file: Path | None) -> dict[bytes, bytes]:
         """What is certain of a batch that is left: flush need not look into the same snapshot again."""
         if file not in self.files or isinstance(batch.rows, list):
+            return {}
+        if self.event_time is not None and batch.rows[self.event_time].null_count:
             return {}
         return {ABSENT: str(self.snapshot).encode()}
 
@@ -101,7 +105,8 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
             return Stored()
         found = lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files))
         # With fallbacks a bit that is not set proves nothing: a row may have more identities than its twin.
-        return Stored(found, state.head, frozenset(files if len(declared.identity) == 1 else ()))
+        certain = frozenset(files if len(declared.identity) == 1 else ())
+        return Stored(found, state.head, certain, every.sources().get(declared.event_time or ""))
     except (OSError, pa.ArrowInvalid, Retryable):
         return Stored()  # what cannot be seen is not judged
 

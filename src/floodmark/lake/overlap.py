@@ -12,6 +12,7 @@ from floodmark.commit import Append, BlockSegment
 from floodmark.schema.types import DATE
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table as IcebergTable
 
 DISTINCT = b"floodmark.distinct"
@@ -56,7 +57,7 @@ def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed
 
     A batch in which every row has its event time (`timed`) has no twin among rows that have none.
     """
-    from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, IsNull, LessThanOrEqual, Or
+    from pyiceberg.expressions import IsNull, Or
 
     if request.event_time is None or request.event_span is None or snapshot is None:
         return None
@@ -65,16 +66,21 @@ def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed
     column = request.schema.get(request.event_time)
     is_date = column is not None and column.type == DATE
     try:
-        low, high = (_literal(micros, is_date=is_date) for micros in request.event_span)
-        near: BooleanExpression = And(
-            GreaterThanOrEqual(request.event_time, low), LessThanOrEqual(request.event_time, high)
-        )
+        near = within_span(request.event_time, request.event_span, is_date=is_date)
         if not timed:
             near = Or(near, IsNull(request.event_time))
         planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
     except Exception:  # noqa: BLE001 - a look that saves work: where it fails, the work is done
         return None
     return Overlap(len(planned), sum(task.file.record_count for task in planned))
+
+
+def within_span(event_time: str, span: tuple[int, int], *, is_date: bool) -> BooleanExpression:
+    """The rows with an event time in a span."""
+    from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
+
+    low, high = (_literal(micros, is_date=is_date) for micros in span)
+    return And(GreaterThanOrEqual(event_time, low), LessThanOrEqual(event_time, high))
 
 
 def _literal(micros: int, *, is_date: bool) -> Any:

@@ -19,6 +19,7 @@ from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY, table_state
+from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
@@ -419,9 +420,20 @@ class SparkLake(SparkGenerations):
             return resettle_on_spark(self, request)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        found = self._stored_directly(table, snapshot, keys)
+        if found is not None:
+            return found
         with self._reading(table, None), self._action():
             committed = self._like(table, snapshot, keys, keys.event_span())
             return stored_on_spark(self.spark, committed, keys)
+
+    def _stored_directly(self, table: str, snapshot: int, keys: FileKeys) -> dict[Path, bytes] | None:
+        """Where only reading is needed, no job is: a fraction of the time."""
+        loaded = self.catalog.table(table) if self.direct else None
+        try:
+            return None if loaded is None else stored_directly(loaded, snapshot, keys)
+        except Exception:  # noqa: BLE001 - whatever it was, Spark is asked instead
+            return None
 
 
 def _location(table: str, layout: Layout) -> str:

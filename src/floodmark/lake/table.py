@@ -128,8 +128,8 @@ class Lake(Generations, Protocol):
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         """For each of the files a bit for each row, least bit first, set where its key is committed in the snapshot.
 
-        A file without such rows may be left out, and so may a row that only a fallback identity would find: what is
-        set is certain, what is not set is for flush to decide.
+        A file without such rows may be left out. So may a row that only a fallback identity would find, and one
+        without an event time where there is one: what is set is certain, what is not set is for flush to decide.
         """
         ...
 

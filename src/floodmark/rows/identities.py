@@ -21,7 +21,7 @@ def are_distinct(table: pa.Table, identity: Sequence[Sequence[str]]) -> bool:
 
     if len(identity) != 1 or not all(name in table.column_names for name in identity[0]):
         return False
-    if not all(_is_plain(table.schema.field(name).type) for name in identity[0]):
+    if not all(is_plain(table.schema.field(name).type) for name in identity[0]):
         return False  # engines disagree on what equal fractions are
     if len(identity[0]) == 1:
         column = table[identity[0][0]]
@@ -30,7 +30,8 @@ def are_distinct(table: pa.Table, identity: Sequence[Sequence[str]]) -> bool:
     return bool(keys.group_by(list(identity[0])).aggregate([]).num_rows == keys.num_rows)
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether every engine says the same of two values: equal, or not."""
     from pyarrow import types
 
     return any(

@@ -1,0 +1,78 @@
+"""Which rows of a Parquet file are committed, found without Spark: for one identity, and where not too much is near.
+
+Only the key's columns are read, of the file and of the data files that its span of event time reaches. A row without an
+event time is not found this way: what is not found is for flush to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floodmark.lake.overlap import within_span
+from floodmark.lake.stored import FileKeys, bitmap_of
+from floodmark.rows.identities import is_plain
+from floodmark.schema.types import DATE, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table as IcebergTable
+
+ROWS_HERE_MAX = 2_000_000
+"""So many committed rows are compared with one file in this process; more than that is for Spark."""
+_PLACE = "_ingest_place"
+
+
+def stored_directly(table: IcebergTable, snapshot: int, keys: FileKeys) -> dict[Path, bytes] | None:
+    """The bitmap of each file, empty where no row is committed; None if it is for Spark to find out."""
+    kinds = [to_arrow(keys.schema.column(name).type) for name in keys.names]
+    if len(keys.identity) != 1 or not all(map(is_plain, kinds)):
+        return None
+    if table.snapshot_by_id(snapshot) is None:  # it has expired: its plan would be empty, and say that nothing is there
+        return None
+    found: dict[Path, bytes] = {}
+    for path in keys.files:
+        bits = _stored(table, snapshot, replace(keys, files=(path,)), path)
+        if bits is None:
+            return None
+        found[path] = bits
+    return found
+
+
+def _stored(table: IcebergTable, snapshot: int, keys: FileKeys, path: Path) -> bytes | None:
+    from pyiceberg.expressions import AlwaysTrue
+
+    near: Any = AlwaysTrue()
+    if keys.event_time is not None:
+        span = keys.event_span()
+        if span is None:
+            return None
+        near = within_span(keys.event_time, span, is_date=keys.schema.column(keys.event_time).type == DATE)
+    scan = table.scan(row_filter=near, selected_fields=keys.names, snapshot_id=snapshot)
+    if sum(task.file.record_count for task in scan.plan_files()) > ROWS_HERE_MAX:
+        return None
+    theirs = _typed(scan.to_arrow(), keys)
+    return _places(_file_rows(path, keys), theirs, keys)
+
+
+def _file_rows(path: Path, keys: FileKeys) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sources = {source: name for name, source in keys.sources().items()}
+    held = pq.read_table(path, columns=list(sources))
+    rows = _typed(held.rename_columns([sources[name] for name in held.column_names]), keys)
+    return rows.append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
+
+
+def _typed(rows: pa.Table, keys: FileKeys) -> pa.Table:
+    """In the dataset's own types: Iceberg's reader has wide texts."""
+    import pyarrow as pa
+
+    return pa.table({name: rows[name].cast(to_arrow(keys.schema.column(name).type)) for name in keys.names})
+
+
+def _places(ours: pa.Table, theirs: pa.Table, keys: FileKeys) -> bytes:
+    both = ours.join(theirs, keys=list(keys.names), join_type="left semi")
+    return bitmap_of(both[_PLACE].to_pylist(), ours.num_rows) if both.num_rows else b""

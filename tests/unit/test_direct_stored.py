@@ -1,0 +1,68 @@
+"""Committed rows are found in the data files themselves, where that is enough; and not guessed where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from floodmark.lake import direct_stored
+from floodmark.lake.direct_stored import stored_directly
+from floodmark.lake.stored import FileKeys
+from floodmark.schema import Schema
+
+SCHEMA = Schema.declare({"id": "long", "at": "timestamp", "ratio": "double"})
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rows(*ids: int | None) -> pa.Table:
+    at = [None if id is None else START + timedelta(hours=id) for id in ids]
+    return pa.table({"id": ids, "at": at, "ratio": [0.5] * len(ids)}, schema=SCHEMA.arrow(SCHEMA.names))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Any:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("n")
+    made = catalog.create_table("n.t", schema=rows().schema)
+    made.append(rows(1, 2, 3))
+    made.append(rows(100, 101))
+    return made
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> FileKeys:
+    path = tmp_path / "history.parquet"
+    pq.write_table(rows(0, 1, 2, None, 50, 101), path)
+    return FileKeys((path,), (("id",),), "at", SCHEMA)
+
+
+def head(table: Any) -> int:
+    return int(table.current_snapshot().snapshot_id)
+
+
+def test_rows_that_are_there_have_their_bits(table: Any, keys: FileKeys) -> None:
+    found = stored_directly(table, head(table), keys)
+    assert found == {keys.files[0]: bytes([0b100110])}
+
+
+def test_a_file_without_any_has_none(table: Any, keys: FileKeys) -> None:
+    pq.write_table(rows(60, 61), keys.files[0])
+    assert stored_directly(table, head(table), keys) == {keys.files[0]: b""}
+
+
+def test_what_needs_more_than_reading_is_left_to_spark(
+    table: Any, keys: FileKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stored_directly(table, head(table), replace(keys, identity=(("id",), ("at",)))) is None, "fallbacks"
+    assert stored_directly(table, head(table), replace(keys, identity=(("ratio",),))) is None, "fractions"
+    assert stored_directly(table, 12345, keys) is None, "a snapshot that has expired"
+    monkeypatch.setattr(direct_stored, "ROWS_HERE_MAX", 4)
+    assert stored_directly(table, head(table), keys) is None, "too much is near"
