@@ -27,6 +27,8 @@ POINTS = sorted(
     point for point in faults.POINTS if point.startswith(("backfill.", "segment.", "flush.", "seal.", "capture."))
 )
 
+COMPACTION_POINTS = sorted(point for point in faults.POINTS if point.startswith("compact."))
+
 
 class Histories(RuleBasedStateMachine):
     """A dataset with an identity and a small world of ids, so that everything meets everything."""
@@ -138,8 +140,12 @@ class Histories(RuleBasedStateMachine):
     def late_requests_arrive(self) -> None:
         self.lake.deliver_held()
 
+    @rule(crash=st.none() | st.sampled_from(COMPACTION_POINTS))
+    def compact(self, crash: str | None) -> None:
+        self.attempt(lambda: self.store.compact("messages"), [], crash, 1)
+
     @rule()
-    def compact(self) -> None:
+    def another_engine_compacts(self) -> None:
         if "messages_g1" in self.lake.tables:
             self.lake.compact("messages_g1")
 
@@ -177,5 +183,5 @@ def _die() -> None:
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=30, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )

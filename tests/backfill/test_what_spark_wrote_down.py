@@ -71,8 +71,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("dataset", ["messages", "plain"])
-@pytest.mark.parametrize("source_id", [None, "mine"])
+@pytest.mark.parametrize(("dataset", "source_id"), [("messages", None), ("plain", None), ("plain", "mine")])
 @pytest.mark.parametrize(("point", "time"), [(point, 1) for point in POINTS] + [("backfill.stored", 4)])
 def test_after_a_crash_at_any_point(
     messages: Store,
