@@ -1,0 +1,189 @@
+"""A lake, a bucket and a network that lose, delay and repeat requests. What becomes of each request is decided by
+whoever sends it: an operation brings its own chances, so that it meets the same fate in every run of its schedule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+from floodmark.control import ledger
+from floodmark.delivery.outcomes import Busy
+from floodmark.delivery.sinks.replies import Reply
+from floodmark.hub.decision import state_of
+from floodmark.hub.problems import problem_of
+from floodmark.lake.memory import MemoryLake
+from floodmark.wire import HEADER, ChunkHeader
+
+from .stage import ServerDied, Stage
+
+LAND, LOSE, DROP, HOLD = "land", "lose_answer", "drop", "hold"
+"""A request arrives; arrives without its answer; is lost; or arrives later, when its client has given up."""
+Fate = Callable[[str], str]
+
+
+def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake:
+    """A memory lake whose requests are pauses, and whose appends may be held up."""
+
+    def paused(name: str) -> Any:
+        real = getattr(MemoryLake, name)
+
+        def call(self: MemoryLake, *arguments: Any, **options: Any) -> Any:
+            stage.pause(f"lake.{name}")
+            with stage.at_once():
+                return real(self, *arguments, **options)
+
+        return call
+
+    def append(self: MemoryLake, request: Any) -> bool:
+        stage.pause("lake.append")
+        try:
+            with stage.at_once():
+                return MemoryLake.append(self, request)
+        except Exception as error:
+            counts[f"append: {type(error).__name__}"] += 1
+            raise
+
+    names = ("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq")
+    kind = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | {"append": append})
+    lake: MemoryLake = kind()
+    lake.on_append = lambda _request: fate("append")
+    return lake
+
+
+@dataclass(eq=False)
+class Bucket:
+    """An object store. Nothing in it is ever replaced."""
+
+    stage: Stage
+    fate: Fate
+    counts: Counter[str]
+    objects: dict[str, bytes] = field(default_factory=dict)
+    flying: list[tuple[str, bytes]] = field(default_factory=list)
+    where: str = "s3://simulated/archive"
+
+    def create(self, key: str, content: Any) -> bool:
+        self.stage.pause("bucket.create")
+        fate = self.fate("create")
+        if fate == HOLD:
+            self.flying.append((key, bytes(content)))
+        if fate in (HOLD, DROP):
+            self.counts["object: no answer"] += 1
+            raise Busy("no answer to a put")
+        new = self.arrive(key, bytes(content))
+        self.stage.pause("bucket.created")
+        if fate == LOSE:
+            self.counts["object: no answer"] += 1
+            raise Busy("no answer to a put")
+        return new
+
+    def arrive(self, key: str, content: bytes) -> bool:
+        if key in self.objects:
+            self.counts["object: there already"] += 1
+            return False
+        self.objects[key] = content
+        return True
+
+    def read(self, key: str) -> bytes | None:
+        self.stage.pause("bucket.read")
+        return self.objects.get(key)
+
+    def list(self, prefix: str) -> Iterable[str]:
+        self.stage.pause("bucket.list")
+        below = f"{prefix}/"
+        found = [key.removeprefix(below) for key in self.objects if key.startswith(below)]
+        return sorted(name for name in found if "/" not in name)
+
+    def deliver(self) -> None:
+        """Let the puts under way arrive, when their clients have long given up."""
+        flying, self.flying = self.flying, []
+        for key, content in flying:
+            self.counts["object: late put"] += 1
+            self.arrive(key, content)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What the objects hold, range by range."""
+        keys = [key for key in self.objects if key.endswith(".jsonl")]
+        ordered = sorted(keys, key=lambda key: (key.rsplit("/", 1)[0], int(key.rsplit("/", 1)[1].split("-")[0])))
+        return [orjson.loads(line) for key in ordered for line in self.objects[key].splitlines() if line.strip()]
+
+
+@dataclass(eq=False)
+class Network:
+    """The way to the hub."""
+
+    stage: Stage
+    fate: Fate
+    counts: Counter[str]
+    worker: Callable[[], Any]
+    """A hub's worker process that is up, or None."""
+    flying: list[tuple[str, str, dict[str, str], bytes | None]] = field(default_factory=list)
+    sent: list[tuple[str, str, dict[str, str], bytes | None]] = field(default_factory=list)
+
+    def send(
+        self, method: str, url: str, *, headers: Any, content: bytes | None = None, reply_bytes_max: int = 0
+    ) -> Reply:
+        """What a forward sink's exchange does."""
+        self.stage.pause("network.sending")
+        request = (method, url, dict(headers), content)
+        fate = self.fate("request")
+        if method == "POST":
+            self.sent.append(request)
+        if fate == HOLD and method == "POST":
+            self.flying.append(request)
+        if fate in (HOLD, DROP):
+            self.counts["request: lost"] += 1
+            raise Busy("no answer")
+        reply = self.arrive(request)
+        self.stage.pause("network.answering")
+        if reply is None or fate == LOSE:
+            self.counts["request: answer lost"] += 1
+            raise Busy("the connection broke")
+        if reply.status >= 400:
+            self.counts[f"request: {reply.problem}"] += 1
+        return reply
+
+    def arrive(self, request: tuple[str, str, dict[str, str], bytes | None]) -> Reply | None:
+        """A request reaches a worker of the hub; None if that dies over it."""
+        worker = self.worker()
+        actor = self.stage.running
+        if worker is None or actor is None:
+            return None
+        actor.servers.append(worker)
+        try:
+            return worker.answer(*request)
+        except ServerDied:
+            return None
+        finally:
+            actor.servers.remove(worker)
+
+    def close(self) -> None:
+        pass
+
+
+def answered(store: Any, chunks: Any, method: str, url: str, headers: dict[str, str], content: bytes | None) -> Reply:
+    """What a hub answers: its own code behind the parsing of HTTP."""
+    parts = urlsplit(url)
+    if method == "GET":
+        origin = unquote(parts.path.rsplit("/", 1)[1])
+        asked = parse_qs(parts.query)
+        entries = store._database.read(lambda c: ledger.of_origin(c, origin))
+        channels = [
+            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
+            for entry in entries
+            if entry.dataset in asked["dataset"]
+        ]
+        return Reply(200, orjson.dumps({"origin": origin, "channels": channels}))
+    dataset = unquote(parts.path.split("/")[-2])
+    try:
+        accepted = chunks.accept(dataset, ChunkHeader.parse(headers[HEADER]), content, "zstd")
+    except Exception as error:
+        problem = problem_of(error)
+        body = orjson.dumps(problem.content())
+        return Reply(problem.status, body, retry_after=problem.headers.get("Retry-After"))
+    return Reply(200, orjson.dumps({"stored": accepted.stored, "ledger": accepted.state.content()}))

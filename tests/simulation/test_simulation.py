@@ -1,0 +1,164 @@
+"""The product's own code, under thousands of schedules of crashes, power cuts, lost and late requests."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from floodmark import faults
+from floodmark.testing.oracle import Oracle
+
+from .bugs import BUGS, Bug, dies, does
+from .schedule import PROFILES, Outcome, Schedule, made, run, shrunk
+from .stage import Stage, Stuck
+from .world import Workshop, workshop
+
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "900"))
+SEEDS_MAX = 20
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Workshop]:
+    with workshop() as made_place:
+        yield made_place
+
+
+@pytest.fixture(scope="module")
+def outcomes(place: Workshop) -> list[Outcome]:
+    """Every schedule of the ordinary run; one that fails is shrunk and shown."""
+    found = []
+    for seed in range(SCHEDULES):
+        outcome = run(made(seed), place)
+        if outcome.wrong:
+            pytest.fail(f"{shrunk(outcome, place)}\n\nRun it again with: python -m tests.simulation --seed {seed}")
+        found.append(outcome)
+    return found
+
+
+def test_every_acknowledged_row_is_everywhere_exactly_once_in_every_schedule(outcomes: list[Outcome]):
+    assert len(outcomes) == SCHEDULES
+
+
+def test_the_schedules_really_did_what_they_are_for(outcomes: list[Outcome]):
+    counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
+    for what in (
+        "crashes",
+        "power cuts",
+        "compactions",
+        "duplicates dropped",
+        "append: lose_answer",
+        "append: AppendRefused",
+        "append: late and refused",
+        "object: no answer",
+        "object: late put",
+        "object: there already",
+        "request: answer lost",
+        "request: lost",
+        "request: late or repeated",
+        "retain: done",
+    ):
+        assert counts[what] > 0, what
+
+
+def test_processes_died_at_the_fault_points_of_everything_that_was_simulated(outcomes: list[Outcome]):
+    died: Counter[str] = sum((outcome.died for outcome in outcomes), Counter())
+    points = [point for point in faults.POINTS if point.startswith(("capture.", "segment.", "seal.", "flush."))]
+    assert [point for point in points if not died[point]] == []
+    assert sum(died.values()) > SCHEDULES / 2
+
+
+def test_a_schedule_runs_the_same_way_every_time(place: Workshop):
+    for seed in range(100, 110):
+        first, second = run(made(seed), place), run(made(seed), place)
+        assert (first.trace, first.counts, first.died, first.passed) == (
+            second.trace,
+            second.counts,
+            second.died,
+            second.passed,
+        )
+
+
+# ── bugs on purpose ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_that_is_put_in_is_found_and_without_it_nothing_is(bug: Bug, place: Workshop):
+    for seed in range(SEEDS_MAX):
+        schedule = bug.schedule(seed)
+        with bug.patch():
+            outcome = run(schedule, place)
+        if outcome.wrong:
+            assert run(schedule, place).wrong == []
+            return
+    pytest.fail(f"{bug.name} was not found")
+
+
+def test_a_failing_schedule_is_shrunk_to_the_steps_that_matter(place: Workshop):
+    bug = next(one for one in BUGS if one.name == "a live writer's file is removed")
+    noise = (*does(2, "capture"), *does(2, "flush"), *dies(2, "capture", "capture.written"))
+    long = Schedule(0, PROFILES["commit"], identified=False, partitions=1, steps=(*noise, *bug.short, *noise))
+    with bug.patch():
+        outcome = run(long, place)
+        assert outcome.wrong
+        short = shrunk(outcome, place)
+    assert short.wrong
+    assert len(short.schedule.steps) <= len(bug.short)
+    assert "seed 0" in str(short)
+
+
+# ── the machinery itself ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_oracle_sees_what_is_wrong():
+    oracle = Oracle()
+    rows = oracle.rows(4, partitions=["a"])
+    oracle.acknowledge(rows)
+    assert oracle.compare("here", rows) == []
+    wrong = [rows[0], rows[0], {**rows[1], "text": "other"}, {**rows[2], "id": "nobody's"}]
+    kinds = Counter(finding.kind for finding in oracle.compare("here", wrong))
+    assert kinds == {"doubled": 1, "altered": 1, "invented": 1, "missing": 2}
+    assert [f.kind for f in oracle.compare_order("here", [rows[1], rows[0]], rows)] == ["out of order"]
+
+
+def test_the_oracle_expects_nothing_of_what_was_never_acknowledged():
+    oracle = Oracle()
+    rows = oracle.rows(2, partitions=["a", "b"])
+    oracle.acknowledge(rows[:1])
+    assert oracle.compare("here", rows[:1]) == oracle.compare("here", rows) == []
+    assert oracle.unanswered() == rows[1:]
+
+
+def test_actors_run_one_at_a_time_and_stop_where_they_are_told():
+    stage, seen = Stage(), []
+
+    def work(name: str):
+        for number in range(4):
+            seen.append(f"{name}{number}")
+            stage.pause("even" if number % 2 == 0 else "odd")
+
+    one, other = (stage.add(name, None, lambda name=name: work(name)) for name in "ab")
+    stage.run(one, 2)
+    stage.run(other, 1, until="odd")
+    stage.finish(one)
+    assert seen == ["a0", "a1", "b0", "b1", "a2", "a3"]
+    stage.abandon(other)
+    stage.run(other, 100)
+    assert seen[-1] == "a3"
+    stage.clear()
+
+
+def test_an_operation_that_never_ends_is_told(monkeypatch):
+    monkeypatch.setattr("simulation.stage.PAUSES_MAX", 50)
+    stage = Stage()
+
+    def work():
+        while True:
+            stage.pause("again")
+
+    actor = stage.add("a", None, work)
+    stage.finish(actor)
+    assert isinstance(actor.error, Stuck)
+    stage.clear()
