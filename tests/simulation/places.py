@@ -18,7 +18,7 @@ from floodmark.delivery.sinks.replies import Reply
 from floodmark.hub.decision import state_of
 from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
-from floodmark.wire import HEADER, ChunkHeader
+from floodmark.wire import HEADER, MEDIA, ChunkHeader
 
 from .stage import ServerDied, Stage
 
@@ -172,16 +172,16 @@ def answered(store: Any, chunks: Any, method: str, url: str, headers: dict[str, 
     if method == "GET":
         origin = unquote(parts.path.rsplit("/", 1)[1])
         asked = parse_qs(parts.query)
-        entries = store._database.read(lambda c: ledger.of_origin(c, origin))
+        wanted = {key: asked[key][0] for key in ("dataset", "partition")}
+        entries = store._database.read(lambda c: ledger.of_origin(c, origin, **wanted))
         channels = [
-            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
-            for entry in entries
-            if entry.dataset in asked["dataset"]
+            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()} for entry in entries
         ]
-        return Reply(200, orjson.dumps({"origin": origin, "channels": channels}))
+        return Reply(200, orjson.dumps({"origin": origin, "channels": channels, "reads": list(MEDIA)}))
     dataset = unquote(parts.path.split("/")[-2])
     try:
-        accepted = chunks.accept(dataset, ChunkHeader.parse(headers[HEADER]), content, "zstd")
+        header = ChunkHeader.parse(headers[HEADER])
+        accepted = chunks.accept(dataset, header, content, encoding="zstd", media=headers["Content-Type"])
     except Exception as error:
         problem = problem_of(error)
         body = orjson.dumps(problem.content())

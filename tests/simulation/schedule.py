@@ -70,7 +70,7 @@ class Profile:
     operations: dict[str, int]
     sinks: tuple[str, ...] = ()
     power: bool = True
-    steps: int = 14
+    steps: int = 12
 
 
 _SPOOL = {"capture": 5, "capture arrow": 1, "seal": 2, "flush": 7, "read": 1}
@@ -85,11 +85,11 @@ PROFILES = {
             {**_SPOOL, "export archive": 3, "export central": 3, "retain": 2},
             ("archive", "central"),
             power=False,  # a removal that never reached the disk is not undone yet
-            steps=18,
+            steps=16,
         ),
     )
 }
-SHARES = {"commit": 52, "bucket": 24, "hub": 18, "everything": 6}
+SHARES = {"commit": 60, "bucket": 20, "hub": 14, "everything": 6}
 
 
 @dataclass(frozen=True, slots=True)
