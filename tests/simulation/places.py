@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
@@ -49,11 +50,39 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
             counts[f"append: {type(error).__name__}"] += 1
             raise
 
-    names = ("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq")
+    names = (
+        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
+        *("copy", "clear", "tallies", "rename", "drop"),
+    )
     kind = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | {"append": append})
     lake: MemoryLake = kind()
     lake.on_append = lambda _request: fate("append")
+    lake.on_copy = lambda _request: fate("copy")
     return lake
+
+
+class InTurn:
+    """An executor without threads: what is handed in is done at once, by whoever hands it in."""
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_arguments: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, **_options: Any) -> None:
+        pass
 
 
 @dataclass(eq=False)

@@ -42,6 +42,18 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"),
         "lake.remove",
     ),
+    "backfill": (
+        "backfill.sealed",
+        "backfill.read",
+        "backfill.stored",
+        "backfill.loaded",
+        "backfill.answered",
+        *_SEGMENT,
+    ),
+    "rebuild": (
+        *("rebuild.taken_over", "rebuild.named", "rebuild.copying", "rebuild.copied", "rebuild.caught_up"),
+        *("rebuild.fenced", "rebuild.renamed", "rebuild.settled", "rebuild.equal", "rebuild.switched", "lake.copy"),
+    ),
 }
 """Where each operation is stopped or killed: its own instants, each as often as any other."""
 
@@ -59,6 +71,8 @@ OPERATIONS: dict[str, Operation] = {
     "export archive": lambda _world, store, _size: store.export("archive"),
     "export central": lambda _world, store, _size: store.export("central"),
     "retain": lambda world, store, size: world.retain(store, size),
+    "backfill": lambda world, store, _size: world.backfill(store),
+    "rebuild": lambda world, store, _size: world.rebuild(store),
 }
 
 
@@ -80,16 +94,17 @@ PROFILES = {
         Profile("commit", _SPOOL),
         Profile("bucket", {**_SPOOL, "export archive": 5}, ("archive",)),
         Profile("hub", {**_SPOOL, "export central": 5}, ("central",)),
+        Profile("upkeep", {**_SPOOL, "backfill": 5, "rebuild": 5}),
         Profile(
             "everything",
-            {**_SPOOL, "export archive": 3, "export central": 3, "retain": 2},
+            {**_SPOOL, "export archive": 3, "export central": 3, "retain": 2, "backfill": 1, "rebuild": 1},
             ("archive", "central"),
             power=False,  # a removal that never reached the disk is not undone yet
             steps=16,
         ),
     )
 }
-SHARES = {"commit": 60, "bucket": 20, "hub": 14, "everything": 6}
+SHARES = {"commit": 48, "bucket": 18, "hub": 14, "upkeep": 14, "everything": 6}
 
 
 @dataclass(frozen=True, slots=True)

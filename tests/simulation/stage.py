@@ -17,7 +17,7 @@ from typing import Any
 
 PAUSES_MAX = 20_000
 """An operation that takes more turns than this does not end."""
-STUCK_SECONDS = 30.0
+STUCK_SECONDS = 120.0
 
 
 class Died(BaseException):

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import shutil
+import sqlite3
 import tempfile
 import uuid
 from collections import Counter
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from floodmark import faults, files
 from floodmark import store as store_module
+from floodmark.backfill import load
 from floodmark.control import database
 from floodmark.control.database import Database
 from floodmark.delivery import channel
@@ -43,7 +45,6 @@ from .replacing import replaced
 from .stage import Actor, Died, ServerDied, Stage
 
 DATASET = "events"
-TABLE = "events_g1"
 SITES = ("north", "south")
 DRAINS_MAX = 8
 MEMORY = Path("/dev/shm")
@@ -105,6 +106,9 @@ class World:
     chances: dict[Any, random.Random] = field(default_factory=dict)
     reader_rows: list[dict[str, Any]] = field(default_factory=list)
     cursor: Any = None
+    history: list[Any] = field(default_factory=list)
+    rebuilding: bool = False
+    """Whether a rebuild was begun, and may have been cut off."""
     removing: bool = False
     """Whether rows were removed on purpose."""
 
@@ -186,6 +190,22 @@ class World:
         self.removing = True
         return store.retain(DATASET, keep_rows=keep_rows)
 
+    def backfill(self, store: Store) -> Any:
+        """History that overlaps what was captured, if rows can be told apart."""
+        if not self.history:
+            known = list(self.oracle.attempted.values())[:1] if self.identified else []
+            self.history = [*known, *self.oracle.rows(2, partitions=self.sites)]
+        report = store.backfill(DATASET, [dict(row) for row in self.history], source_id="history")
+        self.stage.pause("backfill.answered")
+        self.oracle.acknowledge(self.history)
+        return report
+
+    def rebuild(self, store: Store) -> Any:
+        self.rebuilding = True
+        report = store.rebuild(DATASET)
+        self.rebuilding = False
+        return report
+
     # ── accidents ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def crash(self, process: Process) -> None:
@@ -226,6 +246,7 @@ class World:
         # A request that was under way inside the machine is gone with it.
         lake = self.lake if role == "edge" else self.hub_lake
         lake.held.clear()
+        lake.held_copies.clear()
         for file in sorted(set(lake.data) - lake.durable):
             if chance.random() < 0.5:
                 del lake.data[file]
@@ -233,17 +254,33 @@ class World:
 
     def compact(self, role: str) -> None:
         """Another engine rewrites the table's files."""
-        lake = self.lake if role == "edge" else self.hub_lake
-        if TABLE in lake.tables and lake.tables[TABLE].head is not None:
+        lake, name = self.lake if role == "edge" else self.hub_lake, self.table(role)
+        if name in lake.tables and lake.tables[name].head is not None:
             with contextlib.suppress(KeyError):  # files that a power cut took are not compacted
-                lake.compact(TABLE)
-                lake.durable |= set(lake.tables[TABLE].files[lake.tables[TABLE].head or 0])
+                lake.compact(name)
+                lake.durable |= set(lake.tables[name].files[lake.tables[name].head or 0])
                 self.counts["compactions"] += 1
+
+    def table(self, role: str) -> str:
+        """The table that a store's rows are in just now."""
+        with contextlib.closing(sqlite3.connect(self.root / role / "control.db")) as connection:
+            found = connection.execute("SELECT generation FROM datasets WHERE name = ?", [DATASET]).fetchone()
+        return f"{DATASET}_g{found[0]}"
+
+    def rows(self, role: str) -> list[dict[str, Any]]:
+        """The rows of a store's table as its files have them, by number."""
+        lake = self.lake if role == "edge" else self.hub_lake
+        table = lake.tables.get(self.table(role))
+        if table is None or table.head is None:
+            return []
+        parts = [lake.data[file].to_pylist() for file in table.files[table.head] if file in lake.data]
+        rows = sorted((row for part in parts for row in part), key=lambda row: row[SEQ])
+        return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
 
     def deliver_late(self) -> None:
         """Let whatever is under way arrive, when its clients have given up."""
         for lake in (self.lake, self.hub_lake):
-            landed = lake.deliver_held()
+            landed = [*lake.deliver_held(), *lake.deliver_held_copies()]
             self.counts["append: late and landed"] += sum(landed)
             self.counts["append: late and refused"] += len(landed) - sum(landed)
         self.bucket.deliver()
@@ -271,7 +308,7 @@ class World:
             self.stage.finish(actor)
             self._check_ended(actor)
         self._drain(sinks)
-        if self.lake.held or self.hub_lake.held or self.bucket.flying or self.network.flying:
+        if self.lake.held or self.lake.held_copies or self.hub_lake.held or self.bucket.flying or self.network.flying:
             self.deliver_late()
             self.repeat_request(random.Random(0))
             self._drain(sinks)
@@ -301,6 +338,9 @@ class World:
             self._bury(process)
 
     def _drain_once(self, stores: dict[str, Store], sinks: tuple[str, ...]) -> None:
+        if self.rebuilding:  # one that was cut off behind the fence is gone on with by asking for it again
+            stores["edge"].rebuild(DATASET)
+            self.rebuilding = False
         self.counts["duplicates dropped"] += stores["edge"].flush(DATASET).duplicates
         for sink in sinks:
             report = stores["edge"].export(sink)
@@ -314,12 +354,12 @@ class World:
 
     def findings(self, *, sinks: tuple[str, ...]) -> list[str | Finding]:
         """What is wrong in the end, with every destination."""
-        lake = rows_of(self.lake)
+        lake = self.rows("edge")
         delivered: dict[str, list[Any]] = {}
         if "archive" in sinks:
             delivered["the bucket"] = self.bucket.rows()
         if "central" in sinks:
-            delivered["the hub"] = rows_of(self.hub_lake)
+            delivered["the hub"] = self.rows("hub")
         excused: set[str] = set()
         if self.removing:  # what retention took from the lake must be everywhere else
             excused = set(self.oracle.acknowledged) - {row["id"] for row in lake}
@@ -331,16 +371,6 @@ class World:
             found += self.oracle.compare(name, rows)
             found += self.oracle.compare_order(name, rows, lake)
         return found
-
-
-def rows_of(lake: MemoryLake) -> list[dict[str, Any]]:
-    """The rows of the table as its files have them, by number."""
-    table = lake.tables.get(TABLE)
-    if table is None or table.head is None:
-        return []
-    parts = [lake.data[file].to_pylist() for file in table.files[table.head] if file in lake.data]
-    rows = sorted((row for part in parts for row in part), key=lambda row: row[SEQ])
-    return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
 
 
 # ── the stores that every schedule begins with ───────────────────────────────────────────────────────────────────────
@@ -479,4 +509,5 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(store_module, "migrate", lambda _database: None)
     yield replaced(blob, "place_of", lambda _settings: world.bucket)
     yield replaced(forward, "Exchange", lambda **_options: world.network)
+    yield replaced(load, "ThreadPoolExecutor", places.InTurn)
     yield replaced(channel._Ahead, "prepare", lambda *_arguments: None)
