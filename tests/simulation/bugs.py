@@ -187,7 +187,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = Flusher._send
 
-    def commit(self: Flusher, block: Any, segments: Any, declared: Any) -> Any:
+    def commit(self: Flusher, block: Any, segments: Any, declared: Any, **_options: Any) -> Any:
         out = self._left_out(block, segments, declared)
         landed, error = real(self, self._request(block, segments, declared, purged=out.purged))
         if error is not None or not landed:
@@ -202,9 +202,9 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = Flusher._record
 
-    def record(self: Flusher, block: Any, segments: Any, declared: Any, state: Any) -> Any:
+    def record(self: Flusher, block: Any, segments: Any, *arguments: Any, **options: Any) -> Any:
         self._remove_segments(segments)
-        return real(self, block, segments, declared, state)
+        return real(self, block, segments, *arguments, **options)
 
     with replaced(Flusher, "_record", record):
         yield
@@ -214,9 +214,9 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = Flusher._record
 
-    def record(self: Flusher, *arguments: Any) -> Any:
+    def record(self: Flusher, *arguments: Any, **options: Any) -> Any:
         with replaced(type(self.lake), "sync", lambda *_arguments, **_options: None):
-            return real(self, *arguments)
+            return real(self, *arguments, **options)
 
     with replaced(Flusher, "_record", record):
         yield

@@ -42,6 +42,14 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"),
         "lake.remove",
     ),
+    "compact": (
+        "compact.rewriting",
+        "compact.rewritten",
+        "compact.expired",
+        "lake.rewrite",
+        "lake.expire",
+        "lake.sync",
+    ),
     "backfill": (
         "backfill.sealed",
         "backfill.read",
@@ -72,6 +80,7 @@ OPERATIONS: dict[str, Operation] = {
     "export central": lambda _world, store, _size: store.export("central"),
     "retain": lambda world, store, size: world.retain(store, size),
     "backfill": lambda world, store, _size: world.backfill(store),
+    "compact": lambda _world, store, _size: store.compact(DATASET),
     "rebuild": lambda world, store, _size: world.rebuild(store),
 }
 
@@ -94,12 +103,19 @@ PROFILES = {
         Profile("commit", _SPOOL),
         Profile("bucket", {**_SPOOL, "export archive": 5}, ("archive",)),
         Profile("hub", {**_SPOOL, "export central": 5}, ("central",)),
-        Profile("upkeep", {**_SPOOL, "backfill": 5, "rebuild": 5}),
+        Profile("upkeep", {**_SPOOL, "backfill": 4, "rebuild": 4, "compact": 5}),
         Profile(
             "everything",
-            {**_SPOOL, "export archive": 3, "export central": 3, "retain": 2, "backfill": 1, "rebuild": 1},
+            {
+                **_SPOOL,
+                "export archive": 3,
+                "export central": 3,
+                "retain": 2,
+                "backfill": 1,
+                "rebuild": 1,
+                "compact": 1,
+            },
             ("archive", "central"),
-            power=False,  # a removal that never reached the disk is not undone yet
             steps=16,
         ),
     )
