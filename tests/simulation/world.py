@@ -30,7 +30,7 @@ from floodmark.control import database
 from floodmark.control.database import Database
 from floodmark.delivery import channel
 from floodmark.delivery.sinks import blob, forward
-from floodmark.errors import OutcomeUnknown, Retryable
+from floodmark.errors import FilesMissing, OutcomeUnknown, Retryable
 from floodmark.hub.chunks import Chunks
 from floodmark.hub.intake import Intake
 from floodmark.lake.memory import MemoryLake
@@ -162,6 +162,13 @@ class World:
             report = work(process.open())
         except (Retryable, OutcomeUnknown) as error:
             self.counts[f"{name}: {type(error).__name__}"] += 1
+            return
+        except FilesMissing as error:
+            # A commit or rewrite that the power took is undone by the next flush. Until then those who only look are
+            # told that files are missing, and nothing else.
+            if not self.counts["power cuts"] or "flush" in name:
+                self.wrong.append(f"{process.identity} {name}: {type(error).__name__}: {error}")
+            self.counts[f"{name}: FilesMissing"] += 1
             return
         except (TypeError, AttributeError, NameError):
             raise  # nobody's finding: the simulation, or a bug that was put in, does not fit the product any more
