@@ -52,6 +52,10 @@ $(VENV)/.bench-ready: bench/requirements.lock $(VENV)/.ready
 model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanation/model.md (BOUND=large, SHOW="a seeded bug")
 	@$(PYTHON) -m tests.model $(if $(filter large,$(BOUND)),--large) $(if $(SHOW),--show "$(SHOW)")
 
+.PHONY: soak
+soak: $(VENV)/.ready ## Simulated crashes, power cuts and networks for MINUTES=60; prints the seed that fails
+	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
+
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock

@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=2_000, help="how many")
     parser.add_argument("--minutes", type=float, help="for how long, instead")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed; with --minutes, others than ever before")
     parser.add_argument("--seed", type=int, help="one schedule, shown step by step")
     parser.add_argument("--page", action="store_true", help="look for every bug too, and write the page of evidence")
     asked = parser.parse_args()
@@ -24,7 +24,10 @@ def main() -> int:
             outcome = run(made(asked.seed), place)
             print(outcome)
             return 1 if outcome.wrong else 0
-        tally = many(place, asked.first, asked.schedules, asked.minutes)
+        first = asked.first
+        if first is None:
+            first = 0 if asked.minutes is None else int(time.time()) * 1000
+        tally = many(place, first, asked.schedules, asked.minutes)
         if tally is None:
             return 1
         print(f"{sum(tally.schedules.values()):,} schedules, nothing wrong, {tally.seconds:,.0f} s")

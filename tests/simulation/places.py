@@ -44,19 +44,26 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
     def append(self: MemoryLake, request: Any) -> bool:
         stage.pause("lake.append")
         try:
-            with stage.at_once():
-                return MemoryLake.append(self, request)
+            return MemoryLake.append(self, request)
         except Exception as error:
             counts[f"append: {type(error).__name__}"] += 1
             raise
+
+    def swap(self: MemoryLake, *arguments: Any) -> None:
+        with stage.at_once():
+            MemoryLake._swap(self, *arguments)
+
+    def on_append(_request: Any) -> str:
+        stage.pause("lake.committing")  # the rows are read and written, and others may commit before they are visible
+        return fate("append")
 
     names = (
         *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
     )
-    kind = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | {"append": append})
-    lake: MemoryLake = kind()
-    lake.on_append = lambda _request: fate("append")
+    own = {"append": append, "_swap": swap}
+    lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
+    lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")
     return lake
 

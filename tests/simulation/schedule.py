@@ -28,7 +28,15 @@ POINTS: dict[str, tuple[str, ...]] = {
     "capture arrow": (*_SEGMENT, "capture.answered"),
     "seal": _SEAL,
     "flush": (
-        *("flush.base_loaded", "flush.reserved", "flush.appending", "lake.append", "flush.appended", "flush.decided"),
+        *(
+            "flush.base_loaded",
+            "flush.reserved",
+            "flush.appending",
+            "lake.append",
+            "lake.committing",
+            "flush.appended",
+            "flush.decided",
+        ),
         *("lake.sync", "flush.synced", "flush.recorded", "flush.segment_removed", "flush.released"),
         *_SEAL,
     ),

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import fcntl
 import functools
+import gc
 import os
 import random
 import secrets
@@ -457,7 +458,14 @@ def workshop() -> Iterator[Workshop]:
         tempfile.TemporaryDirectory(prefix="floodmark-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory,
         replaced(database, "_engine", functools.cache(database._engine)),
     ):
-        yield Workshop(Path(directory))
+        before = gc.get_threshold()
+        gc.freeze()  # what is loaded stays: looking through it again and again would cost a tenth of all the time
+        gc.set_threshold(50_000, 50, 50)
+        try:
+            yield Workshop(Path(directory))
+        finally:
+            gc.set_threshold(*before)
+            gc.unfreeze()
 
 
 def _patches(world: World, chance: random.Random) -> Iterator[Any]:
