@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import update
 
 from floodmark import faults
+from floodmark.backfill import load
 from floodmark.commit import Base
 from floodmark.control import blocks, deliveries
 from floodmark.control import segments as segment_records
@@ -45,22 +46,24 @@ class Bug:
     short: tuple[Step, ...]
     """A few steps in which it shows, for some chances of the power and the network."""
     patch: Callable[[], contextlib.AbstractContextManager[Any]]
+    identified: bool = False
+    """Whether it shows only where rows have an identity."""
 
     def schedule(self, seed: int) -> Schedule:
         """The short schedule with other chances."""
         steps = tuple(replace(step, seed=seed) for step in self.short)
-        return Schedule(seed, PROFILES[self.profile], identified=False, partitions=1, steps=steps)
+        return Schedule(seed, PROFILES[self.profile], self.identified, partitions=1, steps=steps)
 
 
 BUGS: list[Bug] = []
 
 
 def bug(
-    name: str, *, invariant: str, short: list[list[Step]], profile: str = "commit"
+    name: str, *, invariant: str, short: list[list[Step]], profile: str = "commit", identified: bool = False
 ) -> Callable[[Callable[[], Iterator[None]]], Bug]:
     def made(function: Callable[[], Iterator[None]]) -> Bug:
         steps = tuple(step for some in short for step in some)
-        BUGS.append(Bug(name, invariant, profile, steps, contextlib.contextmanager(function)))
+        BUGS.append(Bug(name, invariant, profile, steps, contextlib.contextmanager(function), identified))
         return BUGS[-1]
 
     return made
@@ -362,6 +365,41 @@ def _() -> Iterator[None]:
         return Take(replace(seen, version=seen.version + 1), seen.version) if isinstance(step, AlreadyThere) else step
 
     with replaced(hub_chunks, "decide", decide):
+        yield
+
+
+# ── backfill ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "a source's position moves after its rows",
+    invariant="B1",
+    profile="upkeep",
+    short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
+)
+def _() -> Iterator[None]:
+    def add(self: Any, step: Any) -> bool:
+        # Without the step's own number too, by which a second registration would be refused.
+        self.parts.segments.add(self.declared, load.joined(step.tables, self.declared.schema), held=step.held)
+        return bool(self.parts.database.transact(self._mover(step)))
+
+    with replaced(load._Run, "_add", add):
+        yield
+
+
+@bug(
+    "a flush does not look for duplicates",
+    invariant="B2",
+    identified=True,
+    short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
+)
+def _() -> Iterator[None]:
+    real = Flusher._request
+
+    def request(self: Flusher, *arguments: Any, **options: Any) -> Any:
+        return replace(real(self, *arguments, **options), identity=())
+
+    with replaced(Flusher, "_request", request):
         yield
 
 

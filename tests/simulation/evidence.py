@@ -12,7 +12,7 @@ from .schedule import PROFILES, Outcome, made, run
 from .world import Workshop
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "evidence.md"
-SEARCH_MAX = 2_000
+SEARCH_MAX = 1_000
 """How many random schedules a bug may take to be found."""
 
 INTRODUCTION = """

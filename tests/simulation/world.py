@@ -333,7 +333,8 @@ class World:
             self.wrong.append(f"{actor.name}: {type(actor.error).__name__}: {actor.error}")
 
     def _drain(self, sinks: tuple[str, ...]) -> None:
-        last = {role: Process(self, f"last-{role}", role) for role in ("edge", "hub")}
+        roles = ("edge", "hub") if "central" in sinks else ("edge",)
+        last = {role: Process(self, f"last-{role}", role) for role in roles}
 
         def work() -> None:
             error: Exception | None = None
