@@ -316,6 +316,22 @@ def _() -> Iterator[None]:
         yield
 
 
+@bug(
+    "an intent is fulfilled from an older look",
+    invariant="D7",
+    profile="bucket",
+    short=[
+        stops(0, "export archive", "bucket.list"),
+        does(1, "flush"),
+        dies(1, "export archive", "delivery.planned"),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    with replaced(ChannelRun, "_look_up_to", lambda _self, _seq: True):
+        yield
+
+
 # ── the hub ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -46,6 +46,7 @@ from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import SCAN_ROWS_MAX, Piece, RowSource
 from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.read import View
 from floodmark.rows.jsontext import canonical_json
 from floodmark.sequence import SequenceRange, Tally
 
@@ -92,6 +93,8 @@ class Tick:
     clock: Clock
     stop: Stop
     connect: Callable[[Dataset, Channel, dict[str, Any]], Destination]
+    look: Callable[[str], View]
+    """A dataset as it is now."""
     asked: set[tuple[Channel, int]]
     """The channels, with the identity of the destination that this process has asked what it holds of them."""
     progress: Callable[[ExportReport], None] | None = None
@@ -129,6 +132,9 @@ class ChannelRun:
             intent = self._pin()
             if intent is None:
                 return
+            # D7: it may be another exporter's, pinned after a later look than ours. Our snapshot lacks its newest rows,
+            # and their chunks would be settled as empty: delivered for ever, and never sent.
+            self._look_up_to(intent.range.through)
             self._fulfil(intent)
 
     # ── before anything leaves ───────────────────────────────────────────────────────────────────────────────────
@@ -148,10 +154,19 @@ class ChannelRun:
         elif mark is None and opened is None and held.ranges:
             held = self._behind_removals(held, at=at)
         self._fixed = held.ranges
-        beyond = [item for item in held.ranges if item.through > self.source.view.horizon]
-        if beyond:
-            raise self._diverged(beyond[0].through)
+        furthest = max((item.through for item in held.ranges), default=0)
+        if not self._look_up_to(furthest):
+            raise self._diverged(furthest)
         self.tick.asked.add((self.channel, id(destination)))
+
+    def _look_up_to(self, seq: int) -> bool:
+        """Whether our look reaches up to a number; another look is taken first if it does not.
+
+        Since this tick looked, rows may have been committed, and pinned or delivered by another exporter.
+        """
+        if seq > self.source.view.horizon:
+            self.source = RowSource(self.source.lake, self.tick.look(self.channel.dataset))
+        return seq <= self.source.view.horizon
 
     def _fast_forward(self, held: Holdings, *, mark: Watermark | None, at: int) -> None:
         """Go on behind what the destination has. What it never got, because it was given up, is held here again."""
@@ -184,7 +199,7 @@ class ChannelRun:
     def _compared(self, held: Holdings, *, since: Watermark) -> Watermark:
         """The destination's end, if what it counts up to there is what we count; else the histories have parted."""
         end = held.end or 0
-        if end > self.source.view.horizon:
+        if not self._look_up_to(end):
             raise self._diverged(end)
         within = SequenceRange(since.seq, end)
         tally = since.tally + self._counted(within)

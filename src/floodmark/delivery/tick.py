@@ -84,6 +84,7 @@ class Exporter:
             self.clock,
             stop or Stop(self.clock),
             lambda dataset, channel, settings: self.destination(sink, dataset, channel, settings),
+            self.reader.view,
             self._asked,
             progress,
         )
