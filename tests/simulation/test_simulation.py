@@ -17,7 +17,7 @@ from .schedule import PROFILES, Schedule, made, run, shrunk
 from .stage import Stage, Stuck
 from .world import Workshop, workshop
 
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "2000"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "1000"))
 BATCH = 100
 SEEDS_MAX = 20
 
@@ -44,7 +44,7 @@ def test_every_acknowledged_row_is_everywhere_exactly_once_in_every_schedule(fir
 
 
 def test_the_schedules_really_did_what_they_are_for(tally: Tally):
-    if sum(tally.schedules.values()) < 2_000:
+    if sum(tally.schedules.values()) < 1_000:
         pytest.skip("too few schedules were run to expect everything of them")
     for what in (
         "crashes",
@@ -66,7 +66,7 @@ def test_the_schedules_really_did_what_they_are_for(tally: Tally):
 
 
 def test_processes_died_at_every_instant_of_a_commit_and_before_it(tally: Tally):
-    if sum(tally.schedules.values()) < 2_000:
+    if sum(tally.schedules.values()) < 1_000:
         pytest.skip("too few schedules were run to expect everything of them")
     points = {point for point in faults.POINTS if point.startswith(("capture.", "segment.", "seal.", "flush."))}
     # A block is void only after a true conflict, which is rare: dying right there as well is left to the scenarios.
