@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import floodmark
-from floodmark.store import Store, open_store
+from floodmark.store import Store, init, open_store
 
 HERE = Path(__file__).parent
 SMALL_JVM = """
@@ -23,14 +22,14 @@ settings = { "spark.sql.shuffle.partitions" = "1", "spark.default.parallelism" =
 """
 
 
-def make_store(root: Path, spark: Any, **dataset: Any) -> Store:
+def make_store(root: Path, spark: Any, *, lake: Any = None, **dataset: Any) -> Store:
     """A store whose other processes start small JVMs; this process uses the run's one session."""
-    with floodmark.init(root) as store:
+    with init(root, lake=lake) as store:
         store.add_dataset("events", **{"partition_by": ["site"], **dataset})
     settings = root / "floodmark.toml"
     identity = next(line for line in settings.read_text().splitlines() if line.startswith("store_id"))
     settings.write_text(f"{identity}\n{SMALL_JVM}")
-    return open_store(root, spark=spark)
+    return open_store(root, spark=spark, lake=lake)
 
 
 def start_process(
