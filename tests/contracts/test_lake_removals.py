@@ -81,6 +81,15 @@ def test_what_is_counted_as_doomed_is_what_goes(sliced: Blocks) -> None:
     assert doomed(sliced, selection) == {}
 
 
+def test_rows_go_by_their_numbers(sliced: Blocks) -> None:
+    selection = Selection(12, numbers=(2, 5, 15))
+    assert Selection.from_json(selection.to_json()) == selection
+    assert sum(doomed(sliced, selection).values()) == 2, "none above the bound"
+    remove(sliced, selection)
+    assert ids(sliced) == [id for id in range(18) if id not in {1, 4}]
+    assert doomed(sliced, selection) == {}
+
+
 def test_rows_are_counted_apart_between_cuts(sliced: Blocks) -> None:
     found = doomed(sliced, Selection(14), cuts=(4, 9))
     assert found == {
