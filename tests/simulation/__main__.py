@@ -34,7 +34,7 @@ def main() -> int:
         if asked.page:
             found = evidence.search_all(place)
             evidence.write(tally, found)
-            missed = [item.bug.name for item in found if item.schedules is None]
+            missed = [item.bug.name for item in found if item.finding == "not found"]
             print("\n".join(f"not found: {name}" for name in missed) or "every bug was found")
             return 1 if missed else 0
     return 0

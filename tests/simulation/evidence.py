@@ -12,8 +12,10 @@ from .schedule import PROFILES, Outcome, made, run
 from .world import Workshop
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "evidence.md"
-SEARCH_MAX = 1_000
+SEARCH_MAX = 200
 """How many random schedules a bug may take to be found."""
+SHORT_MAX = 20
+"""With how many chances of power and network the steps that were written for a bug are tried."""
 
 INTRODUCTION = """
 The simulation runs the product's own code: capture, sealing, flush, reading, delivery to an object store and to a hub,
@@ -46,7 +48,7 @@ class Found:
 
     bug: Bug
     schedules: int | None
-    """How many random schedules it took; None: it was not found."""
+    """How many random schedules it took; None: only the few steps that were written for it showed it."""
     finding: str = ""
 
 
@@ -57,7 +59,12 @@ def search(bug: Bug, place: Workshop, *, schedules_max: int = SEARCH_MAX) -> Fou
             outcome = run(made(seed, PROFILES[bug.profile]), place)
         if outcome.wrong:
             return Found(bug, seed + 1, str(outcome.wrong[0]))
-    return Found(bug, None)
+    for seed in range(SHORT_MAX):
+        with bug.patch():
+            outcome = run(bug.schedule(seed), place)
+        if outcome.wrong:
+            return Found(bug, None, str(outcome.wrong[0]))
+    return Found(bug, None, "not found")
 
 
 def write(tally: Tally, found: list[Found]) -> None:
@@ -106,7 +113,8 @@ def _lines(tally: Tally, found: list[Found]) -> list[str]:
         "",
         "## Bugs put in on purpose",
         "",
-        "Each undoes one protection. The last column says how many random schedules it took to find it, and as what.",
+        "Each undoes one protection, and is found in every test run by a few steps that were written for it. The third",
+        f"column says how many random schedules it took to find it as well, of {SEARCH_MAX} at most.",
         "",
         "| bug | breaks | found after | as |",
         "|---|---|---|---|",
@@ -115,7 +123,7 @@ def _lines(tally: Tally, found: list[Found]) -> list[str]:
 
 
 def _row(item: Found) -> str:
-    after = "not found" if item.schedules is None else f"{item.schedules:,}"
+    after = "—" if item.schedules is None else f"{item.schedules:,}"
     finding = item.finding.replace("|", "/")
     shown = finding if len(finding) <= 90 else finding[:89] + "…"
     return f"| {item.bug.name} | [{item.bug.invariant}](invariants.md) | {after} | {shown} |"
