@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from rebuilding import POINTS, SOME_POINTS, Rebuilding, patiently
 from removing import NAME, Aged
@@ -126,6 +127,27 @@ def test_a_compaction_and_an_expiry_of_the_old_table_do_no_harm(rebuilding: Rebu
     with at("rebuild.copied", tidy):
         rebuilding.rebuild()
     rebuilding.check_all()
+
+
+@pytest.mark.parametrize("point", ["rebuild.copied", "rebuild.caught_up"])
+def test_values_that_change_in_the_old_table_meanwhile_are_those_of_the_new_one(quick_path: Path, point: str) -> None:
+    """U23: a row that is settled again keeps its number and its content id, and is another row all the same."""
+    world = Rebuilding.make(quick_path / "store", schema={"id": "long", "note": "string"})
+    world.begun()
+
+    def settle() -> None:
+        found = world.lake.tables["events_g1"]
+        files = found.files[found.head or 0]
+        rows = world.lake.data[files[0]]
+        notes = pa.array(["settled"] * rows.num_rows)
+        names = [name for name in rows.column_names if name != "note"]
+        changed = world.lake.store(rows.select(names).append_column("note", notes))
+        world.lake._commit(found, operation="overwrite", files=(changed, *files[1:]), added_rows=0)
+
+    with at(point, settle):
+        world.rebuild()
+    assert [row.get("note") for row in world.table()].count("settled") == 4
+    world.close()
 
 
 # ── several rebuilders ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -53,8 +53,14 @@ class Generations(Protocol):
         """Delete the rows of a range. What it raises is no verdict."""
         ...
 
-    def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
-        """Rows and checksum of each bucket of so many numbers (`seq // width`) that has rows of the range."""
+    def tallies(
+        self, table: str, *, snapshot: int, within: SequenceRange, width: int, schema: Schema
+    ) -> dict[int, Tally]:
+        """Rows and checksum of each bucket of so many numbers (`seq // width`) that has rows of the range.
+
+        The checksum is of all that a row has, its number and its values of today: two tables of one lake are compared
+        by it, and it means nothing elsewhere. A column of the schema that the table does not have is null.
+        """
         ...
 
     def rename(self, table: str, to: str) -> bool:

@@ -381,7 +381,15 @@ class MemoryLake:
                     kept.append(file if left.num_rows == self.data[file].num_rows else self.store(left))
             self._commit(found, operation="delete", files=tuple(kept), added_rows=0, added_files=0)
 
-    def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
+    def tallies(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        within: SequenceRange,
+        width: int,
+        schema: Schema,  # noqa: ARG002 - a value that is not there is null here
+    ) -> dict[int, Tally]:
         return tallies_of(self.rows_of(table, snapshot, within), width=width)
 
     def rename(self, table: str, to: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 from floodmark.errors import Retryable
 from floodmark.lake.generations import Copy
 from floodmark.lake.table import AppendRefused
-from floodmark.schema import CONTENT_ID, SEQ
+from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def land_copy(lake: MemoryLake, request: Copy, rows: pa.Table) -> None:
 
 def tallies_of(rows: pa.Table, *, width: int) -> dict[int, Tally]:
     found: dict[int, Tally] = {}
-    for seq, id in zip(rows[SEQ].to_pylist(), rows[CONTENT_ID].to_pylist() if rows.num_rows else (), strict=True):
-        found[seq // width] = found.get(seq // width, Tally()) + Tally(1, int(id[:16], 16))
+    for row in rows.to_pylist():
+        held = repr(sorted((name, value) for name, value in row.items() if value is not None))
+        checksum = int.from_bytes(hashlib.blake2b(held.encode(), digest_size=8).digest())
+        found[row[SEQ] // width] = found.get(row[SEQ] // width, Tally()) + Tally(1, checksum)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from floodmark.errors import FilesMissing, Retryable, reason_of
 from floodmark.lake.catalog import THROUGH_PROPERTY
@@ -12,9 +13,19 @@ from floodmark.lake.files import local_path
 from floodmark.lake.generations import Copy
 from floodmark.lake.reading import SparkReader
 from floodmark.lake.table import AppendRefused
-from floodmark.lake.types import spark_type
-from floodmark.schema import SEQ
+from floodmark.lake.types import quoted, spark_type
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, Schema
+from floodmark.schema.types import ListType, StructType
 from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
+
+
+def _value(column: Column, known: set[str]) -> Any:
+    from pyspark.sql import functions as F
+
+    if column.name not in known:
+        return F.lit(None).cast(spark_type(column.type))
+    held = F.col(quoted(column.name))
+    return held if isinstance(column.type, ListType | StructType) else held.cast(spark_type(column.type))
 
 
 @dataclass(slots=True)
@@ -49,16 +60,19 @@ class SparkGenerations(SparkReader):
         with self._action():
             self.spark.sql(f"DELETE FROM {name} WHERE {SEQ} > {within.after} AND {SEQ} <= {within.through}")  # noqa: S608 - numbers
 
-    def tallies(self, table: str, *, snapshot: int, within: SequenceRange, width: int) -> dict[int, Tally]:
+    def tallies(
+        self, table: str, *, snapshot: int, within: SequenceRange, width: int, schema: Schema
+    ) -> dict[int, Tally]:
         from pyspark.sql import functions as F
 
-        from floodmark.lake import transforms
-
         with self._reading(table, None):
-            grouped = (
-                self._selected(table, snapshot, within)
-                .groupBy(F.expr(f"{SEQ} div {width}"))
-                .agg(F.count(F.lit(1)), F.sum(transforms.checksum_part()))
+            frame = self._selected(table, snapshot, within)
+            known = set(frame.columns)
+            # In the types of today: a number that was narrower in an old snapshot is the same number.
+            values = [_value(column, known) for column in schema]
+            whole = F.xxhash64(F.col(SEQ), F.col(CONTENT_ID), F.col(SEGMENT), *values)
+            grouped = frame.groupBy(F.expr(f"{SEQ} div {width}")).agg(
+                F.count(F.lit(1)), F.sum(whole.cast("decimal(38,0)"))
             )
             with self._action():
                 counted = grouped.collect()

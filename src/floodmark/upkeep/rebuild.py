@@ -38,6 +38,7 @@ from floodmark.lake.generations import Copy, find_table
 from floodmark.lake.table import Lake
 from floodmark.layout import Layout
 from floodmark.read import Reader
+from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.upkeep.removing import Remover
 
@@ -289,7 +290,8 @@ class Rebuilder:
         if known >= declared.horizon:
             return rows, []
         within = SequenceRange(known, declared.horizon)
-        here, there = (self._tallies(state, within) for state in (old, new))
+        schema = self._declared(turn.dataset).schema
+        here, there = (self._tallies(state, within, schema) for state in (old, new))
         different = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
         if not different:
             rows += sum(item.rows for item in here.values())
@@ -311,10 +313,10 @@ class Rebuilder:
             return 0, 0
         return turn.level.through, turn.report.rows
 
-    def _tallies(self, state: TableState | None, within: SequenceRange) -> dict[int, Tally]:
+    def _tallies(self, state: TableState | None, within: SequenceRange, schema: Schema) -> dict[int, Tally]:
         if state is None or state.head is None:
             return {}
-        return self.lake.tallies(state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH)
+        return self.lake.tallies(state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema)
 
     def _copy_again(self, turn: _Turn, within: SequenceRange) -> None:
         staging = self._staging(turn)
