@@ -97,6 +97,13 @@ def test_a_bug_that_is_put_in_is_found_and_without_it_nothing_is(bug: Bug, place
     pytest.fail(f"{bug.name} was not found")
 
 
+def test_the_page_of_evidence_tells_how_every_bug_was_found():
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    told = {row.split(" | ")[0].removeprefix("| "): row for row in rows}
+    assert [bug.name for bug in BUGS if bug.name not in told] == []
+    assert [row for row in rows if "not found" in row] == []
+
+
 def test_every_bug_breaks_an_invariant_that_is_explained():
     explained = (PAGE.parent / "invariants.md").read_text(encoding="utf-8")
     assert [bug.name for bug in BUGS if f"### {bug.invariant} " not in explained] == []
