@@ -20,8 +20,9 @@ SHORT_MAX = 20
 INTRODUCTION = """
 The simulation runs the product's own code: capture, sealing, flush, reading, delivery to an object store and to a hub,
 retention, compaction, rebuild and backfill, by several processes on two stores. A seed says who runs when, who dies
-where, when the power goes and what the network does. An oracle that shares no code with the product writes down every acknowledged row, and compares
-every destination with that in the end. A failing seed runs the same way again, and is shrunk to the steps that matter.
+where, when the power goes and what the network does. An oracle that shares no code with the product writes down every
+acknowledged row, and compares every destination with that in the end. A failing seed runs the same way again, and is
+shrunk to the steps that matter.
 """
 
 
