@@ -76,7 +76,7 @@ class UpkeepSettings:
     """How much one compaction rewrites of a dataset; the next one goes on."""
     buckets_at_once: int = 4
     """How many stretches it rewrites at the same time."""
-    manifests_max: int = 20
+    manifests_max: int = 5
     """Past this many small lists of files, compaction joins them."""
     snapshots_keep: int = 5
     """Compaction never leaves fewer snapshots than this."""

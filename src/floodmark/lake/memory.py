@@ -320,7 +320,14 @@ class MemoryLake:
         with self._lock:
             return buckets_in_memory(self, state)
 
-    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+    def rewrite(
+        self,
+        table: str,
+        *,
+        within: SequenceRange,
+        file_bytes: int,
+        one_file: bool = False,  # noqa: ARG002 - no matter here
+    ) -> None:
         if self.on_rewrite is not None:
             self.on_rewrite(within)
         with self._lock:

@@ -174,8 +174,8 @@ class SparkLake(SparkGenerations):
         with self._reading(state.name, None):
             return [] if table is None else buckets_of(table, state)
 
-    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
-        rewrite_files(self, table, within=within, file_bytes=file_bytes)
+    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool = False) -> None:
+        rewrite_files(self, table, within=within, file_bytes=file_bytes, one_file=one_file)
 
     def manifests(self, state: TableState) -> int:
         table = self.catalog.table(state.name)

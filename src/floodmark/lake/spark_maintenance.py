@@ -35,7 +35,7 @@ MANIFEST_BYTES = 8 << 20
 """The size that Iceberg gives lists of files."""
 METADATA_VERSIONS = 20
 """How many versions of its metadata a table keeps, to go back over those that a loss of power has taken."""
-METADATA_VERSIONS_MIN = 2
+METADATA_VERSIONS_MIN = 1
 
 
 # ── looking, without a JVM ───────────────────────────────────────────────────────────────────────────────────────────
@@ -107,7 +107,12 @@ def small_manifests(table: IcebergTable, state: TableState) -> int:
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewrite_files(lake: SparkReader, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+def rewrite_files(lake: SparkReader, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool) -> None:
+    """In the table's own order: by number, unless its layout says otherwise.
+
+    What goes into one file is put in order by the task that writes it. Several files are told apart by ranges of that
+    order, which takes a shuffle.
+    """
     options = {
         "rewrite-all": "true",
         "target-file-size-bytes": str(file_bytes),
@@ -115,12 +120,13 @@ def rewrite_files(lake: SparkReader, table: str, *, within: SequenceRange, file_
         "remove-dangling-deletes": "true",
     }
     shown = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
+    strategy = "binpack" if one_file else "sort"
+    where = f"{SEQ} > {within.after} AND {SEQ} <= {within.through}"
     _call(
         lake,
         table,
         "rewrite_data_files",
-        # In the table's own order: by number, unless its layout says otherwise.
-        f"strategy => 'sort', where => '{SEQ} > {within.after} AND {SEQ} <= {within.through}', options => map({shown})",
+        f"strategy => '{strategy}', where => '{where}', options => map({shown})",
     )
 
 

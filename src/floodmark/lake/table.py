@@ -228,8 +228,10 @@ class Lake(Generations, Protocol):
         """The files of the head, bucket by bucket. Reads metadata only."""
         ...
 
-    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int) -> None:
+    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool = False) -> None:
         """Join the files of a range that lies in one bucket, in order of their numbers; deletes are applied.
+
+        `one_file` says that all of it fits into one file: that is cheaper.
 
         Every row keeps its number. Not an append: it never makes one fail. It may be done to several buckets at once.
         """

@@ -262,7 +262,8 @@ class _Run:
             return None
         faults.reach("compact.rewriting")
         try:
-            self.lake.rewrite(self.table, within=item.rewrite, file_bytes=self.parts.settings.file_bytes)
+            size = self.parts.settings.file_bytes
+            self.lake.rewrite(self.table, within=item.rewrite, file_bytes=size, one_file=item.bytes <= size)
         except FloodmarkError as error:
             return error
         faults.reach("compact.rewritten")
