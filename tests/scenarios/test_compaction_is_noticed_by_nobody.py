@@ -39,7 +39,8 @@ def world(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def opened(world: World, **upkeep: Any) -> Store:
     store = world.open()
-    wanted = {"files_min": 2, "snapshots_keep": 1, "snapshots_age_seconds": 60, "buckets_at_once": 1, **upkeep}
+    few = {"files_min": 2, "snapshots_keep": 1, "snapshots_age_seconds": 60}
+    wanted = {**few, "manifests_max": 1000, "buckets_at_once": 1, **upkeep}
     store.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
     return store
 
