@@ -68,10 +68,11 @@ TABLE_PROPERTIES = {
     "write.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "1",
-    # Small row groups: a thousand new rows out of a compacted file must not cost a whole file's read.
-    "write.parquet.row-group-size-bytes": str(8 << 20),
+    # Small row groups: a thousand new rows out of a compacted file must not cost a whole file's read. Out of 250,000
+    # rows they took 72 ms with groups of 8 MiB, 37 with 4 and 25 with 2; a flush took the same time with all three.
+    "write.parquet.row-group-size-bytes": str(2 << 20),
     # … and in such groups a dictionary of unique texts never grows too large, so it would be built for nothing.
-    "write.parquet.dict-size-bytes": str(128 << 10),
+    "write.parquet.dict-size-bytes": str(32 << 10),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": str(METADATA_VERSIONS),
     "commit.manifest.min-count-to-merge": "20",
