@@ -53,7 +53,8 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 	@$(PYTHON) -m tests.model $(if $(filter large,$(BOUND)),--large) $(if $(SHOW),--show "$(SHOW)")
 
 .PHONY: soak
-soak: $(VENV)/.ready ## Simulated crashes, power cuts and networks for MINUTES=60; prints the seed that fails
+soak: setup ## Upkeep in any order on Spark, then simulated crashes, power cuts and networks for MINUTES=60; prints the seed that fails
+	@SIXTY_STEPS_SEEDS=5 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
 .PHONY: lock

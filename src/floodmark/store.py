@@ -23,7 +23,7 @@ from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
 from floodmark.control.blocks import BatchLimits
-from floodmark.control.database import Database, migrate
+from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
@@ -93,7 +93,7 @@ class Store:
         self.path = root
         self.settings = settings
         self._clock = clock or SystemClock()
-        self._database = Database(f"sqlite:///{root / CONTROL_FILE}")
+        self._database = Database(sqlite_url(root / CONTROL_FILE))
         migrate(self._database)
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()

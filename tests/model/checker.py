@@ -37,8 +37,6 @@ class Bug:
     breaks: tuple[str, ...]
     bounds: Mapping[str, int] = field(default_factory=dict)
     """What the search for it needs beyond the ordinary bounds."""
-    in_code: bool = False
-    """Whether the code has this gap today. The model has the rule that closes it; a scenario shows the gap."""
 
 
 class Model:

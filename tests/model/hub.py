@@ -126,13 +126,11 @@ class HubModel(Model):
             "a ledger that ends with the chunk and counts the same says that all of it is there, also what it never got",
             ("H1",),
             {"cut": 1},
-            in_code=True,
         ),
         "the reach ends at chunks only": Bug(
             "a ledger that ends inside a chunk which was given up whole gets the same request again and again",
             ("progress",),
             {"trouble": 4, "cut": 1, "restore": 0, "corrected": 0, "replay": 0, "readd": 0},
-            in_code=True,
         ),
         "ahead inside the reach is divergence": Bug(
             "a ledger that ends inside the stretch a parcel reaches back over is taken for another history",

@@ -56,18 +56,7 @@ _ASSUMED = """\
 
 def render(explored: Mapping[str, Result], found: Found) -> str:
     """The whole page."""
-    gaps = [(model, bug) for model in MODELS for bug in model.bugs if model.bugs[bug].in_code]
-    parts = [_OPENING, _explored_table(explored), _BUGS, _bug_table(found)]
-    if gaps:
-        parts += [_GAPS, "\n".join(f"- *{model.name}*: {model.bugs[bug].what}." for model, bug in gaps) + "\n"]
-    return "\n".join([*parts, _ASSUMED])
-
-
-_GAPS = """\
-## Gaps of the code
-
-Rules that the models have and the code does not, yet. For each a scenario shows what happens, and is expected to fail.
-"""
+    return "\n".join([_OPENING, _explored_table(explored), _BUGS, _bug_table(found), _ASSUMED])
 
 
 def _explored_table(explored: Mapping[str, Result]) -> str:

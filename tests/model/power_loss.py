@@ -68,7 +68,6 @@ class PowerLossModel(Model):
         "only an undecided block is undone": Bug(
             "a rewrite whose files are gone stays the head, though its predecessor is whole",
             ("progress",),
-            in_code=True,
         ),
     }
 

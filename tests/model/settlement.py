@@ -63,7 +63,6 @@ class SettlementModel(Model):
     bugs = {
         "the function is asked at each attempt": Bug(
             "an attempt that has nothing left to send ends the block, while an earlier one with a row is late", ("I4",),
-            in_code=True,
         ),
         "compaction does not compare and swap": Bug(
             "a compaction that settles replaces the table as it was, whatever was committed since", ("I4",)

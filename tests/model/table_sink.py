@@ -87,7 +87,6 @@ class TableSinkModel(Model):
             "a load from before the base on record is judged by it: its history does not know that base",
             ("progress",),
             {"trouble": 1},
-            in_code=True,
         ),
         "an error is a verdict": Bug("a request without an answer did not land", ("table",)),
     }  # fmt: skip

@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event, inspect, select, text
@@ -135,6 +136,11 @@ class Database:
                 yield connection
         except DBAPIError as error:
             raise _translated(error) from error
+
+
+def sqlite_url(file: Path) -> str:
+    """The address of a SQLite file, whatever characters its path has."""
+    return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
 def _engine(url: URL) -> Engine:

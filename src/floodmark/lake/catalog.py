@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.commit import Snapshot, TableState
+from floodmark.control.database import sqlite_url
 from floodmark.errors import FilesMissing, Retryable
+from floodmark.lake.files import local_location
 from floodmark.lake.types import from_iceberg
 from floodmark.schema import is_system_column
 
@@ -43,7 +45,7 @@ class Catalog:
 
     @classmethod
     def embedded(cls, *, name: str, lake: Path) -> Catalog:
-        file, warehouse = lake / "catalog.db", lake.as_uri()
+        file, warehouse = lake / "catalog.db", local_location(lake)
         return cls(
             name=name,
             spark_settings={
@@ -52,7 +54,7 @@ class Catalog:
                 "jdbc.schema-version": "V1",
                 "warehouse": warehouse,
             },
-            python_settings={"type": "sql", "uri": f"sqlite:///{file}", "warehouse": warehouse},
+            python_settings={"type": "sql", "uri": sqlite_url(file), "warehouse": warehouse},
         )
 
     def attach(self, spark: SparkSession) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from floodmark.schema import SEQ
 from floodmark.schema.types import WIDER, ColumnType, to_arrow
@@ -55,9 +55,19 @@ class StoredColumn:
 
 
 def local_path(location: str) -> str | None:
-    """The path of a file on this machine; None for one that is elsewhere."""
-    parsed = urlparse(location)
-    return unquote(parsed.path) if parsed.scheme in ("file", "") else None
+    """The path of a file on this machine; None for one that is elsewhere.
+
+    In Iceberg's locations nothing is quoted: a blank is a blank, and a `%20` three characters of a name.
+    """
+    if location.startswith("/"):
+        return location
+    scheme, _, rest = location.partition(":")
+    return "/" + rest.lstrip("/") if scheme == "file" else None
+
+
+def local_location(path: str | Path) -> str:
+    """The location of a file on this machine."""
+    return f"file://{path}"
 
 
 @dataclass(slots=True)

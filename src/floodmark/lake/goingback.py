@@ -17,7 +17,7 @@ from floodmark.commit import Snapshot, TableState
 from floodmark.errors import FilesMissing
 from floodmark.lake.catalog import Catalog, table_state
 from floodmark.lake.durable import sync_commits
-from floodmark.lake.files import local_path
+from floodmark.lake.files import local_location, local_path
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -87,7 +87,7 @@ def _listed(location: str) -> Iterator[IcebergTable]:
     path = local_path(location)
     files = list(Path(path).parent.glob("*.metadata.json")) if path is not None else []
     for file in sorted(files, key=lambda item: item.name, reverse=True):  # their names begin with a number
-        loaded = _read(file.as_uri())
+        loaded = _read(local_location(file))
         if loaded is not None:
             yield loaded
 
