@@ -44,7 +44,14 @@ from floodmark.providers import Declaration, Provider
 from floodmark.providers import find as find_provider
 from floodmark.read import Batch, Reader, known_columns, slice_of
 from floodmark.recovery import Recovery
-from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
+from floodmark.schema import (
+    Column,
+    Schema,
+    check_dataset_name,
+    check_partition_columns,
+    check_sink_name,
+    parse_identity,
+)
 from floodmark.schema.types import DATE, STRING, TIMESTAMP
 from floodmark.sequence import Cursor, SequenceRange
 from floodmark.spool.capture import Capture, Receipt
@@ -352,7 +359,7 @@ class Store:
         Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
-        sink = new_sink(check_dataset_name(name), kind, settings, starts=self._starts)
+        sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
         if sink.settings["where"] is not None:
             self._check_filter(sink)
         self._database.transact(lambda c: sink_records.insert(c, sink, now=self._clock.now()))

@@ -226,3 +226,8 @@ def test_an_unknown_or_doubled_sink_is_refused(store: Store, sink: Path) -> None
         store.export("elsewhere")
     with pytest.raises(InvalidName, match="already"):
         store.add_sink("archive", "blob", url=sink.as_uri())
+
+
+def test_a_name_that_no_sink_may_have_is_refused_as_a_sinks(store: Store, sink: Path) -> None:
+    with pytest.raises(InvalidName, match="cannot name a sink"):
+        store.add_sink("my archive", "blob", url=sink.as_uri())

@@ -7,6 +7,7 @@ from floodmark.schema.names import (
     SEQ,
     check_column_name,
     check_dataset_name,
+    check_sink_name,
     is_system_column,
     parse_identity,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "check_column_name",
     "check_dataset_name",
     "check_partition_columns",
+    "check_sink_name",
     "columns_of_arrow",
     "is_system_column",
     "parse_identity",

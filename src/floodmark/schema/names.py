@@ -38,7 +38,7 @@ RESERVED_NAMES = frozenset(
     }
 )
 
-_DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def name_key(name: str) -> str:
@@ -99,9 +99,18 @@ def _text_problem(name: str) -> str | None:
 
 def check_dataset_name(name: Any) -> str:
     """The name, if a dataset may be called that; `InvalidName` says why not."""
-    if not isinstance(name, str) or _DATASET_NAME.fullmatch(name) is None:
+    return _checked_name(name, "a dataset")
+
+
+def check_sink_name(name: Any) -> str:
+    """The name, if a sink may be called that; `InvalidName` says why not."""
+    return _checked_name(name, "a sink")
+
+
+def _checked_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidName(
-            f"{_shown(name)} cannot name a dataset.",
+            f"{_shown(name)} cannot name {what}.",
             hint="Use a small letter, then small letters, digits and underscores: at most 63 characters.",
         )
     return name
