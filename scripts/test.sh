@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
-# All tests, in two lanes side by side: what needs Spark or real processes, and everything else.
-# A lane alone leaves one of two cores idle most of the time. The second lane's output follows when both are done.
+# All tests, in three lanes side by side: real processes and whole jobs on Spark, single steps on Spark, everything else.
+# Each waits for disks and processes half of its time: one after another they would leave the cores idle.
+# The output of the second and third lane follows when all are done.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
-other=$(mktemp)
-trap 'rm -f "$other"' EXIT
-$python -m pytest -p no:cacheprovider -m "not spark" --ignore=tests/acceptance >"$other" 2>&1 &
-lane=$!
+outputs=$(mktemp -d)
+trap 'rm -rf "$outputs"' EXIT
+# Tests sync thousands of small files. In memory that costs nothing, where there is enough of it.
+if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt $((4 << 20)) ] 2>/dev/null; then
+  export PYTEST_DEBUG_TEMPROOT=/dev/shm
+fi
+$python -m pytest -p no:cacheprovider -m "not spark" --ignore=tests/acceptance >"$outputs/plain" 2>&1 &
+plain=$!
+$python -m pytest -p no:cacheprovider -m spark --ignore=tests/acceptance >"$outputs/spark" 2>&1 &
+spark=$!
 failed=0
 $python -m pytest -p no:cacheprovider tests/acceptance || failed=1
-$python -m pytest -p no:cacheprovider -m spark --ignore=tests/acceptance || failed=1
-wait "$lane" || failed=1
-cat "$other"
+wait "$spark" || failed=1
+wait "$plain" || failed=1
+cat "$outputs/spark" "$outputs/plain"
 if [ "$failed" != 0 ]; then echo "Error: some tests failed; see above." >&2; fi
 exit "$failed"

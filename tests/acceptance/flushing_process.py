@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import floodmark
+from floodmark.store import Store
+
+PATIENCE_SECONDS = 120
+"""How long other processes may hold a flush up altogether: a rebuild does while it switches tables."""
 
 
 def main(root: str, name: str, rounds: int, rows: int) -> None:
@@ -12,16 +17,22 @@ def main(root: str, name: str, rounds: int, rows: int) -> None:
     store._flusher.patience_seconds = 0
     for round in range(rounds):
         store.capture("events", [{"id": f"{name}-{round}-{row}", "site": name} for row in range(rows)])
-        for _ in range(20):
-            try:
-                store.flush("events")
-                break
-            except floodmark.Retryable as error:
-                print(f"{name}: {error}", flush=True)
-        else:
-            raise SystemExit("no flush got through in twenty attempts")
+        _flush(store, name)
     store.close()
     print("done")
+
+
+def _flush(store: Store, name: str) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        try:
+            store.flush("events")
+        except floodmark.Retryable as error:
+            print(f"{name}: {error}", flush=True)
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit(f"no flush got through in {PATIENCE_SECONDS} seconds")
 
 
 if __name__ == "__main__":
