@@ -54,7 +54,7 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 
 .PHONY: soak
 soak: setup ## Upkeep in any order on Spark, then simulated crashes, power cuts and networks for MINUTES=60; prints the seed that fails
-	@SIXTY_STEPS_SEEDS=5 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py
+	@SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2000 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
 .PHONY: lock

@@ -17,7 +17,7 @@ from .schedule import PROFILES, Schedule, made, run, shrunk
 from .stage import Stage, Stuck
 from .world import Workshop, workshop
 
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "1000"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "200"))
 BATCH = 100
 
 
