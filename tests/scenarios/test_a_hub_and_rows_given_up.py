@@ -37,10 +37,10 @@ def brings_row_two(header: Any) -> bool:
     return 2 in header.range and 2 not in header.given_up
 
 
-def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
     if brings_row_two(header):
         raise SchemaConflict("row 2 does not fit")
-    return ACCEPT(self, dataset, header, body, encoding)
+    return ACCEPT(self, dataset, header, body, **how)
 
 
 def held_by(store: Store) -> list[int]:
@@ -74,11 +74,11 @@ def test_a_chunk_that_arrives_after_it_was_given_up_does_not_stop_the_channel(
     capture(store, 1, 2)
     under_way: list[Any] = []
 
-    def lose(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+    def lose(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
         if brings_row_two(header):
             under_way.append((self, dataset, header, body, encoding))
             raise Retryable("too slow")
-        return ACCEPT(self, dataset, header, body, encoding)
+        return ACCEPT(self, dataset, header, body, **how)
 
     monkeypatch.setattr(Chunks, "accept", lose)
     store.export(SINK)

@@ -37,14 +37,14 @@ def copy(origin: Path, target: Path) -> None:
             shutil.copy2(origin / name, target / name)
 
 
-def not_now(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+def not_now(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
     raise Retryable("not now")
 
 
-def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
     if 2 in header.range and 2 not in header.given_up:
         raise SchemaConflict("row 2 does not fit")
-    return ACCEPT(self, dataset, header, body, encoding)
+    return ACCEPT(self, dataset, header, body, **how)
 
 
 def test_a_row_that_the_hub_never_got_is_held_again_when_its_chunk_is_there_already(
@@ -84,7 +84,7 @@ def test_a_ledger_that_ends_inside_a_chunk_that_was_given_up_does_not_hold_an_ex
     store.flush(DATASET)
     requests: list[Any] = []
 
-    def lose(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+    def lose(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
         requests.append((self, dataset, header, body, encoding))
         raise Retryable("too slow")
 
@@ -97,11 +97,11 @@ def test_a_ledger_that_ends_inside_a_chunk_that_was_given_up_does_not_hold_an_ex
     again.skip(SINK)
     ACCEPT(*requests[0])
 
-    def count(self: Chunks, dataset: str, header: Any, body: bytes, encoding: str) -> Any:
+    def count(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
         requests.append(header)
         if len(requests) > 20:
             raise Retryable("the same request again and again")
-        return ACCEPT(self, dataset, header, body, encoding)
+        return ACCEPT(self, dataset, header, body, **how)
 
     monkeypatch.setattr(Chunks, "accept", count)
     again.capture(DATASET, [{"n": 3, "source": "a"}])
