@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_a_chunk_that_arrives_after_it_was_given_up_does_not_stop_the_channel(
 
     def lose(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
         if brings_row_two(header):
-            under_way.append((self, dataset, header, body, encoding))
+            under_way.append(partial(ACCEPT, self, dataset, header, body, **how))
             raise Retryable("too slow")
         return ACCEPT(self, dataset, header, body, **how)
 
@@ -86,7 +87,7 @@ def test_a_chunk_that_arrives_after_it_was_given_up_does_not_stop_the_channel(
     store.export(SINK)
     assert held_by(store) == [2]
     monkeypatch.setattr(Chunks, "accept", ACCEPT)
-    ACCEPT(*under_way[0])
+    under_way[0]()
 
     capture(store, 3)
     report = store.export(SINK)
