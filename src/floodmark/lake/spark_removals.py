@@ -6,8 +6,9 @@ the row is left once the old snapshots expire. A delete file beside the data wou
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,17 +161,17 @@ def stored_bytes(table: IcebergTable | None) -> int:
         return 0
     home = local_path(table.location())
     if home is not None:
-        return sum(file.stat().st_size for file in _files(Path(home)))
+        return sum(_sizes(Path(home)))
     snapshot = table.current_snapshot()
     summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     return int(summary.get("total-files-size", "0"))
 
 
-def _files(home: Path) -> list[Path]:
-    found = []
+def _sizes(home: Path) -> Iterator[int]:
     for directory, _, names in os.walk(home):
-        found += [path for name in names if (path := Path(directory) / name).is_file()]
-    return found
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a commit beside us has just finished with it
+                yield (Path(directory) / name).stat().st_size
 
 
 def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
