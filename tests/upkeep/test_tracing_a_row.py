@@ -98,7 +98,7 @@ def test_a_row_that_waits_says_for_what(shop: Shop):
     shop.add_files()
     shop.commit()
     assert step(shop, {"n": 3}).state == "waiting"
-    assert "at most 4 rows" in step(shop, {"n": 3}).why
+    assert "by about 2 rows" in step(shop, {"n": 3}).why
     with crash_at("delivery.planned"):
         shop.store.export(SINK)
     assert "under way" in step(shop, {"n": 2}).why

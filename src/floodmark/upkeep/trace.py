@@ -302,7 +302,7 @@ class Tracer:
             return "waiting", f"Its chunk is under way, or was when an export ended: {run}"
         ahead = SequenceRange(records.mark, records.seq)
         lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
-        return "waiting", f"The sink lags, by at most {lag} rows up to this one: {run}"
+        return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
 
     def _passes(self, view: View, partition: str, seq: int, keep: str) -> bool:
         by = view.dataset.partition_by
