@@ -659,8 +659,10 @@ def open_store(
 
 
 def _url(place: str | Path) -> str:
-    """A directory or URL as a URL. Its blanks stay blanks: Hadoop takes a `%20` for three characters of a name."""
-    return place if isinstance(place, str) and "://" in place else f"file://{Path(place).expanduser().absolute()}"
+    """A directory or URL as a URL."""
+    from floodmark.lake.files import local_location
+
+    return place if isinstance(place, str) and "://" in place else local_location(Path(place).expanduser().absolute())
 
 
 def _declaration(

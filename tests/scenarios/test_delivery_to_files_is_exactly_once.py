@@ -11,11 +11,11 @@ import pytest
 
 from floodmark import faults
 from floodmark.control import chunking
-from floodmark.delivery.channel import INTENT_CHUNKS_MAX
+from floodmark.delivery.channel import INTENT_CHUNKS_MAX, Stop
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
-from floodmark.testing import MemoryLake, crash_at, kill_store
+from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
 
 DELIVERY_POINTS = [name for name in faults.POINTS if name.startswith("delivery.")]
 
@@ -185,6 +185,24 @@ def test_a_block_of_more_rows_than_one_intent_takes_is_still_cut_into_whole_chun
 
     assert delivered(sink) == {"source=a": list(range(rows))}
     assert (report.rows, report.chunks) == (rows, rows // 3)
+
+
+def test_rows_are_looked_up_ahead_by_one_group_and_no_more_once_it_is_to_stop(
+    store: Store, clock: ManualClock, sink: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floodmark.delivery.channel.SCAN_ROWS_MAX", 3)
+    capture(store, *range(30))
+    looks: list[object] = []
+    scan = MemoryLake.scan
+    monkeypatch.setattr(MemoryLake, "scan", lambda *args, **more: looks.append(more) or scan(*args, **more))
+    stop = Stop(clock)
+
+    report = store.export("archive", stop=stop, progress=lambda _: stop.set())
+
+    assert report.rows == 3
+    assert len(looks) == 2
+    assert store.export("archive").rows == 27
+    assert delivered(sink) == {"source=a": list(range(30))}
 
 
 def test_a_stretch_counts_with_its_share_inside_a_range() -> None:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event, inspect, select, text
-from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.engine import URL, Dialect, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool
+from sqlalchemy.util import LRUCache
 
 from floodmark.control.schema import meta
 from floodmark.errors import Corrupt, OutcomeUnknown, Permanent, Retryable, StoreTooNew
@@ -37,6 +38,10 @@ _NOT_SERIAL = {"40001", "40P01"}
 
 _inherited: list[Pool] = []
 """The parent's connections in a forked child: never used again, never closed."""
+_compiled: LRUCache[Any, Any] = LRUCache(500)
+"""Statements as text, for every store that this process opens: compiling them costs more than running them."""
+_dialects: dict[str, Dialect] = {}
+"""What they were compiled for: statements are only shared below one and the same object."""
 
 
 class Database:
@@ -144,6 +149,13 @@ def sqlite_url(file: Path) -> str:
 
 
 def _engine(url: URL) -> Engine:
+    engine = _engine_of_its_own(url)
+    engine.update_execution_options(compiled_cache=_compiled)
+    engine.dialect = _dialects.setdefault(engine.dialect.name, engine.dialect)
+    return engine
+
+
+def _engine_of_its_own(url: URL) -> Engine:
     if url.get_backend_name() == "postgresql":
         return create_engine(
             url.set(drivername="postgresql+psycopg"), isolation_level="SERIALIZABLE", pool_pre_ping=True

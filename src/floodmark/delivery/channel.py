@@ -16,7 +16,7 @@ import itertools
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -319,18 +319,23 @@ class ChannelRun:
 
     def _ship_in_turn(self, intent: Intent, destination: Destination, pending: Sequence[Chunk]) -> None:
         groups = list(_scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=intent.settings["chunk_rows"]))
-        for group, rows in self._looked_up(intent, groups):
-            left = deque((chunk, rows.within(chunk.range)) for chunk in group)
-            with _Ahead(destination) as ahead:
-                while left and not self.tick.stop.is_set:
-                    chunk, piece = left.popleft()
-                    if left:
-                        ahead.prepare(self.channel, *left[0])
-                    left.extendleft(reversed(self._ship(intent, destination, chunk, piece)))
-        if self._waiting and not self.tick.stop.is_set:
+        with contextlib.closing(self._looked_up(intent, groups)) as looked_up:
+            for group, rows in looked_up:
+                self._ship_group(intent, destination, deque((chunk, rows.within(chunk.range)) for chunk in group))
+                if self.tick.stop.is_set:
+                    return
+        if self._waiting:
             raise self._nothing_gets_through()
 
-    def _looked_up(self, intent: Intent, groups: Sequence[list[Chunk]]) -> Iterator[tuple[list[Chunk], Piece]]:
+    def _ship_group(self, intent: Intent, destination: Destination, left: deque[tuple[Chunk, Piece]]) -> None:
+        with _Ahead(destination) as ahead:
+            while left and not self.tick.stop.is_set:
+                chunk, piece = left.popleft()
+                if left:
+                    ahead.prepare(self.channel, *left[0])
+                left.extendleft(reversed(self._ship(intent, destination, chunk, piece)))
+
+    def _looked_up(self, intent: Intent, groups: Sequence[list[Chunk]]) -> Generator[tuple[list[Chunk], Piece]]:
         """Each group of chunks with its rows; the next one's are fetched while this one's are shipped."""
 
         def fetch(group: list[Chunk]) -> Piece:

@@ -28,7 +28,7 @@ from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
-from floodmark.delivery.source import SCAN_ROWS_MAX, RowSource
+from floodmark.delivery.source import RowSource
 from floodmark.errors import FloodmarkError, Permanent
 from floodmark.lake.table import Lake
 from floodmark.read import Reader
@@ -37,8 +37,10 @@ from floodmark.sequence import SequenceRange
 
 FAILURES_MAX = 3
 """After so many channels that were refused for good, and none that got through, the rest is not tried."""
+SHARED_ROWS_MAX = 500_000
+"""Partitions share one look into the lake if it brings no more rows than this …"""
 SHARE_MAX = 4
-"""Partitions share one look into the lake if it brings at most so many times the rows that are wanted."""
+"""… and at most so many times the rows that are wanted."""
 
 
 @dataclass(slots=True)
@@ -179,7 +181,7 @@ class Exporter:
             return sum(len(block.range) for block in inside), wanted
 
         rows, wanted = self.database.read(work)
-        return window if rows <= min(SCAN_ROWS_MAX, wanted * SHARE_MAX) else None
+        return window if rows <= min(SHARED_ROWS_MAX, wanted * SHARE_MAX) else None
 
     def _judge(self, sink: Sink, report: ExportReport, failed: Sequence[FloodmarkError]) -> None:
         """What the tick says about the sink as a whole."""
