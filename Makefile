@@ -21,7 +21,7 @@ $(VENV)/.ready: requirements.lock scripts/bootstrap.lock scripts/setup.sh pyproj
 
 .cache/jars/.ready: src/floodmark/lake/jars.py $(VENV)/.ready
 	@$(VENV)/bin/floodmark jars
-	@touch $@
+	@mkdir -p $(@D) && touch $@  # FLOODMARK_JARS may name another place
 
 .PHONY: demo
 demo: setup ## Run the main job end to end on a scratch store and show what happened
