@@ -53,8 +53,9 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 	@$(PYTHON) -m tests.model $(if $(filter large,$(BOUND)),--large) $(if $(SHOW),--show "$(SHOW)")
 
 .PHONY: soak
-soak: setup ## Upkeep in any order on Spark, then simulated crashes, power cuts and networks for MINUTES=60; prints the seed that fails
+soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulated crashes for as long; prints the seed that fails
 	@SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2000 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
+	@$(PYTHON) -m tests.kills --minutes $(or $(MINUTES),60)
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
 .PHONY: lock

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "Prove that a sink's destination holds every row, each once."),
     "trace": ("trace", "Follow one row from its capture to every sink."),
     "fsck": ("fsck", "Check control database, lake and spool against each other."),
+    "torture": ("torture", "Kill processes at random, and see whether every row arrives once."),
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),

@@ -1,0 +1,180 @@
+"""`floodmark torture`"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from floodmark.cli.findings import SHOWN_MAX, WRONG
+from floodmark.cli.options import json_option, open_store
+from floodmark.cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from floodmark.torture.verdict import Verdict
+
+UNPROVEN = 1
+"""The exit code of a run in which nothing is wrong, and too little happened to prove anything."""
+
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+@click.command()
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long processes are killed.",
+)
+@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Only sinks like this one; the default is all.")
+@click.option(
+    "--writers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that capture at once."
+)
+@click.option("--seed", type=int, help="Try what an earlier run tried; the default is anything.")
+@click.option(
+    "--hub-store",
+    type=click.Path(exists=True, path_type=Path),
+    help="The store of the hub behind a forward sink, if it is on this machine: its rows are read.",
+)
+@click.option("--hub-dataset", metavar="NAME", help="A dataset that the hub has declared for this.")
+@click.option("--keep", is_flag=True, help="Keep the scratch store and everything that was delivered.")
+@json_option
+@click.pass_context
+def torture(
+    context: click.Context,
+    minutes: float,
+    sinks: tuple[str, ...],
+    writers: int,
+    seed: int | None,
+    hub_store: Path | None,
+    hub_dataset: str | None,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Kill writers and the daemon at random, and see whether your destinations get every row once.
+
+    A scratch store is made in a temporary directory. Its sinks have the settings of this store's sinks and a place of
+    their own: a fresh prefix, a fresh table, a dataset at the hub that is there for this. Writers capture made-up rows
+    and write down what was acknowledged; they and `floodmark run` are killed (SIGKILL) and started again. Then
+    everything is delivered, each destination is read back, and an oracle that shares no code with delivery says what is
+    missing, doubled, altered, invented or out of order. This store, its datasets and what it delivered are not touched.
+
+    \b
+    Examples:
+      floodmark torture --minutes 2
+      floodmark torture --sink archive --minutes 30 --seed 7 --json
+      floodmark torture --sink central --hub-store /srv/hub
+
+    Exit codes: 0 every row arrived once; 1 nothing is wrong, but too little happened to prove it; 3 something is wrong.
+    """
+    import secrets
+
+    from floodmark.torture.scratch import HubAccess
+    from floodmark.torture.trial import Trial
+
+    # Its processes do not end with it by themselves.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
+    with open_store() as store, _progress() as tell:
+        access = HubAccess(hub_store, hub_dataset)
+        number = secrets.randbelow(10**6) if seed is None else seed
+        trial = Trial(store, minutes, number, sinks=sinks, writers=writers, hub=access, keep=keep, tell=tell)
+        verdict = trial.run()
+    if as_json:
+        print_json(_described(verdict))
+    else:
+        _show(verdict)
+    if not verdict.sound:
+        context.exit(WRONG)
+    if not verdict.proven:
+        context.exit(UNPROVEN)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """One line that changes, on a terminal; elsewhere a line for each."""
+    if not sys.stderr.isatty():
+        yield note
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("Making a scratch store …") as status:
+        yield status.update
+
+
+def _show(verdict: Verdict) -> None:
+    done = verdict.exercised
+    click.echo(f"Seed {verdict.seed}, {verdict.seconds:.0f} seconds.\n")
+    print_table(["killed", "how", "where", "times"], _deaths(verdict), title="What was killed")
+    amounts = [
+        ["starts of processes", done.starts],
+        ["rows acknowledged", done.rows_acknowledged],
+        ["rows captured again, their fate being unknown", done.rows_captured_again],
+        ["duplicates dropped", done.duplicates_dropped],
+        ["commits told", done.commits],
+        ["ticks told", done.ticks],
+        ["chunks told", done.chunks],
+        ["settings changed", done.setting_changes],
+        ["problems that the daemon told of", done.problems],
+    ]
+    click.echo()
+    print_table(["what happened", "times"], amounts)
+    click.echo()
+    rows = [[item.name, item.rows, len(item.findings), item.how] for item in verdict.destinations]
+    print_table(["destination", "rows", "wrong", "compared"], rows, title="What arrived")
+    click.echo()
+    for finding in verdict.findings[:SHOWN_MAX]:
+        click.echo(f"WRONG  {finding}")
+    for text in (*verdict.left_out, *verdict.astray):
+        click.echo(f"note   {text}")
+    for text in verdict.kept:
+        click.echo(f"kept   {text}")
+    click.echo(_sentence(verdict))
+
+
+def _deaths(verdict: Verdict) -> list[list[Any]]:
+    from collections import Counter
+
+    counted = Counter((kill.kind, kill.how, kill.where) for kill in verdict.exercised.kills)
+    return [[*death, count] for death, count in sorted(counted.items())]
+
+
+def _sentence(verdict: Verdict) -> str:
+    if not verdict.drained:
+        return f"Not everything was delivered in the end. {verdict.stuck or 'Nothing moved any more.'}"
+    if verdict.findings:
+        return f"{len(verdict.findings):,} rows are wrong. Run it again with --seed {verdict.seed} --keep, and look."
+    if verdict.unexercised:
+        return f"Nothing is wrong, and nothing is proven: {', '.join(verdict.unexercised)}. Give it more --minutes."
+    return (
+        f"{len(verdict.exercised.kills):,} kills, and each of {verdict.exercised.rows_acknowledged:,} acknowledged "
+        "rows arrived everywhere, once, unaltered and in order."
+    )
+
+
+def _described(verdict: Verdict) -> dict[str, Any]:
+    done = verdict.exercised
+    return {
+        "seed": verdict.seed,
+        "seconds": round(verdict.seconds, 1),
+        "sound": verdict.sound,
+        "proven": verdict.proven,
+        "drained": verdict.drained,
+        "stuck": verdict.stuck,
+        "destinations": [
+            {"name": item.name, "rows": item.rows, "compared": item.how, "findings": item.findings}
+            for item in verdict.destinations
+        ],
+        "killed": done.killed,
+        "exercised": done,
+        "unexercised": verdict.unexercised,
+        "left_out": verdict.left_out,
+        "ended_by_themselves": verdict.astray,
+        "kept": verdict.kept,
+    }

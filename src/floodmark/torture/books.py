@@ -1,0 +1,78 @@
+"""Books: what a writer was told about its captures, in a file of its own that outlives it.
+
+    ["attempt", 17, false, [rows…]]     before the call: these rows may be stored from now on
+    ["acknowledged", 17]                after it returned, synced: from now on they must arrive
+
+The number counts a writer's batches. A line that a death cut off is no line: its rows were not sent yet, or nobody
+relies on the answer. An attempt that is made again after a death says `true`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Page:
+    """What a book says."""
+
+    attempts: dict[int, Rows] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)
+    rows_again: int = 0
+    """Rows that were captured again, because nobody knew what had become of them."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        page = cls()
+        content = path.read_bytes() if path.exists() else b""
+        for line in content.split(b"\n"):
+            try:
+                entry = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if entry[0] == "attempt":
+                page.attempts[entry[1]] = entry[3]
+                page.rows_again += len(entry[3]) if entry[2] else 0
+            else:
+                page.acknowledged.add(entry[1])
+        return page
+
+    @property
+    def unanswered(self) -> dict[int, Rows]:
+        return {number: rows for number, rows in self.attempts.items() if number not in self.acknowledged}
+
+    @property
+    def rows_acknowledged(self) -> int:
+        return sum(len(self.attempts[number]) for number in self.acknowledged)
+
+
+class Book:
+    """A book that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self.page = Page.read(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(self._file, b"\n")  # whatever a death has cut off ends here
+
+    def attempt(self, number: int, rows: Iterable[Mapping[str, Any]], *, again: bool) -> None:
+        self._write(["attempt", number, again, list(rows)])
+
+    def acknowledge(self, number: int) -> None:
+        self._write(["acknowledged", number])
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, entry: list[Any]) -> None:
+        left = memoryview(orjson.dumps(entry) + b"\n")
+        while left:
+            left = left[os.write(self._file, left) :]

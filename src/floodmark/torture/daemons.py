@@ -1,0 +1,174 @@
+"""The daemon: `floodmark run` with its JVM, killed at random instants and at chosen points."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from floodmark.torture.members import Kill, Records, dice
+from floodmark.torture.processes import Kin, floodmark, kill_group, kin_of, start
+from floodmark.torture.telling import Told
+
+FAULTS = (
+    "flush.reserved",
+    "flush.appending",
+    "flush.appended",
+    "flush.decided",
+    "flush.recorded",
+    "segment.written",
+    "segment.registered",
+    "delivery.pinned",
+    "delivery.planned",
+    "delivery.shipped",
+    "delivery.acknowledged",
+)
+"""Instants at which the daemon is killed besides the random ones: chance alone would hardly ever meet them."""
+
+EARLY_SECONDS_MAX = 8.0
+POINT_SECONDS = 8.0
+DOOMED_SECONDS_MAX = 20.0
+LIFE_SECONDS_MAX = 90.0
+KIN_SECONDS = 1.0
+
+
+class DaemonMember:
+    """`floodmark run` with its JVM. Starting takes long, so it dies less often than others."""
+
+    kind = "daemon"
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        name: str,
+        folder: Path,
+        seed: int,
+        began: float,
+        look: Callable[[], str],
+        command: list[str] | None = None,
+        life_seconds: float = 6.0,
+    ) -> None:
+        self.records = Records()
+        self.told = Told(folder / f"{name}.jsonl")
+        self._log = folder / f"{name}.log"
+        self._command = command or floodmark(root, "run", "--json")
+        self._chance = dice(seed, name)
+        self._look = look
+        self._life_seconds = life_seconds
+        self._began = began
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kin: set[Kin] = set()
+        self._counted = 0.0
+        self._plan = _Life("", 0.0, 0.0)
+        self._fault: str | None = None
+        self._ours = False
+        """This life's end is our doing."""
+
+    def step(self, *, trouble: bool) -> None:
+        self.told.listen()
+        self._count_kin()
+        if self._process is None:
+            self._start(trouble=trouble)
+        elif self._process.poll() is not None:
+            self._take_end(self._process.returncode)
+            self._start(trouble=trouble)
+        elif self._ours:
+            # Its JVM was killed, and it ends by itself when it notices. If it has nothing to do, it never does.
+            if time.monotonic() >= self._plan.latest:
+                self._process.kill()
+        elif trouble and self._due():
+            self._kill()
+
+    def stop(self, seconds_max: float) -> int | None:
+        """Ask it to stop; its exit code, or None if it did not."""
+        if self._process is None:
+            return None
+        self._kin |= set(kin_of(self._process.pid))
+        self._ours = True
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds_max)
+        return None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._kin |= set(kin_of(self._process.pid))
+            kill_group(self._process)
+        for kin in self._kin:
+            kin.kill()
+        self.told.listen()
+
+    def _count_kin(self) -> None:
+        """A JVM that outlives its daemon belongs to nobody any more: it must be known before."""
+        now = time.monotonic()
+        if self._process is not None and now >= self._counted + KIN_SECONDS:
+            self._counted = now
+            self._kin |= set(kin_of(self._process.pid))
+
+    def _start(self, *, trouble: bool) -> None:
+        self._fault, self._ours = None, False
+        if trouble:
+            manner = self._chance.choices(("early", "at work", "point"), (2, 4, 3))[0]
+            longest = EARLY_SECONDS_MAX if manner == "early" else self._life_seconds
+            self._plan = _Life(manner, self._chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
+            if manner == "point":
+                self._fault = f"{self._chance.choice(FAULTS)}:{self._chance.randint(1, 3)}"
+        self.told.new_life()
+        self._process = start(self._command, output=self.told.path, errors=self._log, fault=self._fault)
+        self.records.starts += 1
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now >= self._plan.latest:
+            return True
+        if self._plan.manner == "early":
+            return now >= self.told.life_began + self._plan.after_seconds
+        # A point may never be reached: then it dies a little later, as others do.
+        patience = POINT_SECONDS if self._plan.manner == "point" else 0.0
+        worked = self.told.life_worked
+        return worked is not None and now >= worked + patience + self._plan.after_seconds
+
+    def _kill(self) -> None:
+        if self._process is None:
+            return
+        family = kin_of(self._process.pid)
+        jvms = [kin for kin in family if kin.name == "java"]
+        self._kin |= set(family)
+        how = self._chance.choices(("alone", "with its JVM", "its JVM only"), (4, 3, 2 if jvms else 0))[0]
+        if how == "its JVM only":
+            jvms[0].kill()
+            self._plan = _Life("doomed", 0.0, time.monotonic() + DOOMED_SECONDS_MAX)
+        elif how == "alone":
+            self._process.kill()  # the JVM finds out in its own time, and what it is doing may still land
+            self._process.wait()
+        else:
+            kill_group(self._process)
+        self._ours = True
+        self._note(how, self._look() if self.told.life_spoke else "starting")
+
+    def _take_end(self, code: int) -> None:
+        if self._ours:
+            return
+        if code == -signal.SIGKILL and self._fault is not None:
+            self._note("at a point", self._fault.partition(":")[0])
+        else:
+            self.records.ended_by_itself(code, self._log)
+
+    def _note(self, how: str, where: str) -> None:
+        self.records.killed(Kill(time.monotonic() - self._began, self.kind, how, where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """What a life of the daemon is to be like."""
+
+    manner: str
+    after_seconds: float
+    """After its start, or after the first work that it told of."""
+    latest: float
+    """It dies then, whatever it has done."""

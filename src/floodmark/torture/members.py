@@ -1,0 +1,79 @@
+"""Members: what is killed and comes back. Each looks after itself whenever its turn comes (`step`).
+
+How long a life is, and how it ends, comes from the member's own dice, seeded with the run's seed and its name. The
+machine's own pace is not seeded: the same seed tries the same things, and meets the processes at other instants.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from floodmark.errors import Permanent
+
+ASTRAY_MAX = 20
+"""After so many ends in a row that nobody caused, something is wrong with the member itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One death that we caused."""
+
+    seconds: float
+    """Since the run began."""
+    kind: str
+    how: str
+    where: str
+    """Roughly what it was doing."""
+
+
+@dataclass(slots=True)
+class Records:
+    """What a member remembers of itself."""
+
+    kills: list[Kill] = field(default_factory=list)
+    starts: int = 0
+    astray: list[str] = field(default_factory=list)
+    """Ends that nobody caused, in its own last words."""
+    astray_in_a_row: int = 0
+
+    def killed(self, kill: Kill) -> None:
+        self.kills.append(kill)
+        self.astray_in_a_row = 0
+
+    def ended_by_itself(self, code: int, log: Path) -> None:
+        self.astray.append(f"ended by itself with {code}: {last_words(log)}")
+        self.astray_in_a_row += 1
+        if self.astray_in_a_row >= ASTRAY_MAX:
+            raise Permanent(
+                f"A process of this run ended {ASTRAY_MAX} times by itself. The last time it said: {last_words(log)}",
+                hint="Does `floodmark run` work on this store? `--keep` keeps what every process said.",
+            )
+
+
+class Member(Protocol):
+    """Something that lives, is killed, and comes back."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def records(self) -> Records: ...
+    def step(self, *, trouble: bool) -> None:
+        """Bring it back if it is dead; if there is to be trouble and its time has come, make some."""
+        ...
+
+    def close(self) -> None:
+        """End whatever is left of it."""
+        ...
+
+
+def dice(seed: int, name: str) -> random.Random:
+    return random.Random(f"{seed} {name}")  # noqa: S311 - not for secrets
+
+
+def last_words(log: Path) -> str:
+    """The last lines of what a process said on standard error."""
+    content = log.read_bytes()[-2000:] if log.exists() else b""
+    return " / ".join(content.decode(errors="replace").strip().splitlines()[-3:])

@@ -1,0 +1,91 @@
+"""Writers: processes that capture, and write down what they were told."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from floodmark.torture.books import Page
+from floodmark.torture.members import Kill, Records, dice
+from floodmark.torture.processes import kill_group, start
+
+
+class WriterMember:
+    """A process that captures, and writes down what it was told."""
+
+    kind = "writer"
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        dataset: str,
+        name: str,
+        folder: Path,
+        seed: int,
+        again: bool,
+        began: float,
+        command: tuple[str, ...] = (sys.executable, "-m", "floodmark.torture.writer"),
+        life_seconds: float = 5.0,
+    ) -> None:
+        self.records = Records()
+        self.dataset = dataset
+        self.book = folder / f"{name}.book"
+        self._log = folder / f"{name}.log"
+        manner = "again" if again else "leave"
+        self._command = [*command, str(root), dataset, name, str(self.book), str(seed), manner]
+        self._chance = dice(seed, name)
+        self._life_seconds = life_seconds
+        self._began = began
+        self._due = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def page(self) -> Page:
+        return Page.read(self.book)
+
+    def step(self, *, trouble: bool) -> None:
+        if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.returncode != -signal.SIGKILL:
+                self.records.ended_by_itself(self._process.returncode, self._log)
+            self._start()
+        elif trouble and time.monotonic() >= self._due:
+            self._process.kill()
+            self._process.wait()
+            where = "inside a capture" if self.page().unanswered else "between two captures"
+            self.records.killed(Kill(time.monotonic() - self._began, self.kind, "killed", where))
+            self._start()
+
+    def finish(self, seconds_max: float) -> None:
+        """Stop, and see what nobody knows the fate of to its end."""
+        deadline = time.monotonic() + seconds_max
+        self._end(seconds_max)
+        while time.monotonic() < deadline:
+            self._start("finish")
+            self._wait(deadline - time.monotonic())
+            if self._process is not None and self._process.returncode == 0:
+                return
+            time.sleep(0.5)
+
+    def close(self) -> None:
+        if self._process is not None:
+            kill_group(self._process)
+
+    def _start(self, *more: str) -> None:
+        self._process = start([*self._command, *more], output=self._log, errors=self._log)
+        self.records.starts += 1
+        self._due = time.monotonic() + max(0.8, self._chance.expovariate(1 / self._life_seconds))
+
+    def _end(self, seconds_max: float) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._wait(seconds_max)
+
+    def _wait(self, seconds_max: float) -> None:
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.1, seconds_max))
+            kill_group(self._process)
