@@ -13,6 +13,10 @@ from floodmark.torture.books import Page
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import kill_group, start
 
+FAULTS = ("capture.written", "capture.synced")
+POINT_SHARE = 0.4
+"""So many lives end inside a capture: it takes a thousandth of the time, and chance alone would hardly ever meet it."""
+
 
 class WriterMember:
     """A process that captures, and writes down what it was told."""
@@ -43,28 +47,28 @@ class WriterMember:
         self._began = began
         self._due = 0.0
         self._process: subprocess.Popen[bytes] | None = None
+        self._fault: str | None = None
 
     def page(self) -> Page:
         return Page.read(self.book)
 
     def step(self, *, trouble: bool) -> None:
         if self._process is None or self._process.poll() is not None:
-            if self._process is not None and self._process.returncode != -signal.SIGKILL:
-                self.records.ended_by_itself(self._process.returncode, self._log)
-            self._start()
+            if self._process is not None:
+                self._take_end(self._process.returncode)
+            self._start(trouble=trouble)
         elif trouble and time.monotonic() >= self._due:
             self._process.kill()
             self._process.wait()
-            where = "inside a capture" if self.page().unanswered else "between two captures"
-            self.records.killed(Kill(time.monotonic() - self._began, self.kind, "killed", where))
-            self._start()
+            self._note("at random", "inside a capture" if self.page().unanswered else "between two captures")
+            self._start(trouble=True)
 
     def finish(self, seconds_max: float) -> None:
         """Stop, and see what nobody knows the fate of to its end."""
         deadline = time.monotonic() + seconds_max
         self._end(seconds_max)
         while time.monotonic() < deadline:
-            self._start("finish")
+            self._start("finish", trouble=False)
             self._wait(deadline - time.monotonic())
             if self._process is not None and self._process.returncode == 0:
                 return
@@ -74,10 +78,22 @@ class WriterMember:
         if self._process is not None:
             kill_group(self._process)
 
-    def _start(self, *more: str) -> None:
-        self._process = start([*self._command, *more], output=self._log, errors=self._log)
+    def _start(self, *more: str, trouble: bool) -> None:
+        self._fault = None
+        if trouble and self._chance.random() < POINT_SHARE:
+            self._fault = f"{self._chance.choice(FAULTS)}:{self._chance.randint(1, 30)}"
+        self._process = start([*self._command, *more], output=self._log, errors=self._log, fault=self._fault)
         self.records.starts += 1
         self._due = time.monotonic() + max(0.8, self._chance.expovariate(1 / self._life_seconds))
+
+    def _take_end(self, code: int) -> None:
+        if code == -signal.SIGKILL and self._fault is not None:
+            self._note("at a point", self._fault.partition(":")[0])
+        else:
+            self.records.ended_by_itself(code, self._log)
+
+    def _note(self, how: str, where: str) -> None:
+        self.records.killed(Kill(time.monotonic() - self._began, self.kind, how, where))
 
     def _end(self, seconds_max: float) -> None:
         if self._process is not None and self._process.poll() is None:
