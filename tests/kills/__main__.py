@@ -10,6 +10,7 @@ import argparse
 import math
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the stores and what every process said")
     parser.add_argument("--record", action="store_true", help="write the page of evidence")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # what it started does not end by itself
     rounds = [tuple(asked.under)] if asked.under is not None else _rounds(asked.minutes)
     began, verdicts = time.monotonic(), []
     for number, underneath in enumerate(rounds):

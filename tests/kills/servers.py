@@ -69,7 +69,7 @@ class S3Member(_Underneath):
     kind = "s3"
 
     def __init__(self, folder: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=12.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=3.0)
         self.port = free_port()
         self._objects = folder / "s3"
         self._objects.mkdir()
@@ -115,7 +115,7 @@ class PostgresMember(_Underneath):
     kind = "postgres"
 
     def __init__(self, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=15.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=3.0)
         place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
         self._folder = Path(_made(place))
         self._port = free_port()
@@ -166,7 +166,7 @@ class DiskMember(_Underneath):
     SIZE_MEGABYTES = 192
 
     def __init__(self, directory: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=15.0, gone_seconds_max=4.0)
+        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=4.0)
         self._directory = directory
         self._ballast = directory / "ballast"
         directory.mkdir()

@@ -65,7 +65,7 @@ class Stage:
             central = stack.enter_context(
                 make_store(self.folder / "central", SMALL_JVM, dict.fromkeys(DATASETS, False), ())
             )
-            hub = HubMember(central.path, folder=self.folder, seed=self.seed, began=self.began)
+            hub = HubMember(central.path, folder=self.folder, seed=self.seed, began=self.began, life_seconds=8.0)
             below = self._below(stack)
             root = self.folder / "disk" / "edge" if "disk" in below else self.folder / "edge"
             if "postgres" in below:
@@ -104,9 +104,17 @@ class Stage:
             writer, run = (*shim, "floodmark.torture.writer"), [*shim, *run[2:]]
         shared = {"folder": self.folder, "seed": self.seed, "began": self.began}
         writers = [
-            WriterMember(edge.path, dataset=name, name=f"{name}-{number}", again=identity, command=writer, **shared)
+            WriterMember(
+                edge.path,
+                dataset=name,
+                name=f"{name}-{number}",
+                again=identity,
+                command=writer,
+                life_seconds=10.0,
+                **shared,
+            )
             for name, identity in DATASETS.items()
-            for number in (1, 2)
+            for number in range(1, 2 + identity)
         ]
         daemon = DaemonMember(edge.path, name="run", look=lambda: doing(edge), command=run, **shared)
         minimum = {**self.kills_min, **dict.fromkeys(self.underneath, 2)}

@@ -50,6 +50,11 @@ class Page:
         return {number: rows for number, rows in self.attempts.items() if number not in self.acknowledged}
 
     @property
+    def last_unanswered(self) -> bool:
+        """Whether the newest attempt is one that nobody knows the fate of."""
+        return bool(self.attempts) and max(self.attempts) not in self.acknowledged
+
+    @property
     def rows_acknowledged(self) -> int:
         return sum(len(self.attempts[number]) for number in self.acknowledged)
 

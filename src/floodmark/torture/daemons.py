@@ -113,7 +113,7 @@ class DaemonMember:
     def _start(self, *, trouble: bool) -> None:
         self._fault, self._ours = None, False
         if trouble:
-            manner = self._chance.choices(("early", "at work", "point"), (2, 4, 3))[0]
+            manner = self._chance.choices(("early", "at work", "point"), (3, 3, 3))[0]
             longest = EARLY_SECONDS_MAX if manner == "early" else self._life_seconds
             self._plan = _Life(manner, self._chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
             if manner == "point":

@@ -34,7 +34,7 @@ class WriterMember:
         again: bool,
         began: float,
         command: tuple[str, ...] = (sys.executable, "-m", "floodmark.torture.writer"),
-        life_seconds: float = 5.0,
+        life_seconds: float = 8.0,
     ) -> None:
         self.records = Records()
         self.dataset = dataset
@@ -60,7 +60,8 @@ class WriterMember:
         elif trouble and time.monotonic() >= self._due:
             self._process.kill()
             self._process.wait()
-            self._note("at random", "inside a capture" if self.page().unanswered else "between two captures")
+            inside = self.page().last_unanswered
+            self._note("at random", "inside a capture" if inside else "between two captures")
             self._start(trouble=True)
 
     def finish(self, seconds_max: float) -> None:
