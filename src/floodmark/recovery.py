@@ -22,14 +22,11 @@ from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
 from floodmark.control.removals import Operation
-from floodmark.control.segments import LandingRange, landing_segment_id
 from floodmark.errors import FilesMissing
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
-from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore
 
@@ -126,7 +123,7 @@ class Recovery:
             state="reserved",
             snapshot=state.head,
         )
-        lines = self._committed_lines(declared.name, committed)
+        lines = list(self.sealer.lines_of(declared.name, committed))
 
         def work(connection: Connection) -> None:
             if datasets.get(connection, declared.name).horizon >= highest:
@@ -136,7 +133,7 @@ class Recovery:
             # all its rows were duplicates, and none of them is in the table to tell.
             gone = {id for id, path in waiting.items() if not self.segments.path(path).exists()}
             segment_records.consume(connection, (waiting.keys() & committed) | gone)
-            for item, held in lines:
+            for _, item, held in lines:
                 segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
                 if segment_records.advance_landing(connection, item):
                     quarantine.hold(connection, declared.name, held, now=self.clock.now())
@@ -145,31 +142,6 @@ class Recovery:
             blocks.raise_allocator(connection, seen_through=highest)
 
         self.database.transact(work)
-
-    def _committed_lines(self, dataset: str, committed: set[int]) -> list[tuple[LandingRange, list[Held]]]:
-        """The landing lines whose segments are in the table, with what among them was no row.
-
-        A segment's id is a function of its lines. Lines that are no rows became no segment where they were
-        sealed alone, so the next segment may begin behind them.
-        """
-        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        found: list[tuple[LandingRange, list[Held]]] = []
-        for path in landing_files(self.sealer.landing_directory(dataset)):
-            begin = offset = offsets.get(path.stem, 0)
-            starts: list[int] = [begin]
-            held: list[Held] = []
-            with path.open("rb") as file:
-                file.seek(begin)
-                for line in file:
-                    bad = self.sealer.held_line(dataset, path.stem, offset, line)
-                    offset += len(line)
-                    if any(landing_segment_id(LandingRange(path.stem, start, offset)) in committed for start in starts):
-                        found.append((LandingRange(path.stem, begin, offset), held))
-                        begin, starts, held = offset, [offset], []
-                    elif bad is not None:
-                        held.append(bad)
-                        starts.append(offset)
-        return found
 
 
 def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:

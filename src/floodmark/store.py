@@ -27,32 +27,27 @@ from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
-from floodmark.delivery.channel import Stop
+from floodmark.declaring import declaration, declare, provided
+from floodmark.delivery.administration import Sinks
 from floodmark.delivery.destination import Surroundings
-from floodmark.delivery.kinds import checked, new_sink
 from floodmark.delivery.preview import Forecast, forecast, rows_waiting
 from floodmark.delivery.remedies import Remedies, Replayed, Skipped
 from floodmark.delivery.report import ExportReport, together
+from floodmark.delivery.shared import Stop
 from floodmark.delivery.tick import Exporter
-from floodmark.errors import DatasetExists, InvalidSetting, Permanent, SchemaConflict, StoreExists
+from floodmark.errors import Permanent, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
-from floodmark.providers import Declaration, Provider
+from floodmark.providers import Provider
 from floodmark.providers import find as find_provider
 from floodmark.read import Batch, Reader, known_columns, slice_of
 from floodmark.recovery import Recovery
 from floodmark.schema import (
-    Column,
-    Schema,
     check_dataset_name,
-    check_partition_columns,
-    check_sink_name,
-    parse_identity,
 )
-from floodmark.schema.types import DATE, STRING, TIMESTAMP
 from floodmark.sequence import Cursor, SequenceRange
 from floodmark.spool.capture import Capture, Receipt
 from floodmark.spool.replay import Quarantine
@@ -129,6 +124,7 @@ class Store:
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
         self._exporter = Exporter(surroundings, self._reader)
+        self._sinks = Sinks(surroundings, self._reader)
         self._rebuilder = Rebuilder(
             root, self._database, self._lake, self._flusher, self._remover, self._reader, self._clock
         )
@@ -171,19 +167,13 @@ class Store:
         whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
         the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
         """
-        new = _declaration(
+        new = declaration(
             name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
         )
+        self._database.transact(lambda c: declare(c, new, now=self._clock.now()))
 
-        self._database.transact(lambda c: self._declare(c, new))
-
-    def _declare(self, connection: Connection, new: Dataset, *, only_if_absent: bool = False) -> None:
-        old = dataset_records.find(connection, new.name)
-        if old is None:
-            dataset_records.insert(connection, new, now=self._clock.now())
-        elif not only_if_absent:
-            _check_same(old, new)
-            dataset_records.evolve(connection, new.name, new.schema.columns)
+    def _declare_if_absent(self, new: Dataset) -> None:
+        self._database.transact(lambda c: declare(c, new, now=self._clock.now(), only_if_absent=True))
 
     def datasets(self) -> list[Dataset]:
         """The declared datasets, by name."""
@@ -223,8 +213,7 @@ class Store:
         """
         found = find_provider(provider) if isinstance(provider, str) else provider
         if found is not None:
-            new = _declaration(dataset, **_arguments(found.declaration), settle=None)
-            self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
+            self._declare_if_absent(provided(dataset, found.declaration))
         declared = self._database.read(lambda c: dataset_records.get(c, dataset))
         shape = Shape(dict(map or {}), moment(since), moment(until), select)
         if found is None and needs_spark(source, shape):
@@ -275,8 +264,7 @@ class Store:
         """
         from floodmark.eventlog import EventLog
 
-        new = event_dataset(check_dataset_name(dataset))
-        self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
+        self._declare_if_absent(event_dataset(check_dataset_name(dataset)))
         if isinstance(log, EventLog):
             return self._feed.feed(dataset, log)
         with EventLog.open(log) as opened:
@@ -359,49 +347,11 @@ class Store:
         Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
-        sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
-        if sink.settings["where"] is not None:
-            self._check_filter(sink)
-        self._database.transact(lambda c: sink_records.insert(c, sink, now=self._clock.now()))
+        self._sinks.add(name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
         """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
-        sink = self._database.read(lambda c: sink_records.get(c, name))
-        fixed = {"start"} | ({"where", "url", "origin"} if sink.kind == "forward" else set())
-        refused = sorted(fixed & set(settings))
-        if refused:
-            raise InvalidSetting(
-                f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
-            )
-        whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
-            "start": sink.settings["start"]
-        }
-        changed = replace(sink, settings=whole)
-        if whole["where"] is not None:
-            self._check_filter(changed)
-        self._database.transact(lambda c: sink_records.change(c, sink.instance, whole))
-
-    def _starts(self, settings: Mapping[str, Any]) -> list[list[Any]]:
-        """Where a new sink begins, as numbers: what came before counts as passed."""
-        start = settings["start"]
-        if start == "beginning":
-            return []
-        taken = [item for item in self.datasets() if settings["datasets"] is None or item.name in settings["datasets"]]
-        if start == "now":
-            return [[item.name, None, item.horizon] for item in taken]
-        cursors = [start] if isinstance(start, str | Cursor) else list(start)
-        parsed = [Cursor.parse(item) if isinstance(item, str) else item for item in cursors]
-        views = {one.dataset: self._reader.view(one.dataset) for one in parsed}
-        return [
-            [one.dataset, one.partition, self._reader.position(views[one.dataset], one, partition=one.partition)]
-            for one in parsed
-        ]
-
-    def _check_filter(self, sink: Sink) -> None:
-        """A row filter that cannot be evaluated is refused now, and not at the first delivery."""
-        for item in self.datasets():
-            if sink.settings["datasets"] is None or item.name in sink.settings["datasets"]:
-                self._lake.check_filter(self._reader.view(item.name).table, sink.settings["where"])
+        self._sinks.change(name, settings)
 
     def sinks(self) -> list[Sink]:
         """The sinks of this store, by name."""
@@ -409,8 +359,7 @@ class Store:
 
     def remove_sink(self, name: str) -> None:
         """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
-        sink = self._database.read(lambda c: sink_records.get(c, name))
-        self._database.transact(lambda c: sink_records.set_state(c, sink.instance, state="removed", reason=None))
+        self._sinks.remove(name)
 
     def export(
         self,
@@ -477,10 +426,9 @@ class Store:
         `source` is an Iceberg table (`catalog.namespace.table`), or a path with its `format` (`parquet`, `csv`, …). The
         dataset is declared as given if it does not exist.
         """
-        new = _declaration(
-            dataset, identity=identity, event_time=event_time, partition_by=partition_by, schema=None, settle=None
+        self._declare_if_absent(
+            declaration(dataset, identity=identity, event_time=event_time, partition_by=partition_by)
         )
-        self._database.transact(lambda c: self._declare(c, new, only_if_absent=True))
         adopter = Adopter(self._database, self._capture, self._flusher.flush)
         return adopter.adopt(dataset, self._legacy(adopter, dataset, str(source), format), progress=progress)
 
@@ -663,62 +611,6 @@ def _url(place: str | Path) -> str:
     from floodmark.lake.files import local_location
 
     return place if isinstance(place, str) and "://" in place else local_location(Path(place).expanduser().absolute())
-
-
-def _declaration(
-    name: str,
-    *,
-    identity: Any,
-    event_time: str | None,
-    partition_by: Sequence[str],
-    schema: Any,
-    settle: str | None,
-) -> Dataset:
-    declared = Schema.declare(schema)
-    slices = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    implied = []
-    if event_time is not None and event_time not in declared:
-        implied.append(Column(event_time, TIMESTAMP))
-    implied += [Column(column, STRING) for column in slices if column not in declared]
-    whole = declared.merge(implied)
-    if event_time is not None and whole.column(event_time).type not in (TIMESTAMP, DATE):
-        raise SchemaConflict(
-            f"The event time {event_time!r} is a {whole.column(event_time).type}.",
-            hint="It must be a timestamp or a date.",
-        )
-    check_partition_columns(slices, whole)
-    return Dataset(
-        name=check_dataset_name(name),
-        identity=parse_identity(identity),
-        event_time=event_time,
-        partition_by=slices,
-        schema=whole,
-        settle=settle,
-    )
-
-
-def _arguments(declaration: Declaration) -> dict[str, Any]:
-    return {
-        "identity": [list(names) for names in declaration.identity] or None,
-        "event_time": declaration.event_time,
-        "partition_by": tuple(declaration.partition_by),
-        "schema": dict(declaration.schema) or None,
-    }
-
-
-def _check_same(old: Dataset, new: Dataset) -> None:
-    """What is fixed for a dataset's life must be the same; columns may come."""
-    fixed = ("identity", "event_time", "partition_by", "settle")
-    different = [item for item in fixed if getattr(old, item) != getattr(new, item)]
-    try:
-        old.schema.merge(new.schema.columns)
-    except SchemaConflict as error:
-        different.append(error.message)
-    if different:
-        raise DatasetExists(
-            f"Dataset {new.name!r} exists and is declared differently: {', '.join(different)}.",
-            hint="Identity, event time, partitions and types are fixed for a dataset's life; use another name.",
-        )
 
 
 def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:

@@ -46,6 +46,7 @@ def record(
 
     made = Record(name, time.strftime("%Y-%m-%d", time.gmtime()), command, round(seconds, 1), facts, listings)
     text = json.dumps(asdict(made), indent=1, ensure_ascii=False)
+    RECORDS.mkdir(exist_ok=True)
     (RECORDS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     page.PAGE.write_text(page.render(records()), encoding="utf-8")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from floodmark.delivery.channel import ChannelRun
+from floodmark.delivery.comparing import Comparison
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios import hubs  # noqa: F401 - one more place
@@ -31,15 +32,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, lake: MemoryLake, stor
 
 def before(step: str, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
     """Let something happen once, right before a channel's step."""
-    real = getattr(ChannelRun, step)
+    owner = Comparison if step == "ask" else ChannelRun
+    real = getattr(owner, step)
     left = [meanwhile]
 
-    def then(self: ChannelRun, *arguments: Any) -> Any:
+    def then(self: ChannelRun | Comparison, *arguments: Any) -> Any:
         if left:
             left.pop()()
         return real(self, *arguments)
 
-    monkeypatch.setattr(ChannelRun, step, then)
+    monkeypatch.setattr(owner, step, then)
 
 
 @pytest.mark.parametrize("dies_at", ["delivery.pinned", "delivery.planned", "delivery.shipped"])
@@ -63,7 +65,7 @@ def test_an_intent_that_was_pinned_after_a_later_look_is_fulfilled_with_all_its_
     assert place.rows() == {"source=a": [1, 2, 3, 4, 5, 6]}
 
 
-@pytest.mark.parametrize("step", ["_ask", "_pin", "_fulfil"])
+@pytest.mark.parametrize("step", ["ask", "_pin", "_fulfil"])
 def test_what_another_exporter_has_delivered_since_is_no_parted_history(
     store: Store, place: Place, reopen, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from floodmark import faults
 from floodmark.control import chunking
-from floodmark.delivery.channel import INTENT_CHUNKS_MAX, Stop
+from floodmark.delivery.channel import INTENT_CHUNKS_MAX
+from floodmark.delivery.shared import Stop
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
@@ -190,7 +191,7 @@ def test_a_block_of_more_rows_than_one_intent_takes_is_still_cut_into_whole_chun
 def test_rows_are_looked_up_ahead_by_one_group_and_no_more_once_it_is_to_stop(
     store: Store, clock: ManualClock, sink: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.delivery.channel.SCAN_ROWS_MAX", 3)
+    monkeypatch.setattr("floodmark.delivery.shipping.SCAN_ROWS_MAX", 3)
     capture(store, *range(30))
     looks: list[object] = []
     scan = MemoryLake.scan

@@ -16,8 +16,9 @@ from floodmark.commit import Base
 from floodmark.control import blocks, deliveries
 from floodmark.control import segments as segment_records
 from floodmark.control.schema import intents, landing, watermarks
-from floodmark.delivery.channel import ChannelRun
 from floodmark.delivery.outcomes import Holdings
+from floodmark.delivery.shared import Errand
+from floodmark.delivery.shipping import Shipment
 from floodmark.delivery.sinks.blob import BlobSink
 from floodmark.flush import Flusher
 from floodmark.hub import chunks as hub_chunks
@@ -306,13 +307,13 @@ def _() -> Iterator[None]:
     short=[dies(0, "export archive", "bucket.create", times=3)],
 )
 def _() -> Iterator[None]:
-    real = ChannelRun._hand_over
+    real = Shipment._hand_over
 
-    def hand_over(self: Any, intent: Any, destination: Any, chunk: Any, parcel: Any) -> None:
-        self._acknowledge(intent, chunk, parcel.tally, bytes=0)
-        real(self, intent, destination, chunk, parcel)
+    def hand_over(self: Any, chunk: Any, parcel: Any) -> None:
+        self._acknowledge(chunk, parcel.tally, bytes=0)
+        real(self, chunk, parcel)
 
-    with replaced(ChannelRun, "_hand_over", hand_over):
+    with replaced(Shipment, "_hand_over", hand_over):
         yield
 
 
@@ -328,7 +329,7 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    with replaced(ChannelRun, "_look_up_to", lambda _self, _seq: True):
+    with replaced(Errand, "look_up_to", lambda _self, _seq: True):
         yield
 
 

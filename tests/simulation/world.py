@@ -29,7 +29,7 @@ from floodmark.backfill import load
 from floodmark.config import UpkeepSettings
 from floodmark.control import database
 from floodmark.control.database import Database
-from floodmark.delivery import channel
+from floodmark.delivery import shipping
 from floodmark.delivery.sinks import blob, forward
 from floodmark.errors import FilesMissing, OutcomeUnknown, Retryable
 from floodmark.hub.chunks import Chunks
@@ -534,4 +534,4 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(forward, "Exchange", lambda **_options: world.network)
     for module in (load, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)
-    yield replaced(channel._Ahead, "prepare", lambda *_arguments: None)
+    yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)

@@ -28,8 +28,8 @@ from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.look import look_at
 from floodmark.daemon.plan import Export, Flush, Moment, Outcome, Plan, Work
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.channel import Stop
 from floodmark.delivery.report import ExportReport
+from floodmark.delivery.shared import Stop
 from floodmark.errors import Corrupt, UnknownSink
 from floodmark.flush import FlushReport
 from floodmark.lake.session import session_lost

@@ -17,7 +17,6 @@ from floodmark import faults
 from floodmark.control import deliveries, quarantine, sinks
 from floodmark.control.deliveries import Channel, Chunk, Intent
 from floodmark.control.quarantine import Entry
-from floodmark.delivery.channel import given_up_rows
 from floodmark.delivery.destination import Destination, Parcel, TransactionalDestination
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Ahead, Oversized, Refused
@@ -83,7 +82,7 @@ class Remedies:
         if found is None:
             return None
         intent, span = found
-        rows = given_up_rows(source.rows(intent, span))
+        rows = source.rows(intent, span).one_by_one()
         ours = database.transact(
             lambda c: deliveries.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
         )

@@ -11,12 +11,13 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.deliveries import Channel, GivenUp, Intent
 from floodmark.delivery import destination
 from floodmark.errors import Retryable
 from floodmark.lake.table import Lake
 from floodmark.read import View, user_columns
 from floodmark.rows.content import tally_of_ids
+from floodmark.rows.jsontext import canonical_json
 from floodmark.schema import CONTENT_ID, SEQ, Schema, parse_partition_key
 from floodmark.sequence import SequenceRange, Tally
 
@@ -54,6 +55,13 @@ class Piece:
     def middle(self) -> int:
         """The number of the last row of the first half."""
         return int(self.sequence[self.rows // 2 - 1].as_py())
+
+    def one_by_one(self) -> list[GivenUp]:
+        """Its rows as they are kept when they are given up."""
+        rows = zip(self.sequence.to_pylist(), self.table.to_pylist(), strict=True)
+        return [
+            GivenUp(int(seq), self.slice(index, 1).tally, canonical_json(row)) for index, (seq, row) in enumerate(rows)
+        ]
 
 
 @dataclass(slots=True)

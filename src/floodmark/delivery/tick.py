@@ -21,13 +21,14 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Lag
 from floodmark.control.sinks import Sink
+from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.channel import ChannelRun, Stop, Tick
 from floodmark.delivery.destination import Destination, Surroundings
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
+from floodmark.delivery.shared import Stop, Tick
 from floodmark.delivery.source import RowSource
 from floodmark.errors import FloodmarkError, Permanent
 from floodmark.lake.table import Lake
@@ -141,7 +142,7 @@ class Exporter:
                 return
             key = (lag.channel.dataset, lag.channel.partition)
             try:
-                ChannelRun(tick, lag.channel, sources[lag.channel.dataset]).run()
+                channel.deliver(tick, lag.channel, sources[lag.channel.dataset])
                 delivered += 1
             except FloodmarkError as error:
                 with tick.lock:

@@ -215,7 +215,31 @@ class Sealer:
         if run is not None:
             yield run
 
-    def held_line(self, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
+    def lines_of(self, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
+        """The lines that segments were made of, with what among them was no row, as far as they are still there.
+
+        A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
+        alone, so the next segment may begin behind them.
+        """
+        offsets = self.database.read(lambda c: records.landing_offsets(c, dataset))
+        for path in landing_files(self.landing_directory(dataset)):
+            begin = offset = offsets.get(path.stem, 0)
+            starts: list[int] = [begin]
+            held: list[Held] = []
+            with path.open("rb") as file:
+                file.seek(begin)
+                for line in file:
+                    bad = self._held_line(dataset, path.stem, offset, line)
+                    offset += len(line)
+                    found = {records.landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts}
+                    if ours := found & ids:
+                        yield ours.pop(), LandingRange(path.stem, begin, offset), held
+                        begin, starts, held = offset, [offset], []
+                    elif bad is not None:
+                        held.append(bad)
+                        starts.append(offset)
+
+    def _held_line(self, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
         """A line that is no envelope, as it goes to quarantine; None if it is one."""
         try:
             _envelope(line)

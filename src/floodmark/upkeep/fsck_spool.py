@@ -16,7 +16,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.inspection import SegmentRecord
 from floodmark.control.quarantine import Held
 from floodmark.control.schema import ledger, requests, sources
-from floodmark.control.segments import LandingRange, landing_segment_id
+from floodmark.control.segments import LandingRange
 from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove, try_lock
 from floodmark.process import is_certainly_dead
@@ -117,7 +117,7 @@ def _adopted(workshop: Workshop, dataset: Dataset, path: Path) -> str | None:
         return None
     places = {id: path.parent / name for name, id in names.items() if id not in known}
     mine = names[path.name]
-    chain = list(_lines_of(workshop, dataset.name, set(places)))
+    chain = list(workshop.sealer.lines_of(dataset.name, set(places)))
     log = next((lines.file for id, lines, _ in chain if id == mine), None)
     if log is None:
         return _registered(workshop, dataset, path, None, [])
@@ -147,31 +147,6 @@ def _registered(
     if not workshop.segments.adopt(dataset, file, lines=lines, held=held):
         return None
     return f"The segment {file.id} of {dataset.name} is registered again: {file.rows.num_rows} rows wait for a flush."
-
-
-def _lines_of(workshop: Workshop, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
-    """The landing lines that segments were made of, in the log's order, as far as they are still there.
-
-    A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed alone,
-    so one may begin behind them.
-    """
-    offsets = workshop.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-    for path in landing_files(workshop.sealer.landing_directory(dataset)):
-        begin = offset = offsets.get(path.stem, 0)
-        starts: list[int] = [begin]
-        held: list[Held] = []
-        with path.open("rb") as file:
-            file.seek(begin)
-            for line in file:
-                bad = workshop.sealer.held_line(dataset, path.stem, offset, line)
-                offset += len(line)
-                found = {landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts} & ids
-                if found:
-                    yield found.pop(), LandingRange(path.stem, begin, offset), held
-                    begin, starts, held = offset, [offset], []
-                elif bad is not None:
-                    held.append(bad)
-                    starts.append(offset)
 
 
 def _is_there_already(workshop: Workshop, dataset: Dataset, file: SegmentFile) -> bool:

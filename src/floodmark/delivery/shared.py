@@ -1,0 +1,100 @@
+"""What the parts of one tick share: the tick itself, and one channel's errand in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from floodmark.clock import Clock
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel
+from floodmark.control.sinks import Sink
+from floodmark.delivery.destination import Destination, Kind
+from floodmark.delivery.report import ExportReport
+from floodmark.delivery.scope import Scope
+from floodmark.delivery.source import RowSource
+from floodmark.read import View
+
+T = TypeVar("T")
+
+
+class Stop:
+    """Ends a tick after the chunk that is under way, and a wait at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass; false if the wait was broken off."""
+        until = self._clock.monotonic_seconds() + seconds
+        while not self.is_set and (left := until - self._clock.monotonic_seconds()) > 0:
+            self._clock.sleep(min(left, 0.1))
+        return not self.is_set
+
+
+@dataclass(slots=True)
+class Tick:
+    """What the channels of one tick of one sink share."""
+
+    sink: Sink
+    kind: Kind
+    scope: Scope
+    report: ExportReport
+    database: Database
+    clock: Clock
+    stop: Stop
+    connect: Callable[[Dataset, Channel, dict[str, Any]], Destination]
+    look: Callable[[str], View]
+    """A dataset as it is now."""
+    asked: set[tuple[Channel, int]]
+    """The channels, with the identity of the destination that this process has asked what it holds of them."""
+    progress: Callable[[ExportReport], None] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def settled(self, *, rows: int, bytes: int) -> None:
+        with self.lock:
+            self.report.rows += rows
+            self.report.bytes += bytes
+            self.report.chunks += 1 if rows else 0
+        if self.progress is not None:
+            self.progress(self.report)
+
+
+@dataclass(slots=True)
+class Errand:
+    """One channel in one tick, and the instant of its dataset from which rows are taken."""
+
+    tick: Tick
+    channel: Channel
+    source: RowSource
+
+    def look_up_to(self, seq: int) -> bool:
+        """Whether our look reaches up to a number; another look is taken first if it does not.
+
+        Since this tick looked, rows may have been committed, and pinned or delivered by another exporter.
+        """
+        if seq > self.source.view.horizon:
+            self.source = RowSource(self.source.lake, self.tick.look(self.channel.dataset))
+        return seq <= self.source.view.horizon
+
+    def connect(self, settings: dict[str, Any]) -> Destination:
+        return self.tick.connect(self.source.view.dataset, self.channel, settings)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self.tick.database.read(work)
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        return self.tick.database.transact(work)
