@@ -11,6 +11,9 @@ trap 'rm -rf "$outputs"' EXIT
 if [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt $((4 << 20)) ] 2>/dev/null; then
   export PYTEST_DEBUG_TEMPROOT=/dev/shm
 fi
+# Most JVMs here live for seconds: making their code fast costs more than it saves, and so does loading Spark's classes.
+export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS:-}"
+$python -m floodmark.cli jars --archive >/dev/null || echo "The tests start Spark without a class archive." >&2
 $python -m pytest -p no:cacheprovider -m "not spark" --ignore=tests/acceptance >"$outputs/plain" 2>&1 &
 plain=$!
 $python -m pytest -p no:cacheprovider -m spark --ignore=tests/acceptance >"$outputs/spark" 2>&1 &

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -19,11 +20,7 @@ _INSTALL = (
 def check_java() -> int:
     """The major version of the Java that Spark will use; `EnvironmentProblem` says what to install."""
     program = _java_program()
-    try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise EnvironmentProblem(f"Java at {program} does not start: {error}.", hint=f"{_INSTALL}.") from error
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', java_build())
     if found is None:
         raise EnvironmentProblem(f"{program} does not say which Java it is.", hint=f"{_INSTALL}.")
     major = int(found[2] or 0) if found[1] == "1" else int(found[1])
@@ -33,6 +30,17 @@ def check_java() -> int:
             hint=f"{_INSTALL} and point JAVA_HOME to it.",
         )
     return major
+
+
+@functools.cache
+def java_build() -> str:
+    """Which Java it is, to the very build, in its own words."""
+    program = _java_program()
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise EnvironmentProblem(f"Java at {program} does not start: {error}.", hint=f"{_INSTALL}.") from error
+    return done.stderr + done.stdout
 
 
 def _java_program() -> str:

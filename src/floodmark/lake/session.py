@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from floodmark.lake.classes import archive_options
 from floodmark.lake.jars import ready_jars
 from floodmark.lake.java import check_java
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _starting = threading.Lock()
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _SETTINGS = {
@@ -53,14 +55,28 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
         # PySpark prints every failed statement with its Java stack. We raise the error, and say it in a sentence.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
-        builder = SparkSession.builder.master(master).config(
-            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-        )
+        builder = SparkSession.builder.master(master)
         for key, value in {**_SETTINGS, **settings}.items():
             builder = builder.config(key, value)
+        asked = settings.get(_JAVA_OPTIONS, "")
+        own = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options()]
+        builder = builder.config(_JAVA_OPTIONS, " ".join([*own, asked]).strip())
         # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
         builder = builder.config("spark.jars", ",".join(str(path) for path in ready_jars()))
         return builder.getOrCreate()
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop a session and wait until its JVM has ended, which otherwise happens some time after this process has."""
+    from pyspark import SparkContext
+
+    session.stop()
+    gateway = SparkContext._gateway  # noqa: SLF001 - nobody else knows
+    process = getattr(gateway, "proc", None)
+    if gateway is not None and process is not None:
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait()
 
 
 def session_lost() -> bool:
