@@ -38,6 +38,8 @@ class Snapshot:
     through: int | None = None
     dropped: int = 0
     """Rows of the block that its settle function left out."""
+    settled: bool = False
+    """Whether it is the settle function's second look at rows that were committed before."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 
@@ -85,6 +87,12 @@ class TableState:
         if base is None or not after_base or any(snapshot.id == base for snapshot in self.lineage):
             return base
         return after_base[-1].id
+
+    def through_at(self, snapshot: int) -> int:
+        """The last number that a snapshot held, as far as its history is known; 0 if it is not."""
+        ids = [item.id for item in self.lineage]
+        older = self.lineage[ids.index(snapshot) :] if snapshot in ids else ()
+        return next((item.through for item in older if item.through is not None), 0)
 
     def may_append_on(self, base: Base) -> bool:
         """Whether an append that was prepared on the base could land here: nothing has brought rows since."""

@@ -143,6 +143,23 @@ def test_after_a_crash_the_next_one_ends_it(world: Keyed, point: str, known_now:
     world.check(gone=tuple(gone))
 
 
+@pytest.mark.parametrize("known_now", [{"2": "1"}, {"1": "2"}, {"1": "x"}, {"1": None}])
+@pytest.mark.parametrize("point", ["settle.committed", "removal.deleted", "removal.recorded"])
+def test_what_the_power_took_of_it_is_done_again(world: Keyed, point: str, known_now: dict[str, str | None]) -> None:
+    """U4: the files that were overwritten are still there, with every row as it was."""
+    store = committed(world, 2, 2)
+    known.update(known_now)
+    dies(lambda: again(store), at=point)
+    kill_store(store)
+    world.lake.lose_power()
+    store = world.open()
+    again(store)
+    assert again(store) == SettledAgain()
+    keys = {key for key in (known.get(str(n), str(n)) for n in range(4)) if key}
+    assert sorted(world.keys().values()) == sorted(keys)
+    world.check(gone=tuple(id for id in range(4) if id not in world.ids_in_table()))
+
+
 def test_what_a_sink_got_and_what_it_never_gets_add_up(world: Keyed, tmp_path: Path) -> None:
     store = committed(world, 4)
     store.add_sink("out", "blob", url=(tmp_path / "out").as_uri())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
+SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
 
@@ -143,5 +144,6 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         block=extra.get(BLOCK_PROPERTY),
         through=int(through) if through else None,
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
+        settled=SETTLED_PROPERTY in extra,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

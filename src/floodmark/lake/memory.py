@@ -185,7 +185,9 @@ class MemoryLake:
                 if since is None or any(snapshot.brought_rows for snapshot in since):
                     raise Retryable("Rows were appended meanwhile.")
                 files = (self.store(settled),) if settled.num_rows else ()
-                self._commit(found, operation="overwrite", files=files, added_rows=0, added_files=len(files))
+                self._commit(
+                    found, operation="overwrite", files=files, added_rows=0, added_files=len(files), settled=True
+                )
 
         return resettle_in_memory(request, rows, keys_of=lambda table: list(_keys(request, table)), put=put)
 
@@ -636,6 +638,7 @@ class MemoryLake:
         block: str | None = None,
         through: int | None = None,
         dropped: int = 0,
+        settled: bool = False,
     ) -> None:
         id = next(self._numbers)
         table.snapshots[id] = Snapshot(
@@ -647,6 +650,7 @@ class MemoryLake:
             block=block,
             through=through,
             dropped=dropped,
+            settled=settled,
             at=self.clock.now(),
         )
         table.files[id] = files

@@ -12,6 +12,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import Retryable, reason_of
+from floodmark.lake.catalog import SETTLED_PROPERTY
 from floodmark.lake.settling import BadSettlement, answered, check_fixed, problem_of
 from floodmark.lake.types import quoted, spark_type
 from floodmark.schema import SEQ
@@ -108,6 +109,7 @@ def _commit(lake: SparkReader, request: Resettling, staying: DataFrame, *, touch
             .writeTo(lake.catalog.spark_name(request.table))
             .option("isolation-level", "serializable")
             .option("validate-from-snapshot-id", str(request.snapshot))
+            .option(f"snapshot-property.{SETTLED_PROPERTY}", "true")
             .overwrite(inside | (number > request.horizon))
         )
     except Exception as error:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
+from floodmark.commit import TableState
 from floodmark.control import datasets, generations, removals
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.database import Database
@@ -154,13 +155,17 @@ class Remover:
         )
 
     def _record(self, declared: Dataset, operation: Operation) -> None:
-        state = self._expiry().make_durable(declared)  # U2: before the old files go
+        state = self.make_durable(declared)  # U2: before the old files go
         self.database.transact(
             lambda c: removals.finish(
                 c, operation, synced_snapshot=None if state is None else state.head, now=self.clock.now()
             )
         )
         faults.reach("removal.recorded")
+
+    def make_durable(self, declared: Dataset) -> TableState | None:
+        """See to it that a table's newest files are on the disk, and on record as such."""
+        return self._expiry().make_durable(declared)
 
     def _expiry(self) -> Expiry:
         return Expiry(self.database, self.lake, self.flusher, self.clock)

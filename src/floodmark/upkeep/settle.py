@@ -96,7 +96,7 @@ class Resettler:
         if operation is not None:
             self.remover.carry_out(operation)
         elif failed is None:
-            self._make_durable(declared)
+            self.remover.make_durable(declared)
         if failed is not None:
             return SettledAgain(collapsed=len(found.collapsed), dropped=len(found.dropped), problem=failed.message)
         return SettledAgain(found.changed, len(found.collapsed), len(found.dropped))
@@ -126,8 +126,3 @@ class Resettler:
             return operation
 
         return self.remover.plan(declared.name, work)
-
-    def _make_durable(self, declared: Dataset) -> None:
-        state = self.remover.lake.load(declared.table_name)
-        if state is not None:
-            self.remover.lake.sync(state, since=declared.synced_snapshot)
