@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Cost, measured, median
-from bench.sample import START, rows, table
+from bench.sample import renewed, table
 from bench.store import SCHEMA, SEGMENT_ROWS, _plain_append, _prepare_plain, _ratios, _speed
 from floodmark.store import Store, init
 
@@ -69,41 +70,50 @@ def half_stored(store: Store, directory: Path, count: int, *, rounds: int = 3) -
     }
 
 
-def live_dedup(store: Store, sizes: list[int], *, batch: int = 10_000) -> dict[str, Any]:
-    """A live batch against ever more stored rows: the files that are opened to compare it must not become more."""
+def live_dedup(store: Store, sizes: list[int], *, batch: int = 10_000, turns: int = 7) -> dict[str, Any]:
+    """A live batch, a tenth of it known, against ever more stored rows: what is opened must not become more."""
     name = "compared"
     store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
+    like = table(min(SEGMENT_ROWS, sizes[0]))
+    repeated = batch // 10
     stored, found = 0, {}
     for size in sizes:
         while stored < size:
-            step = min(SEGMENT_ROWS, size - stored)
-            store.capture(name, table(step, first=stored))
-            stored += step
+            for _ in range(4):
+                part = renewed(like, first=stored).slice(0, max(0, size - stored))
+                if part.num_rows:
+                    store.capture(name, part)
+                    stored += part.num_rows
             store.flush(name)
-        times = []
-        for _ in range(5):
-            store.capture(name, rows(batch, first=stored))
+        times, opened = [], []
+        before = renewed(like, first=stored).slice(0, repeated)
+        store.capture(name, before)
+        store.flush(name)
+        stored += repeated
+        for _ in range(turns):
+            new = renewed(like, first=stored).slice(0, batch - repeated)
+            store.capture(name, pa.concat_tables([before.slice(before.num_rows - repeated), new]))
             store.seal(name)
+            files = _untouched(store)
             begun = time.perf_counter()
             report = store.flush(name)
             times.append(time.perf_counter() - begun)
-            if report.rows != batch:
+            opened.append(sum(1 for path in files if path.exists() and path.stat().st_atime_ns != 0))
+            if (report.rows, report.duplicates) != (batch - repeated, repeated):
                 raise SystemExit(f"a live batch was committed as {report}")
-            stored += batch
+            before, stored = new, stored + new.num_rows
         found[f"{size:,}"] = {
-            "files_compared": _files_compared(store, name, first=stored - batch, count=batch),
+            "files_stored": len(files),
+            "files_opened": statistics.median(opened),
             "milliseconds": round(1000 * statistics.median(times)),
         }
     spread = [item["milliseconds"] for item in found.values()]
     return {"rows": batch, "by_stored_rows": found, "time_ratio": round(max(spread) / min(spread), 2), "target": "flat"}
 
 
-def _files_compared(store: Store, name: str, *, first: int, count: int) -> int:
-    """The data files whose event times reach into the batch's, counted by another engine than the one timed."""
-    from datetime import timedelta
-
-    dataset = next(item for item in store.datasets() if item.name == name)
-    loaded = store._lake.catalog.table(dataset.table_name)
-    low, high = (START + timedelta(milliseconds=250 * at) for at in (first, first + count - 1))
-    condition = f"ts >= '{low.isoformat()}' and ts <= '{high.isoformat()}'"
-    return len(list(loaded.scan(row_filter=condition).plan_files())) - 1  # the batch itself is committed by now
+def _untouched(store: Store) -> list[Path]:
+    """The data files there are, each as if it had never been read: the file system itself notes which are, from now."""
+    files = sorted((store.path / "lake" / "datasets" / "compared_g1" / "data").rglob("*.parquet"))
+    for path in files:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    return files

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from backfill.histories import jsonl, parquet, rows, stored
 from floodmark import faults
 from floodmark.backfill import files, load
-from floodmark.errors import SpoolFull
+from floodmark.control.schema import segments as segments_table
+from floodmark.errors import Retryable, SpoolFull
+from floodmark.spool.segments import SegmentStore, WrittenSegment
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 
@@ -102,6 +107,30 @@ def test_two_at_once_store_each_step_once(
     """B1"""
     other = reopen()
     faults.arm(point, faults.nth_time(time, lambda: other.backfill(dataset, history)))
+    messages.backfill(dataset, history)
+    assert stored(messages, dataset) == list(range(60))
+    assert len(messages.quarantine.entries(dataset)) == 1
+
+
+@pytest.mark.parametrize("dataset", ["messages", "plain"])
+@pytest.mark.parametrize("failing", [1, 2, 4])
+def test_a_step_that_cannot_be_written_takes_no_other_with_it(
+    messages: Store, plain: Store, history: Path, monkeypatch: pytest.MonkeyPatch, failing: int, dataset: str
+) -> None:
+    """B1: those before it are stored, those behind it are dropped and read again."""
+    write, calls = SegmentStore.write, itertools.count(1)
+
+    def full(*arguments: Any, **options: Any) -> WrittenSegment:
+        if next(calls) == failing:
+            raise Retryable("The disk is full.")
+        return write(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentStore, "write", full)
+        with pytest.raises(Retryable, match="disk is full"):
+            messages.backfill(dataset, history)
+    unfinished = select(func.count()).select_from(segments_table).where(segments_table.c.state == "writing")
+    assert messages._database.read(lambda c: c.execute(unfinished).scalar()) == 0
     messages.backfill(dataset, history)
     assert stored(messages, dataset) == list(range(60))
     assert len(messages.quarantine.entries(dataset)) == 1

@@ -16,6 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from backfill.histories import jsonl, parquet
 from floodmark import faults
 from floodmark.backfill import files, known, load
+from floodmark.backfill.framed import load_frame
+from floodmark.backfill.shaping import Shape
 from floodmark.control import database
 from floodmark.errors import FloodmarkError
 from floodmark.store import Store, init, open_store
@@ -49,7 +51,7 @@ class Histories(RuleBasedStateMachine):
         self.lake, self.clock = MemoryLake(), ManualClock()
         self.promised: set[int] = set()
         self.possible: set[int] = set()
-        self.files = 0
+        self.files = self.writings = 0
         with init(self.home / "store", lake=self.lake, clock=self.clock) as store:
             store.add_dataset("messages", ["id"], event_time="at", schema={"id": "long"})
         self.store = self.opened()
@@ -97,7 +99,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         ids=IDS,
-        kind=st.sampled_from(["list", "jsonl", "parquet"]),
+        kind=st.sampled_from(["list", "jsonl", "parquet", "staged"]),
         crash=st.none() | st.sampled_from(POINTS),
         time=st.integers(1, 4),
         again=st.booleans(),
@@ -106,12 +108,39 @@ class Histories(RuleBasedStateMachine):
         self.files += 1
         path = self.home / f"{self.files}.{kind}"
         source = self.rows(ids)
-        if kind != "list":
+        if kind in ("jsonl", "parquet"):
             {"jsonl": jsonl, "parquet": parquet}[kind](path, source)
-        load_it = lambda: self.store.backfill("messages", source if kind == "list" else path)  # noqa: E731
+
+        def load_it() -> None:
+            if kind == "staged":
+                self.load_as_spark_wrote_it(path.name, source)
+            else:
+                self.store.backfill("messages", source if kind == "list" else path)
+
         self.attempt(load_it, ids, crash, time)
         if again:
             self.attempt(load_it, ids, None, 1)
+
+    def load_as_spark_wrote_it(self, name: str, source: list[dict]) -> None:
+        """A table that Spark reads: written down in another order each time."""
+        self.writings += 1
+        turned = [*source[self.writings % len(source) :], *source[: self.writings % len(source)]]
+
+        def write(directory: Path) -> None:
+            shutil.rmtree(directory, ignore_errors=True)
+            for number in range(2):
+                if turned[number::2]:
+                    parquet(directory / f"part-{number:05}.parquet", turned[number::2])
+
+        load_frame(
+            self.store._backfiller,
+            self.store.datasets()[0],
+            Shape(),
+            found=(name, "1"),
+            write=write,
+            source_id=None,
+            progress=None,
+        )
 
     @rule(ids=IDS, live=IDS, point=st.sampled_from([point for point in POINTS if point.startswith("backfill.")]))
     def backfill_beside_a_live_writer(self, ids: list[int], live: list[int], point: str) -> None:

@@ -162,8 +162,8 @@ def test_committed_rows_are_left_out_before_they_are_stored(messages: Store, mon
     messages.capture("messages", rows(10, 40))
     messages.flush("messages")
     sent: list[int] = []
-    add = type(messages._segments).add
-    monkeypatch.setattr(type(messages._segments), "add", lambda *a, **k: sent.append(a[2].num_rows) or add(*a, **k))
+    write = type(messages._segments).write
+    monkeypatch.setattr(type(messages._segments), "write", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
     path = parquet(messages.path.parent / "h.parquet", _typed(rows(0, 60)))
     report = messages.backfill("messages", path)
     assert (report.read, report.new, report.already_stored) == (60, 30, 30)

@@ -395,12 +395,12 @@ def _() -> Iterator[None]:
     short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
 )
 def _() -> Iterator[None]:
-    def add(self: Any, step: Any) -> bool:
+    def register(self: Any, step: Any, written: Any) -> bool:
         # Without the step's own number too, by which a second registration would be refused.
-        self.parts.segments.add(self.declared, load.joined(step.tables, self.declared.schema), held=step.held)
+        self.parts.segments.register(self.declared, written, held=step.held)
         return bool(self.parts.database.transact(self._mover(step)))
 
-    with replaced(load._Run, "_add", add):
+    with replaced(load._Run, "_register", register):
         yield
 
 

@@ -66,3 +66,25 @@ def test_what_needs_more_than_reading_is_left_to_spark(
     assert stored_directly(table, 12345, keys) is None, "a snapshot that has expired"
     monkeypatch.setattr(direct_stored, "ROWS_HERE_MAX", 4)
     assert stored_directly(table, head(table), keys) is None, "too much is near"
+
+
+@pytest.mark.parametrize("identity", [("id",), ("id", "at")])
+def test_one_identity_at_several_times_is_several_rows(table: Any, keys: FileKeys, identity: tuple[str, ...]) -> None:
+    """The event time is part of the key: a look by the identity alone finds the wrong one of them."""
+    at = [START + timedelta(hours=hour) for hour in (1, 2, 3, 4)]
+    kind = rows().schema
+    table.append(pa.table({"id": [1, 1], "at": at[1:3], "ratio": [0.5, 0.5]}, schema=kind))
+    pq.write_table(pa.table({"id": [1, 1, 1, 1], "at": at, "ratio": [0.5] * 4}, schema=kind), keys.files[0])
+    found = stored_directly(table, head(table), replace(keys, identity=(identity,)))
+    assert found == {keys.files[0]: bytes([0b0111])}
+
+
+def test_many_rows_have_each_their_own_bit(table: Any, keys: FileKeys) -> None:
+    theirs, ours = range(200, 1200, 3), range(190, 1190)
+    table.append(rows(*theirs))
+    pq.write_table(rows(*ours), keys.files[0], row_group_size=77)
+    for asked in (keys, replace(keys, event_time=None)):
+        bits = (stored_directly(table, head(table), asked) or {})[keys.files[0]]
+        assert [id for place, id in enumerate(ours) if bits[place >> 3] >> (place & 7) & 1] == [
+            id for id in ours if id in theirs
+        ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floodmark.commit import Append, Base, BlockSegment
-from floodmark.lake.overlap import ABSENT, DISTINCT, TIMED, is_absent, is_distinct
+from floodmark.commit import Append, Base, BlockSegment, Snapshot, TableState
+from floodmark.lake.overlap import ABSENT, DISTINCT, TIMED, is_absent, is_distinct, looked_through
 from floodmark.rows.identities import are_distinct
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
@@ -65,3 +65,28 @@ def test_whether_a_batch_is(segments: list[BlockSegment], notes: list[dict], dis
 def test_whether_a_batch_was_looked_for_in_its_base(base: int | None, notes: list[dict], absent: bool) -> None:
     request = Append("t", "b", SequenceRange(0, 1), Base("uuid", 1, base), (), Schema.declare({"a": "string"}))
     assert is_absent(request, notes) is absent
+
+
+@pytest.mark.parametrize(
+    ("notes", "settle", "through"),
+    [
+        ([{ABSENT: b"2"}, {ABSENT: b"2"}], None, 20),
+        ([{ABSENT: b"3"}, {ABSENT: b"1"}], None, 10),  # the one that looked first
+        ([{ABSENT: b"3"}], None, 20),  # a rewrite holds what was there before it
+        ([{ABSENT: b"2"}, {}], None, 0),  # nobody has looked for live rows
+        ([{ABSENT: b"77"}], None, 0),  # it has expired, or is another table's
+        ([{ABSENT: b"2"}], "module:settle", 0),  # what was looked at may be something else by now
+    ],
+)
+def test_up_to_which_number_a_batch_was_looked_for(notes: list[dict], settle: str | None, through: int) -> None:
+    lineage = [
+        Snapshot(1, None, "append", 1, 10, through=10),
+        Snapshot(2, 1, "append", 1, 10, through=20),
+        Snapshot(3, 2, "replace", 1, 0),
+        Snapshot(4, 3, "append", 1, 10, through=30),
+    ]
+    state = TableState("t", "uuid", tuple(reversed(lineage)), ())
+    request = Append(
+        "t", "b", SequenceRange(30, 31), Base("uuid", 1, 4), (), Schema.declare({"a": "string"}), settle=settle
+    )
+    assert looked_through(request, notes, state) == through

@@ -11,7 +11,7 @@ import gzip
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -196,27 +196,82 @@ def _csv(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     import pyarrow as pa
     from pyarrow import csv
 
-    blocks = csv.ReadOptions(block_size=BLOCK_BYTES)
-    with _opened(file) as opened, csv.open_csv(opened, read_options=blocks) as guessing:
+    blocks = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)  # in threads nobody counts the rows
+    broken = _BrokenRows()
+    # A text in quotes may go over several lines, and over the end of a block.
+    lines = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=broken.skip)
+    with _opened(file) as opened, csv.open_csv(opened, read_options=blocks, parse_options=lines) as guessing:
         guessed = guessing.schema
+    broken.waiting.clear()
     texts = csv.ConvertOptions(
         column_types={name: pa.string() for name in guessed.names},
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
     done = consumed = 0
-    with _opened(file) as opened, csv.open_csv(opened, read_options=blocks, convert_options=texts) as batches:
+    with (
+        _opened(file) as opened,
+        csv.open_csv(opened, read_options=blocks, parse_options=lines, convert_options=texts) as batches,
+    ):
         for batch in batches:
-            start, done = done, done + batch.num_rows
+            done += batch.num_rows
+            places, found = broken.beside(batch.num_rows)
             if done <= (mark or 0):
                 continue  # a row may go over several lines, so the way into the middle is through the beginning
             before, consumed = consumed, _consumed(opened)
             yield Batch(
                 typed_columns(_with_constants(pa.Table.from_batches([batch]), file), kind_of, guessed),
                 done,
-                lambda row, start=start: f"{file.path} row {start + row + 1}",  # type: ignore[misc]
+                lambda row, places=places: f"{file.path} row {places(row)}",  # type: ignore[misc]
+                tuple(_broken_row(file, item) for item in found),
                 bytes=consumed - before,
             )
+    if broken.waiting and (mark or 0) <= done:
+        yield Batch([], done + 1, lambda _: str(file.path), tuple(_broken_row(file, item) for item in broken.waiting))
+
+
+@dataclass(slots=True)
+class _BrokenRows:
+    """Rows of a CSV file with too many or too few columns: left out by its parser, which is ahead of what it gives."""
+
+    waiting: list[Any] = field(default_factory=list)
+    before: int = 0
+    """So many rows, broken ones too, stand before the batch."""
+
+    def skip(self, row: Any) -> str:
+        self.waiting.append(row)
+        return "skip"
+
+    def beside(self, count: int) -> tuple[Callable[[int], int], list[Any]]:
+        """Where each row of the next batch stands in the file, and the broken ones among them.
+
+        One that stands behind the last row goes with the next batch: whether the parser has come to it is chance,
+        and a backfill that is gone on with must find it in the same place.
+        """
+        first = self.before
+        found: list[Any] = []
+        while self.waiting and _place(self.waiting[0]) <= first + count + len(found):
+            found.append(self.waiting.pop(0))
+        self.before = first + count + len(found)
+        places = [_place(item) for item in found]
+
+        def place(row: int) -> int:
+            at = first + row + 1
+            for broken in places:
+                at += broken <= at
+            return at
+
+        return place, found
+
+
+def _place(row: Any) -> int:
+    """Where a broken row stands, counted from the first one behind the header."""
+    return int(row.number) - 1
+
+
+def _broken_row(file: _File, row: Any) -> Problem:
+    reason = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
+    return Problem(f"{file.path} row {_place(row)}", reason, row.text.encode())
 
 
 def _with_constants(table: Any, file: _File) -> Any:

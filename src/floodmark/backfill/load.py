@@ -2,6 +2,8 @@
 
     seal the landing logs → read and fit → register segment and positions (one transaction) → … → flush
 
+Earlier steps are written while later ones are read; each is registered only behind the one before it.
+
 Invariants
 - B1 Rows and positions move together: a step's segment is registered in the transaction that moves the position of
   every unit it has rows of. A crash leaves a step stored or not begun, and two runs at once store it once.
@@ -15,8 +17,10 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -43,13 +47,15 @@ from floodmark.flush import Flusher
 from floodmark.lake.table import Lake
 from floodmark.spool.capture import Capture
 from floodmark.spool.sealing import joined
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.segments import SegmentStore, WrittenSegment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 STEP_ROWS = 125_000
 STEP_BYTES = 64 << 20
+STEPS_AT_ONCE = 2
+"""How many steps are written at the same time. More would only wait for each other."""
 FLUSH_ROWS = 2_000_000
 """So many rows may wait in the spool before they are committed."""
 RACES_MAX = 100
@@ -76,21 +82,32 @@ class Backfiller:
         self.flusher.recover()
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         if shape.is_windowed and declared.event_time is None:
-            raise InvalidSetting(f"Dataset {dataset!r} has no event time to load a part by.")
+            raise InvalidSetting(
+                f"Dataset {dataset!r} has no event time to load a part by.",
+                hint="Load all of it, or into a dataset that is declared with an event time.",
+            )
         # What was captured before counts as stored: sealed first, it is in a segment that the forecast sees.
         self.flusher.sealer.seal(dataset)
         faults.reach("backfill.sealed")
         run = _Run(self, declared, source, shape, named, progress)
         run.check_loaded_once()
         with run.writing:
-            for _ in range(RACES_MAX):
-                if run.load_units():
-                    break
-            else:
-                raise Retryable(f"Other processes load {source.name} into {dataset!r} faster than this one can follow.")
+            try:
+                self._load(run)
+            except FloodmarkError:
+                run.give_up()
+                raise
         faults.reach("backfill.loaded")
         self.flusher.flush(dataset)
         return run.final()
+
+    def _load(self, run: _Run) -> None:
+        for _ in range(RACES_MAX):
+            if run.load_units():
+                return
+        raise Retryable(
+            f"Other processes load {run.source.name} into {run.declared.name!r} faster than this one can follow."
+        )
 
     def is_loaded(self, dataset: str, whole: Source, shape: Shape, *, named: bool) -> bool:
         """Whether a source that is known as a whole was loaded to its end; B3 is checked before it is read."""
@@ -138,9 +155,11 @@ class _Run:
     waiting: Waiting = field(init=False)
     stored: Stored | None = None
     step: _Step = field(default_factory=_Step)
-    under_way: tuple[_Step, Future[bool]] | None = None
-    """The step that is being written, while the next one is read."""
-    writing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="backfill"))
+    under_way: deque[tuple[_Step, Future[WrittenSegment | None]]] = field(default_factory=deque)
+    """The steps that are being written, while the next one is read."""
+    writing: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="backfill")
+    )
     steps: list[SourceStep] = field(default_factory=list)
     unflushed: int = 0
 
@@ -179,7 +198,7 @@ class _Run:
 
     def load_units(self) -> bool:
         """Read every unit to its end; false if another process was faster somewhere, to look again."""
-        self.step, self.under_way = _Step(), None
+        self.step = _Step()
         known = self._known()
         if self.stored is None:
             self.stored = self._stored(known)
@@ -203,7 +222,7 @@ class _Run:
         try:
             return self._load_unit(unit, record, mark)
         except FloodmarkError:
-            if self.step.moves and self._store():
+            if not self.step.moves or self._store():
                 self._stored_so_far()
             raise
 
@@ -249,7 +268,7 @@ class _Run:
     def _take(self, whole: Batch, file: Path | None) -> None:
         """Fit a batch, and leave out of it what is committed or waits already (B2)."""
         step = self.step
-        under_way = self.under_way[0].report if self.under_way else None
+        under_way = self.under_way[-1][0].report if self.under_way else None
         before = step.report or under_way or self.report
         batch, stored = self.stored.without(whole, file) if self.stored else (whole, 0)
         shaped = self.shaper.shaped(batch, first=before.new + before.already_stored == 0)
@@ -276,19 +295,27 @@ class _Run:
         """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""
         step, self.step = self.step, _Step()
         faults.reach("backfill.read")
-        if not self._stored_so_far():
-            return False
+        while len(self.under_way) >= STEPS_AT_ONCE:
+            if not self._store_next():
+                return False
         if step.rows:
             self._make_room()
-        self.under_way = step, self.writing.submit(self._add if step.rows else self._pass_over, step)
+        self.under_way.append((step, self.writing.submit(self._written, step, self.declared)))
         return True
 
     def _stored_so_far(self) -> bool:
-        """Wait for the step that is being written; false if another process had done it."""
-        if self.under_way is None:
-            return True
-        (step, done), self.under_way = self.under_way, None
-        if not done.result():
+        """Wait for the steps that are being written; false if another process had done one of them."""
+        while self.under_way:
+            if not self._store_next():
+                return False
+        return True
+
+    def _store_next(self) -> bool:
+        """B1: in their order, so that each position stands behind the one before it."""
+        step, writing = self.under_way.popleft()
+        written = writing.result()
+        if not (self._pass_over(step) if written is None else self._register(step, written)):
+            self.give_up()
             return False
         faults.reach("backfill.stored")
         units = self.report.units
@@ -300,13 +327,24 @@ class _Run:
             self.progress(self.report)
         return True
 
-    def _add(self, step: _Step) -> bool:
+    def _written(self, step: _Step, declared: Dataset) -> WrittenSegment | None:
+        if not step.rows:
+            return None
+        return self.parts.segments.write(declared, joined(step.tables, declared.schema), notes=step.notes)
+
+    def give_up(self) -> None:
+        """Drop what is written and cannot be registered any more: the next run, or another process, reads it again."""
+        while self.under_way:
+            _, writing = self.under_way.popleft()
+            with contextlib.suppress(FloodmarkError):  # one that could not be written left nothing
+                written = writing.result()
+                if written is not None:
+                    self.parts.segments.drop(written)
+
+    def _register(self, step: _Step, written: WrittenSegment) -> bool:
         id, (seen, _) = next(reversed(step.moves.items()))
         own = SourceStep(id, seen.next_ordinal if seen else 0)
-        table = joined(step.tables, self.declared.schema)
-        if not self.parts.segments.add(
-            self.declared, table, step=own, held=step.held, also=self._mover(step), notes=step.notes
-        ):
+        if not self.parts.segments.register(self.declared, written, step=own, held=step.held, also=self._mover(step)):
             return False
         self.parts.capture.count(self.declared.name, step.bytes)
         self.steps.append(own)

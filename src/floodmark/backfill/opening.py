@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from floodmark.backfill.files import file_source
+from floodmark.backfill.files import FORMATS, file_source
 from floodmark.backfill.given import given_source, provider_source
 from floodmark.backfill.units import Source
 from floodmark.control.datasets import Dataset
@@ -20,8 +20,10 @@ _TABLE_NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
 
 
 def is_table_name(source: Any) -> bool:
-    """Whether it names an Iceberg table, `catalog.namespace.table`, and no file."""
-    return isinstance(source, str) and _TABLE_NAME.fullmatch(source) is not None and not Path(source).exists()
+    """Whether it names an Iceberg table, `catalog.namespace.table`, and no file: also none that is missing."""
+    if not isinstance(source, str) or _TABLE_NAME.fullmatch(source) is None:
+        return False
+    return Path(source).suffix.lower() not in {*FORMATS, ".gz"} and not Path(source).exists()
 
 
 def open_source(

@@ -1,4 +1,4 @@
-"""Catalogs that rows are delivered to: those of the settings file, as Spark and as Python see them.
+"""Catalogs that rows are delivered to or read from: those of the settings file, as Spark and as Python see them.
 
 A catalog is described once, in `[catalogs.NAME]`. Its name is what other engines know it by, too: a SQL catalog keeps
 the name beside every table.
@@ -16,6 +16,7 @@ from floodmark.lake.catalog import Catalog
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import SparkSession
 
 
 def configured(name: str, settings: CatalogSettings, *, namespace: str) -> Catalog:
@@ -30,6 +31,13 @@ def configured(name: str, settings: CatalogSettings, *, namespace: str) -> Catal
         python_settings=_resolved(name, {**shared, **_only(settings, "python."), **python}),
         namespace=namespace,
     )
+
+
+def attach_described(spark: SparkSession, table: str, described: Mapping[str, CatalogSettings]) -> None:
+    """Make the catalog of `catalog.namespace.table` known to a session, if the settings describe it."""
+    name, _, _ = table.partition(".")
+    if name in described:
+        configured(name, described[name], namespace="").attach(spark)
 
 
 def _only(settings: CatalogSettings, prefix: str) -> dict[str, str]:

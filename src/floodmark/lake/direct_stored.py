@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.lake.overlap import within_span
-from floodmark.lake.stored import FileKeys, bitmap_of
+from floodmark.lake.stored import FileKeys, bitmap_of, event_span_of
 from floodmark.rows.identities import is_plain
 from floodmark.schema.types import DATE, to_arrow
 
@@ -43,9 +43,10 @@ def stored_directly(table: IcebergTable, snapshot: int, keys: FileKeys) -> dict[
 def _stored(table: IcebergTable, snapshot: int, keys: FileKeys, path: Path) -> bytes | None:
     from pyiceberg.expressions import AlwaysTrue
 
+    ours = _file_rows(path, keys)
     near: Any = AlwaysTrue()
     if keys.event_time is not None:
-        span = keys.event_span()
+        span = event_span_of(ours[keys.event_time])
         if span is None:
             return None
         near = within_span(keys.event_time, span, is_date=keys.schema.column(keys.event_time).type == DATE)
@@ -53,17 +54,16 @@ def _stored(table: IcebergTable, snapshot: int, keys: FileKeys, path: Path) -> b
     if sum(task.file.record_count for task in scan.plan_files()) > ROWS_HERE_MAX:
         return None
     theirs = _typed(scan.to_arrow(), keys)
-    return _places(_file_rows(path, keys), theirs, keys)
+    found = _found_at_once(ours, theirs, keys)
+    return _found_by_join(ours, theirs, keys) if found is None else found
 
 
 def _file_rows(path: Path, keys: FileKeys) -> pa.Table:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     sources = {source: name for name, source in keys.sources().items()}
     held = pq.read_table(path, columns=list(sources))
-    rows = _typed(held.rename_columns([sources[name] for name in held.column_names]), keys)
-    return rows.append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
+    return _typed(held.rename_columns([sources[name] for name in held.column_names]), keys)
 
 
 def _typed(rows: pa.Table, keys: FileKeys) -> pa.Table:
@@ -73,6 +73,32 @@ def _typed(rows: pa.Table, keys: FileKeys) -> pa.Table:
     return pa.table({name: rows[name].cast(to_arrow(keys.schema.column(name).type)) for name in keys.names})
 
 
-def _places(ours: pa.Table, theirs: pa.Table, keys: FileKeys) -> bytes:
-    both = ours.join(theirs, keys=list(keys.names), join_type="left semi")
+def _found_at_once(ours: pa.Table, theirs: pa.Table, keys: FileKeys) -> bytes | None:
+    """By looking each identity up: a third of a join's time. None where that is not the whole answer."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    (names,) = keys.identity
+    if len(names) > 1:
+        return None
+    column = ours[names[0]].combine_chunks()
+    known = theirs[names[0]].combine_chunks()
+    if keys.event_time is None or keys.event_time == names[0]:
+        both = pc.is_in(column, value_set=known, skip_nulls=True)
+    else:
+        at = pc.index_in(column, value_set=known, skip_nulls=True)
+        same = pc.equal(ours[keys.event_time].combine_chunks(), theirs[keys.event_time].combine_chunks().take(at))
+        if pc.any(pc.and_(pc.is_valid(at), pc.invert(same))).as_py():
+            return None  # one identity has several event times, and the first that is found is not the one
+        both = pc.fill_null(same, fill_value=False)
+    if not pc.any(both).as_py():
+        return b""
+    return bytes(pa.concat_arrays([both, pa.repeat(False, -len(both) % 8)]).buffers()[1])[: (len(both) + 7) // 8]
+
+
+def _found_by_join(ours: pa.Table, theirs: pa.Table, keys: FileKeys) -> bytes:
+    import pyarrow as pa
+
+    placed = ours.append_column(_PLACE, pa.array(range(ours.num_rows), pa.int64()))
+    both = placed.join(theirs, keys=list(keys.names), join_type="left semi")
     return bitmap_of(both[_PLACE].to_pylist(), ours.num_rows) if both.num_rows else b""

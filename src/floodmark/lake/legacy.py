@@ -67,13 +67,14 @@ def legacy_table(spark: SparkSession, table: str, *, version: str | None) -> Spa
         heads = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'main'").collect()  # noqa: S608 - a name
     except Exception as error:
         raise Permanent(
-            f"{table!r} cannot be adopted: {reason_of(error)}.",
-            hint="Name an Iceberg table as catalog.namespace.table, or give a path and its format.",
+            f"The table {table!r} cannot be read: {reason_of(error)}.",
+            hint="Name an Iceberg table as catalog.namespace.table, with [catalogs.NAME] in floodmark.toml; or give a "
+            "path and its format.",
         ) from error
     if version is None:
         version = str(heads[0].snapshot_id) if heads else ""
     if not version:
-        raise Permanent(f"{table!r} is empty.", hint="There is nothing to adopt.")
+        raise Permanent(f"The table {table!r} is empty.", hint="There is nothing to load.")
     frame = spark.read.option("versionAsOf", version).table(table)
     return SparkLegacy(f"table:{location}", version, frame, "_file", "_pos")
 

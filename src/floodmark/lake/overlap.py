@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, BlockSegment
+from floodmark.commit import Append, BlockSegment, TableState
+from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
 
 if TYPE_CHECKING:
@@ -52,12 +53,25 @@ def is_absent(request: Append, notes: Sequence[dict[bytes, bytes]]) -> bool:
     return request.base.snapshot is not None and all(item.get(ABSENT) == base for item in notes)
 
 
-def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool) -> Overlap | None:
+def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: TableState) -> int:
+    """The number up to which no row of the table has a twin in the batch: somebody has looked.
+
+    Since then rows were only added, behind all others (I2). A settle function could change those that were there.
+    """
+    if request.settle is not None or not all(ABSENT in item for item in notes):
+        return 0
+    return min(state.through_at(int(item[ABSENT])) for item in notes)
+
+
+def overlap(
+    table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, above: int = 0
+) -> Overlap | None:
     """What the snapshot at the base has of the batch's span of event time; None if that cannot be told.
 
-    A batch in which every row has its event time (`timed`) has no twin among rows that have none.
+    A batch in which every row has its event time (`timed`) has no twin among rows that have none. Only rows with
+    numbers `above` count.
     """
-    from pyiceberg.expressions import IsNull, Or
+    from pyiceberg.expressions import And, GreaterThan, IsNull, Or
 
     if request.event_time is None or request.event_span is None or snapshot is None:
         return None
@@ -69,6 +83,8 @@ def overlap(table: IcebergTable, request: Append, *, snapshot: int | None, timed
         near = within_span(request.event_time, request.event_span, is_date=is_date)
         if not timed:
             near = Or(near, IsNull(request.event_time))
+        if above:
+            near = And(near, GreaterThan(SEQ, above))
         planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
     except Exception:  # noqa: BLE001 - a look that saves work: where it fails, the work is done
         return None

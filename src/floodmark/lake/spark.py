@@ -24,7 +24,7 @@ from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
-from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, overlap
+from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
@@ -55,7 +55,7 @@ from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.schema.types import DATE
-from floodmark.sequence import SequenceRange
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
@@ -247,8 +247,9 @@ class SparkLake(SparkGenerations):
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 distinct = is_distinct(request.segments, notes)
+                near, above = self._overlap(request, notes)
                 kept, count = self._without_duplicates(
-                    request, kept, held, count=count, distinct=distinct, near=self._overlap(request, notes)
+                    request, kept, held, count=count, distinct=distinct, near=near, above=above
                 )
             if kept is not None:
                 kept, count = self._settled(request, kept, held, count=count)
@@ -340,14 +341,18 @@ class SparkLake(SparkGenerations):
 
         return self.spark.createDataFrame(pa.table({SEQ: pa.array(numbers, pa.int64())}))
 
-    def _overlap(self, request: Append, notes: Sequence[dict[bytes, bytes]]) -> Overlap | None:
+    def _overlap(self, request: Append, notes: Sequence[dict[bytes, bytes]]) -> tuple[Overlap | None, int]:
+        """How much could hold duplicates of a batch, and above which number all of that is."""
         if is_absent(request, notes):
-            return Overlap(0, 0)
+            return Overlap(0, 0), 0
         table = self.catalog.table(request.table)
         if table is None:
-            return None
-        snapshot = table_state(request.table, table).standing_for(request.base.snapshot)
-        return overlap(table, request, snapshot=snapshot, timed=all(TIMED in item for item in notes))
+            return None, 0
+        state = table_state(request.table, table)
+        above = looked_through(request, notes, state)
+        snapshot = state.standing_for(request.base.snapshot)
+        timed = all(TIMED in item for item in notes)
+        return overlap(table, request, snapshot=snapshot, timed=timed, above=above), above
 
     def _without_duplicates(
         self,
@@ -358,12 +363,13 @@ class SparkLake(SparkGenerations):
         count: int,
         distinct: bool = False,
         near: Overlap | None = None,
+        above: int = 0,
     ) -> tuple[DataFrame | None, int]:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
         what it finds is compared exactly. Where the batch is known to be `distinct`, and nothing committed is `near`
-        it, there is nothing to suspect.
+        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no twin in it.
         """
         from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
@@ -371,7 +377,7 @@ class SparkLake(SparkGenerations):
         alone = near is not None and near.files == 0
         if distinct and (alone or request.base.snapshot is None):
             return rows, count
-        committed = None if alone else self._committed(request)
+        committed = None if alone else self._committed(request, above)
         few = near is not None and near.rows <= FEW_ROWS
         try:
             suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), held)
@@ -389,11 +395,17 @@ class SparkLake(SparkGenerations):
             ) from error
         return (None if lost == count else rows.join(out, SEQ, "left_anti")), count - lost
 
-    def _committed(self, request: Append) -> DataFrame | None:
+    def _committed(self, request: Append, above: int) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
+        from floodmark.lake.transforms import within
+
         state = self.load(request.table)
         snapshot = None if state is None else state.standing_for(request.base.snapshot)
-        return None if snapshot is None else self._like(request.table, snapshot, request, request.event_span)
+        if snapshot is None:
+            return None
+        return self._like(request.table, snapshot, request, request.event_span).transform(
+            within(SequenceRange(above, SEQUENCE_MAX))
+        )
 
     def _like(self, table: str, snapshot: int, key: Append | FileKeys, event_span: tuple[int, int] | None) -> DataFrame:
         """The rows of a snapshot that could have one of some keys: those in their span of event time."""

@@ -59,25 +59,27 @@ class FileKeys:
 
     def event_span(self) -> tuple[int, int] | None:
         """The least and greatest event time of all files, in microseconds; None if there is none."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         if self.event_time is None:
             return None
         source = self.sources()[self.event_time]
-        low: list[int] = []
-        high: list[int] = []
+        spans = []
         for path in self.files:
             with pq.ParquetFile(path) as opened:
-                for batch in opened.iter_batches(1 << 20, columns=[source]):
-                    times = batch.column(0)
-                    times = times.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_date(times.type) else times
-                    span = pc.min_max(times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
-                    if span["min"].as_py() is not None:
-                        low.append(span["min"].as_py())
-                        high.append(span["max"].as_py())
-        return (min(low), max(high)) if low else None
+                spans += [event_span_of(batch.column(0)) for batch in opened.iter_batches(1 << 20, columns=[source])]
+        known = [span for span in spans if span is not None]
+        return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def event_span_of(times: Any) -> tuple[int, int] | None:
+    """The least and greatest of some event times, in microseconds; None if there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    span = pc.min_max(times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
+    low, high = span["min"].as_py(), span["max"].as_py()
+    return None if low is None else (low, high)
 
 
 def bitmap_of(places: Sequence[int], rows: int) -> bytes:

@@ -64,6 +64,14 @@ class SegmentFile:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A segment's file on the disk, announced and not yet registered."""
+
+    id: int
+    content: SegmentContent
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentStore:
     """Where a store keeps its segments."""
 
@@ -93,6 +101,18 @@ class SegmentStore:
         `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
         gives the segment up. `notes` stand in the file.
         """
+        written = self.write(dataset, table, lines=lines, notes=notes)
+        return self.register(dataset, written, lines=lines, step=step, held=held, also=also)
+
+    def write(
+        self,
+        dataset: Dataset,
+        table: pa.Table,
+        *,
+        lines: LandingRange | None = None,
+        notes: Mapping[bytes, bytes] | None = None,
+    ) -> WrittenSegment:
+        """Announce a segment and write its file. It is one only when it is registered."""
         id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
         relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
         self.database.transact(
@@ -108,20 +128,38 @@ class SegmentStore:
         faults.reach("segment.announced")
         content = self._write(dataset, table, id=id, relative=relative, notes=notes or {})
         faults.reach("segment.written")
+        return WrittenSegment(id, content)
+
+    def register(
+        self,
+        dataset: Dataset,
+        written: WrittenSegment,
+        *,
+        lines: LandingRange | None = None,
+        step: SourceStep | None = None,
+        held: Sequence[Held] = (),
+        also: Callable[[Connection], bool] | None = None,
+    ) -> bool:
+        """The second half of `add`. What is not registered is dropped."""
+        id, content = written.id, written.content
         try:
             registered = self.database.transact(
                 lambda connection: self._register(
                     connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
                 ),
-                landed=lambda connection: _is_at(connection, id=id, path=relative),
+                landed=lambda connection: _is_at(connection, id=id, path=content.path),
             )
         except _GivenUp:
             registered = False
         if not registered:
-            self._drop(id, relative)
+            self.drop(written)
             return False
         faults.reach("segment.registered")
         return True
+
+    def drop(self, written: WrittenSegment) -> None:
+        """Give up a segment that was written and is not registered."""
+        self._drop(written.id, written.content.path)
 
     def _register(
         self,
@@ -197,10 +235,9 @@ class SegmentStore:
             pq.write_table(
                 stamped,
                 path,
-                compression="zstd",
-                compression_level=1,
+                compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
                 row_group_size=ROW_GROUP_ROWS,
-                use_dictionary=False,  # a file that is read once: building them costs more than they save
+                use_dictionary=False,  # … so building dictionaries would cost more than they save
             )
             sync_file(path)
             sync_directory(path.parent)
