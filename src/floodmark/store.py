@@ -216,7 +216,7 @@ class Store:
             self._declare_if_absent(provided(dataset, found.declaration))
         declared = self._database.read(lambda c: dataset_records.get(c, dataset))
         shape = Shape(dict(map or {}), moment(since), moment(until), select)
-        if found is None and needs_spark(source, shape):
+        if needs_spark(source, shape, provider=found):
             return self._backfill_frame(declared, source, shape, format=format, source_id=source_id, progress=progress)
         opened = open_source(
             source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=found
@@ -240,7 +240,7 @@ class Store:
         if hasattr(source, "sparkSession"):
             frame = source
         elif is_table_name(source):
-            name, version, frame = staging.table_frame(self.spark, source)
+            name, version, frame = staging.table_frame(self._spark_with(source), source)
         elif isinstance(source, str | Path):
             paths, kind, version = frame_files(source, format=format)
             name, frame = str(Path(source).expanduser().absolute()), staging.files_frame(self.spark, paths, format=kind)
@@ -437,7 +437,7 @@ class Store:
 
         if format is not None:
             return legacy_files(self.spark, source, format=format)
-        here = legacy_table(self.spark, source, version=None)
+        here = legacy_table(self._spark_with(source), source, version=None)
         begun = adopter.begun_with(dataset, here.name)
         return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
 
@@ -562,6 +562,13 @@ class Store:
         name = f"floodmark_{self.store_id.replace('-', '')[:12]}"
         embedded = Catalog.embedded(name=name, lake=self.path / "lake")
         return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
+
+    def _spark_with(self, table: str) -> SparkSession:
+        """The session, with the catalog of a table that is named as `catalog.namespace.table`."""
+        from floodmark.lake.catalogs import attach_described
+
+        attach_described(self.spark, table, self.settings.catalogs)
+        return self.spark
 
     def _start_spark(self) -> SparkSession:
         from floodmark.lake.session import start_session

@@ -35,13 +35,20 @@ def make_store(root: Path, spark: Any, *, lake: Any = None, **dataset: Any) -> S
 def start_process(
     root: Path, name: str, *, rounds: int, rows: int, fault: str | None = None
 ) -> subprocess.Popen[bytes]:
+    return start_script(root, name, "flushing_process.py", name, str(rounds), str(rows), fault=fault)
+
+
+def start_script(
+    root: Path, name: str, script: str, *arguments: str, fault: str | None = None
+) -> subprocess.Popen[bytes]:
+    """A script of this directory on a store, in a process of its own that dies at the fault point."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     environment.pop("FLOODMARK_FAULT", None)
     if fault is not None:
         environment["FLOODMARK_FAULT"] = fault
     with said_by(root, name).open("w") as said:  # a file: a full pipe would hold the process up
         return subprocess.Popen(
-            [sys.executable, str(HERE / "flushing_process.py"), str(root), name, str(rounds), str(rows)],
+            [sys.executable, str(HERE / script), str(root), *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=said,

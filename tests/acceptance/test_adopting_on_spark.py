@@ -68,6 +68,6 @@ def test_files_are_adopted_once(store, tmp_path: Path, format: str) -> None:
 
 
 def test_what_cannot_be_read_is_told_with_the_way_out(store) -> None:
-    with pytest.raises(Permanent, match="cannot be adopted") as refused:
+    with pytest.raises(Permanent, match="cannot be read") as refused:
         store.adopt("nowhere.at.all", "numbers")
     assert refused.value.hint

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acceptance.stores import make_store
-from floodmark.backfill import known
+from acceptance.stores import make_store, said_by, start_script
+from floodmark import faults
+from floodmark.backfill import files, known, load
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.store import open_store
 
 pytestmark = pytest.mark.spark
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,8 +78,8 @@ def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path
     for number in range(2):
         pq.write_table(history(number * 50, number * 50 + 50), folder / f"{number}.parquet")
     sent: list[int] = []
-    add = type(store._segments).add
-    monkeypatch.setattr(type(store._segments), "add", lambda *a, **k: sent.append(a[2].num_rows) or add(*a, **k))
+    write = type(store._segments).write
+    monkeypatch.setattr(type(store._segments), "write", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
     before = store._lake.jobs
     report = store.backfill("events", folder)
     assert (report.new, report.already_stored, sum(sent)) == (50, 50, 50)
@@ -89,3 +94,106 @@ def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path
         path.rename(path.with_suffix(".parquet"))
     store.flush("events")
     assert stored(store) == list(range(110))
+
+
+def test_what_was_looked_at_once_is_not_looked_at_by_each_commit(store, tmp_path: Path, spark, monkeypatch) -> None:
+    """B2: only what came since is compared. A live row of that time is found, and is one row."""
+    from floodmark.lake import spark as lake_module
+
+    for module, name, value in ((known, "STORED_ROWS_MIN", 1), (load, "STEP_ROWS", 10), (load, "FLUSH_ROWS", 10)):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(files, "BATCH_ROWS", 20)
+    seen: list[int] = []
+    real = lake_module.looked_through
+    monkeypatch.setattr(lake_module, "looked_through", lambda *a: seen.append(real(*a)) or seen[-1])
+    whole = history(0, 100)
+    store.capture("events", whole.take(list(range(0, 100, 2))))
+    store.flush("events")
+    pq.write_table(whole.take(sorted(range(100), key=lambda n: n % 10)), tmp_path / "old.parquet")
+    live = open_store(store.path, spark=spark)
+
+    def capture() -> None:
+        live.capture("events", whole.slice(71, 9).to_pylist())
+        live.flush("events")
+
+    faults.arm("backfill.stored", faults.nth_time(2, capture))
+    report = store.backfill("events", tmp_path / "old.parquet")
+    live.close()
+    assert stored(store) == list(range(100))
+    assert report.read == 100
+    assert 50 in seen, "the fifty rows that were looked at before"
+
+
+def old_table(store, content: pa.Table, name: str = "events") -> str:
+    """An Iceberg table beside the store's own."""
+    catalog, spark = store._lake.catalog.name, store.spark
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalog}`.old")
+    spark.createDataFrame(content).writeTo(f"`{catalog}`.old.{name}").using("iceberg").create()
+    return f"{catalog}.old.{name}"
+
+
+def test_a_process_that_is_killed_in_the_middle_is_gone_on_with(store, monkeypatch) -> None:
+    """B1: SIGKILL at 60 %, with some of it committed; a table gives its rows in no order that one could rely on."""
+    for module, name, value in ((load, "STEP_ROWS", 20), (load, "FLUSH_ROWS", 20), (files, "BATCH_ROWS", 10)):
+        monkeypatch.setattr(module, name, value)
+    store.capture("events", history(90, 110).to_pylist())
+    table = old_table(store, history(0, 100))
+    killed = start_script(store.path, "killed", "backfilling_process.py", table, fault="backfill.stored:3")
+    assert killed.wait(180) == -signal.SIGKILL, said_by(store.path, "killed").read_text()[-3000:]
+    assert 40 <= len(stored(store)) <= 60, "some of what it read is committed, the rest of that waits"
+
+    report = store.backfill("events", table)
+    assert report.read == 40, "the rest, and nothing again"
+    assert stored(store) == list(range(110))
+    again = store.backfill("events", table)
+    assert (again.read, again.new, again.units_loaded_before) == (0, 0, 1)
+    assert stored(store) == list(range(110))
+    assert list((store.path / "spool" / "events" / "staged").glob("*/*.parquet")) == []
+
+
+SOURCES = {
+    "jsonl": lambda _, home, old: _lines(home / "old.jsonl", old),
+    "csv": lambda _, home, old: _csv(home / "old.csv", old),
+    "parquet": lambda _, home, old: _parquet(home / "old.parquet", old),
+    "directory": lambda _, home, old: _parquet(home / "old" / "1.parquet", old).parent,
+    "list": lambda _, __, old: old.to_pylist(),
+    "arrow": lambda _, __, old: old,
+    "frame": lambda store, _, old: store.spark.createDataFrame(old),
+    "table": lambda store, _, old: old_table(store, old),
+}
+
+
+def _lines(path: Path, old: pa.Table) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in old.to_pylist()))
+    return path
+
+
+def _csv(path: Path, old: pa.Table) -> Path:
+    rows = [",".join(map(str, row.values())) for row in old.to_pylist()]
+    path.write_text("\n".join([",".join(old.column_names), *rows]) + "\n")
+    return path
+
+
+def _parquet(path: Path, old: pa.Table) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(old, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_query_a_window_and_new_names_for_every_kind_of_source(store, tmp_path: Path, kind: str) -> None:
+    old = pa.table({"n": list(range(40)), "minute": list(range(40)), "said": [f"M{n}" for n in range(40)]})
+    source: Any = SOURCES[kind](store, tmp_path, old)
+    at = "timestamp_micros(1767225600000000 + minute * 60000001L) AS at"
+    report = store.backfill(
+        "events",
+        source,
+        select=f"SELECT n * 2 AS key, {at}, lower(said) AS text FROM source WHERE n % 2 = 0",
+        map={"key": "id"},
+        since=START + timedelta(minutes=10),
+        until=START + timedelta(minutes=20, microseconds=20),
+    )
+    assert stored(store) == [20, 24, 28, 32, 36]
+    assert (report.new, report.quarantined) == (5, 0)
+    rows = [row for batch in store.read_since("events") for row in batch.table.to_pylist()]
+    assert {row["text"] for row in rows} == {"m10", "m12", "m14", "m16", "m18"}

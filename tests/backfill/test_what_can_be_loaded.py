@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import pytest
 from backfill.histories import adds_up, csv, jsonl, parquet, rows, stored
 from floodmark.backfill import files, given, load
 from floodmark.errors import InvalidSetting, Permanent, SchemaConflict, UnserialisableValue
+from floodmark.providers import Declaration, Provider
+from floodmark.providers import Unit as ProviderUnit
 from floodmark.store import Store
+from floodmark.testing import crash_at, kill_store
 
 
 def gzipped(path: Path) -> Path:
@@ -139,12 +143,44 @@ def test_a_window_needs_an_event_time(plain: Store) -> None:
         plain.backfill("plain", [{"id": 1}], since="yesterday", source_id="x")
 
 
-@pytest.mark.parametrize("write", [jsonl, csv, parquet])
-def test_columns_are_renamed(messages: Store, tmp_path: Path, write) -> None:
-    old = [{"key": row["id"], "at": row["at"], "body": row["text"]} for row in rows(0, 5)]
-    path = write(tmp_path / f"old.{write.__name__}", old)
-    messages.backfill("messages", path, map={"key": "id", "body": "text"})
-    assert stored(messages) == [0, 1, 2, 3, 4]
+def from_provider(old: list[dict]) -> dict:
+    unit = ProviderUnit("all")
+    reader = Provider("old", lambda _: old, lambda _: [unit], Declaration())
+    return {"provider": reader}
+
+
+KINDS = {
+    "jsonl": lambda home, old: {"source": jsonl(home / "old.jsonl", old)},
+    "csv": lambda home, old: {"source": csv(home / "old.csv", old)},
+    "parquet": lambda home, old: {"source": parquet(home / "old.parquet", old)},
+    "packed": lambda home, old: {"source": gzipped(csv(home / "old.csv", old))},
+    "directory": lambda home, old: {"source": jsonl(home / "old" / "a" / "1.jsonl", old).parent.parent},
+    "list": lambda _, old: {"source": old},
+    "iterator": lambda _, old: {"source": iter(old)},
+    "table": lambda _, old: {"source": pa.Table.from_pylist(old)},
+    "provider": lambda _, old: from_provider(old),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_are_renamed_and_a_window_is_taken_of_every_kind(messages: Store, tmp_path: Path, kind: str) -> None:
+    old = [{"key": row["id"], "when": row["at"], "body": row["text"]} for row in rows(0, 28)]
+    report = messages.backfill(
+        "messages",
+        **KINDS[kind](tmp_path, old),
+        map={"key": "id", "when": "at", "body": "text"},
+        since="2026-01-05",
+        until="2026-01-08",
+    )
+    assert stored(messages) == [4, 5, 6]
+    assert (report.read, report.new, report.outside) == (28, 3, 25)
+    [table] = [batch.table for batch in messages.read_since("messages")]
+    assert sorted(table["text"].to_pylist()) == ["message 4", "message 5", "message 6"]
+
+
+def test_a_provider_is_not_asked_by_a_query(messages: Store) -> None:
+    with pytest.raises(InvalidSetting, match="A query over what a provider gives"):
+        messages.backfill("messages", **from_provider(rows(0, 5)), select="SELECT * FROM source")
 
 
 # ── what does not fit ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,6 +202,29 @@ def test_one_bad_value_in_a_typed_file_costs_its_row_only(messages: Store, tmp_p
         "messages", parquet(tmp_path / "h.parquet", [{"id": 8, "at": "2026-01-01"}, {"id": 9, "at": "?"}])
     )
     assert (report.new, report.quarantined) == (1, 1)
+
+
+def test_lines_of_a_csv_that_are_no_rows_go_to_quarantine_once(
+    messages: Store, tmp_path: Path, batches: int, reopen: Callable[[], Store]
+) -> None:
+    """… also if the backfill is interrupted behind them."""
+    whole = csv(tmp_path / "h.csv", rows(0, 60)).read_text().splitlines()
+    whole[10:10] = ["10", "10,2026-01-11T00:00:00Z,a,b"]
+    whole[40:40] = ["what?"]
+    (tmp_path / "h.csv").write_text("\n".join(whole) + "\n")
+    with crash_at("backfill.stored"):
+        messages.backfill("messages", tmp_path / "h.csv")
+    kill_store(messages)
+    again = reopen()
+    report = again.backfill("messages", tmp_path / "h.csv")
+    assert adds_up(report)
+    assert stored(again) == list(range(60))
+    held = [(entry.reason.rpartition("h.csv ")[2], entry.payload) for entry in again.quarantine.entries("messages")]
+    assert sorted(held) == [
+        ("row 10: it has 1 columns instead of 3", "10"),
+        ("row 11: it has 4 columns instead of 3", "10,2026-01-11T00:00:00Z,a,b"),
+        ("row 40: it has 1 columns instead of 3", "what?"),
+    ]
 
 
 def test_a_source_of_which_nothing_fits_is_refused_and_leaves_no_trace(messages: Store, tmp_path: Path) -> None:

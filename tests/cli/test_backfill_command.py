@@ -19,7 +19,7 @@ def test_it_reports_what_became_of_the_rows(shop, tmp_path: Path):
         "read": 4, "new": 1, "already_spooled": 1, "quarantined": 2,
     }  # fmt: skip
     again = shop("backfill", "orders", "--from", str(tmp_path / "old.jsonl"))
-    assert "1 units were loaded before" in again.err
+    assert "1 of 1 units were loaded before" in again.err
     assert [row["id"] for row in shop("read", "orders").rows] == ["a", "b"]
 
 
@@ -36,7 +36,22 @@ def test_what_is_written_wrongly_is_told(shop):
     done = shop("backfill", "orders", "--from", "x.jsonl", "--map", "key")
     assert done.code == 2
     assert "old=new" in done.err
-    assert shop("backfill", "orders", "--from", "missing.jsonl").code == 1
+    for missing in ("missing.jsonl", "dump.2026.jsonl", "dump.2026.csv.gz"):
+        done = shop("backfill", "orders", "--from", missing)
+        assert (done.code, f"nothing to load at {missing}" in done.err) == (1, True), "and no table of this name"
+
+
+def test_a_directory_with_a_foreign_file_and_a_broken_line(shop, tmp_path: Path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "readme.txt").write_text("not for us\n")
+    (folder / "orders.csv").write_text("id,total\na,1\nb,2,what\nc,3\n")
+    done = shop("backfill", "orders", "--from", str(folder))
+    assert done.code == 0
+    assert "1 rows do not fit: `floodmark quarantine list` says why" in done.err
+    assert shop("read", "orders").rows == [{"id": "a", "total": 1}, {"id": "c", "total": 3}]
+    [held] = shop("quarantine", "list", "--json").json
+    assert held["reason"] == f"{folder}/orders.csv row 2: it has 3 columns instead of 2"
 
 
 def test_a_provider_that_fails_does_not_stop_the_others(shop, monkeypatch):
@@ -54,3 +69,4 @@ def test_a_provider_that_fails_does_not_stop_the_others(shop, monkeypatch):
     assert done.code == 1
     assert "the tape is torn" in done.err
     assert [report["new"] for report in done.json] == [1]
+    assert shop("backfill", "orders", "--provider", "whole", "--select", "SELECT 1").code == 1

@@ -19,10 +19,17 @@ from floodmark.backfill.staged import Staging
 from floodmark.backfill.units import Source, Unit
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidSetting
+from floodmark.providers import Provider
 
 
-def needs_spark(source: Any, shape: Shape) -> bool:
+def needs_spark(source: Any, shape: Shape, *, provider: Provider | None) -> bool:
     """Whether this is for Spark to read: a DataFrame, an Iceberg table, or anything that is asked for by a query."""
+    if provider is not None:
+        if shape.select is not None:
+            raise InvalidSetting(
+                "A query over what a provider gives is not possible.", hint="Let the provider give rows that fit."
+            )
+        return False
     return hasattr(source, "sparkSession") or is_table_name(source) or shape.select is not None
 
 

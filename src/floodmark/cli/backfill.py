@@ -95,6 +95,8 @@ def backfill(
                     raise
                 failed = True  # the others have nothing to do with it
                 note(f"Error: {provider}: {error.message}")
+                if error.hint:
+                    note(f"Try:   {error.hint}")
                 continue
             reports.append(report)
     if as_json:
@@ -112,13 +114,14 @@ def _show(reports: list[BackfillReport]) -> None:
     )
     for report in reports:
         for count, what in (
-            (report.units_loaded_before, "units were loaded before and not read again"),
-            (report.outside, "rows are not of the asked time"),
-            (report.expired, "rows were not committed: their like was removed before"),
-            (report.dropped, "rows were dropped by the settle function"),
+            (report.units_loaded_before, "{} of {} units were loaded before and not read again."),
+            (report.quarantined, "{} rows do not fit: `floodmark quarantine list` says why, with file and line."),
+            (report.outside, "{} rows are not of the asked time."),
+            (report.expired, "{} rows were not committed: their like was removed before."),
+            (report.dropped, "{} rows were dropped by the settle function."),
         ):
             if count:
-                note(f"{count:,} {what}.")
+                note(what.format(f"{count:,}", f"{report.units + report.units_loaded_before:,}"))
 
 
 @contextlib.contextmanager

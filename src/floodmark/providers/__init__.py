@@ -94,7 +94,8 @@ class Provider:
         except FloodmarkError:
             raise
         except Exception as error:
-            raise self._failed(f"could not say what there is to read at {location}", error) from error
+            where = f" at {location}" if location else ""
+            raise self._failed(f"could not say what there is to read{where}", error) from error
         self._check_ids(units)
         return units
 
