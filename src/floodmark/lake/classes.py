@@ -17,7 +17,8 @@ def archive_file(directory: Path | None = None) -> Path:
     """Where the archive for this Java and this Spark is kept: beside the jars."""
     import pyspark
 
-    fits = hashlib.blake2b(f"{java_build()} {Path(pyspark.__file__).parent}".encode(), digest_size=6).hexdigest()
+    spark = Path(pyspark.__file__).resolve().parent
+    fits = hashlib.blake2b(f"{java_build()} {spark}".encode(), digest_size=6).hexdigest()
     return (directory or jar_directory()) / f"spark-{pyspark.__version__}-{fits}.jsa"
 
 
