@@ -69,6 +69,8 @@ POINTS: dict[str, str] = {
     "compact.manifests_joined": "a table's lists of files are joined, not yet on the disk",
     "compact.expired": "old snapshots are gone, files that nothing refers to are not",
     "purge.segment_replaced": "a waiting segment has given way to a copy without the purged rows",
+    "purge.staged_written": "what a backfill has still to load is copied without the purged rows, to no effect yet",
+    "purge.staged_replaced": "a backfill goes on with files without the purged rows, the old ones are still there",
     "purge.quarantine_cleared": "the payloads of purged rows are gone from quarantine",
     "rebuild.taken_over": "a rebuild has its epoch, the staging table still has the last one's name, or none",
     "rebuild.named": "the staging table, if there is one yet, has the epoch's name",

@@ -16,6 +16,7 @@ from floodmark import config
 from floodmark.backfill.framed import frame_files, load_frame, needs_spark
 from floodmark.backfill.load import Backfiller
 from floodmark.backfill.opening import is_table_name, open_source
+from floodmark.backfill.purging import StagedPurge
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, moment
 from floodmark.clock import Clock, SystemClock
@@ -487,7 +488,8 @@ class Store:
         """
         if not dry_run:
             self._capture.give_file_up(dataset)
-        return Purge(self._remover, self._segments, self._sealer).purge(dataset, where=where, dry_run=dry_run)
+        staged = StagedPurge(self.path, self._database, self._lake)
+        return Purge(self._remover, self._segments, self._sealer, staged).purge(dataset, where=where, dry_run=dry_run)
 
     def rebuild(
         self,

@@ -2,6 +2,9 @@
 
     spool/DATASET/staged/NAME/   part-00000.parquet …   whole.json, once all of them are durable
 
+A purge that finds rows among them leaves what is still to be loaded in files of other names, under a new token.
+`whole.json` says which, and is replaced at once: either all of the old ones count or all of the new.
+
 Staged rows are a source like any other files: read in order, remembered by position, gone on with after a crash. They
 are removed when all of them are committed. What has no name of its own is removed by whoever finds its process dead.
 """
@@ -22,9 +25,56 @@ from floodmark import faults
 from floodmark.backfill.files import file_source
 from floodmark.backfill.units import Source, Unit
 from floodmark.errors import Permanent, Retryable
-from floodmark.files import durable_write, make_directory, try_lock
+from floodmark.files import durable_write, make_directory, sync_directory, try_lock
 
 _ONCE = "once-"
+_WHOLE = "whole.json"
+_WRITTEN = "part-*.parquet"
+"""The files that Spark has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A source that is written down as a whole."""
+
+    place: Path
+    source: str
+    token: str
+    """Which writing-down this is."""
+    pattern: str = _WRITTEN
+
+    @classmethod
+    def at(cls, place: Path) -> Staged | None:
+        """None if there is nothing, or not all of it."""
+        try:
+            held = json.loads((place / _WHOLE).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(place, held["source"], held["token"], held.get("parts", _WRITTEN))
+
+    @property
+    def parts(self) -> list[Path]:
+        return sorted(self.place.glob(self.pattern))
+
+    def unit_name(self, part: Path) -> str:
+        return f"{self.source} {self.token} {part.stem}"
+
+    def record(self) -> None:
+        """From here on this is what is written down."""
+        about = {"source": self.source, "token": self.token, "parts": self.pattern}
+        durable_write(self.place / _WHOLE, json.dumps(about).encode())
+
+    def remove_others(self) -> None:
+        """Remove what does not belong to this writing-down."""
+        own = {*self.parts, self.place / _WHOLE}
+        for path in self.place.iterdir():
+            if path not in own:
+                path.unlink()
+        sync_directory(self.place)
+
+
+def new_token() -> str:
+    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +99,34 @@ class Staging:
         self._remove_dead()
         label = _label(whole, name)
         place = self.directory / (f"{_ONCE}{label}" if anonymous else label)
-        with _alone(place, name):
-            token = self._token(place)
-            if token is None:
+        with alone(place, name):
+            staged = Staged.at(place)
+            if staged is None:
                 if not resumable():
                     raise Permanent(
                         f"{name} was loaded in part, and what Spark had read of it is gone.",
                         hint="Its rows have no identity, so it cannot be gone on with. Load the rest as another one.",
                     )
                 write(place)
-                token = secrets.token_hex(8)
+                staged = Staged(place, name, new_token())
                 faults.reach("backfill.staging")
-                durable_write(place / "whole.json", json.dumps({"source": name, "token": token}).encode())
+                staged.record()
             faults.reach("backfill.staged")
-            yield Source(name, (*_parts(place, name, token), whole), anonymous)
+            yield Source(name, (*_units(staged), whole), anonymous)
             shutil.rmtree(place)
 
     def forget(self, whole: Unit, *, name: str) -> None:
         """Remove what is left of a source that is loaded."""
         shutil.rmtree(self.directory / _label(whole, name), ignore_errors=True)
 
-    def _token(self, place: Path) -> str | None:
-        """Which writing-down this is; None if there is none, or not all of it."""
-        try:
-            return str(json.loads((place / "whole.json").read_text())["token"])
-        except FileNotFoundError:
-            return None
+    def places(self) -> list[Path]:
+        """The directories of all sources that are written down here, or were begun to be."""
+        return sorted(path for path in self.directory.glob("*") if path.is_dir())
 
     def _remove_dead(self) -> None:
         for place in self.directory.glob(f"{_ONCE}*"):
             if place.is_dir():
-                with contextlib.suppress(Retryable), _alone(place, place.name):
+                with contextlib.suppress(Retryable), alone(place, place.name):
                     shutil.rmtree(place)
 
 
@@ -87,17 +134,17 @@ def _label(whole: Unit, name: str) -> str:
     return hashlib.blake2b(f"{name}#{whole.fingerprint}".encode(), digest_size=12).hexdigest()
 
 
-def _parts(place: Path, name: str, token: str) -> tuple[Unit, ...]:
-    paths = sorted(place.glob("part-*.parquet"))
+def _units(staged: Staged) -> tuple[Unit, ...]:
+    paths = staged.parts
     found = [unit for path in paths for unit in file_source(path, lambda _: None, format="parquet").units]
     return tuple(
-        Unit(f"{name} {token} {path.stem}", unit.read, bytes=unit.bytes, file=path)
+        Unit(staged.unit_name(path), unit.read, bytes=unit.bytes, file=path)
         for path, unit in zip(paths, found, strict=True)
     )
 
 
 @contextlib.contextmanager
-def _alone(place: Path, name: str) -> Iterator[None]:
+def alone(place: Path, name: str) -> Iterator[None]:
     """Two processes must not write the same files. Whoever died has let go."""
     lock = place.with_suffix(".lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)

@@ -24,6 +24,7 @@ from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
+from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
@@ -32,8 +33,6 @@ from floodmark.lake.spark_maintenance import (
     METADATA_VERSIONS,
     buckets_of,
     expire_snapshots,
-    orphans_of,
-    remove_files,
     rewrite_files,
     rewrite_manifests,
     small_manifests,
@@ -192,7 +191,7 @@ class SparkLake(SparkGenerations):
             return [] if found is None else orphans_of(found, before=before)
 
     def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
-        remove_files(orphans)
+        remove_files(orphans, self.catalog.python_settings)
 
     def stored_bytes(self, table: str) -> int:
         return stored_bytes(self.catalog.table(table))

@@ -1,4 +1,4 @@
-"""Compaction, expiry and orphans of a table on Iceberg. What only needs metadata is read without a JVM.
+"""Compaction and expiry of a table on Iceberg. What only needs metadata is read without a JVM.
 
 Files are rewritten by Iceberg's own procedure: its commit is a `replace`, which says of itself that it changed no row,
 so that neither an append nor the verdict on one takes it for somebody's rows.
@@ -6,11 +6,7 @@ so that neither an append nor the verdict on one takes it for somebody's rows.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit import TableState
@@ -18,8 +14,7 @@ from floodmark.compaction import Bucket, DataFile
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import table_state
 from floodmark.lake.durable import sync_metadata
-from floodmark.lake.files import local_path
-from floodmark.lake.maintenance import Orphan, highest_known, kept_snapshots
+from floodmark.lake.maintenance import highest_known, kept_snapshots
 from floodmark.lake.plan import number_span
 from floodmark.lake.spark_removals import raise_max_seq
 from floodmark.schema import SEQ
@@ -181,60 +176,3 @@ def _call(lake: SparkReader, table: str, procedure: str, arguments: str) -> None
                 f"Iceberg's {procedure} failed on table {table!r}: {reason_of(error)}.",
                 hint="No row was changed. Run it again; if it fails again, run `floodmark fsck`.",
             ) from error
-
-
-# ── orphans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def orphans_of(table: IcebergTable, *, before: datetime) -> list[Orphan]:
-    """The files in the table's directory that no snapshot refers to. A table that is elsewhere is not searched.
-
-    The directory is read before the snapshots: what a commit adds in between is referred to by then, or too young.
-    """
-    home = local_path(table.location())
-    if home is None:
-        return []
-    old = list(_files_before(Path(home), before))
-    table.refresh()
-    known = {os.path.normpath(local_path(location) or location) for location in _referred_to(table)}
-    return [Orphan(str(path), size) for path, size in old if str(_owner(path)) not in known]
-
-
-def _files_before(home: Path, before: datetime) -> Iterator[tuple[Path, int]]:
-    for directory, _, names in os.walk(home):
-        for name in sorted(names):
-            path = Path(directory) / name
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if datetime.fromtimestamp(found.st_mtime, UTC) < before:
-                    yield path, found.st_size
-
-
-def _owner(path: Path) -> Path:
-    """Hadoop keeps a checksum beside each file: it is as needed as the file itself."""
-    if path.name.startswith(".") and path.suffix == ".crc":
-        return path.with_name(path.name.removeprefix(".").removesuffix(".crc"))
-    return path
-
-
-def _referred_to(table: IcebergTable) -> Iterator[str]:
-    metadata = table.metadata
-    yield table.metadata_location
-    yield from (item.metadata_file for item in metadata.metadata_log)
-    yield from (item.statistics_path for item in metadata.statistics)
-    yield from (item.statistics_path for item in metadata.partition_statistics)
-    seen: set[str] = set()
-    for snapshot in metadata.snapshots:
-        yield snapshot.manifest_list
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in seen:
-                continue
-            seen.add(manifest.manifest_path)
-            yield manifest.manifest_path
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield entry.data_file.file_path
-
-
-def remove_files(orphans: Sequence[Orphan]) -> None:
-    for item in orphans:
-        Path(item.location).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Purge: rows that match a condition go for good, wherever the store keeps them.
 
-    landing logs sealed → waiting segments replaced → lake, every generation → old snapshots → quarantine
+    what a backfill has staged → landing logs sealed → waiting segments replaced → lake, every generation
+      → old snapshots → quarantine
 
 What is left of a row is the hash of its identity, so that a backfill does not bring it back (U13), and its part of the
 totals, so that audits and hubs still agree (U12). A sink that had not got the row yet never gets it; what had already
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Connection
 
@@ -65,6 +66,7 @@ class PurgeReport:
     rows: int = 0
     """From the lake."""
     spool_rows: int = 0
+    """From segments that waited, and from what a backfill had still to load."""
     quarantined: int = 0
     """Entries of the quarantine."""
     not_evaluated: tuple[str, ...] = ()
@@ -78,6 +80,15 @@ class PurgeReport:
     dry_run: bool = False
 
 
+class Staged(Protocol):
+    """Rows that were read for a backfill, and wait to be loaded."""
+
+    def count(self, declared: Dataset, where: str) -> int: ...
+    def purge(self, declared: Dataset, where: str, remember: Callable[[list[str]], int]) -> tuple[int, int]:
+        """(rows, identities that `remember` had not known)."""
+        ...
+
+
 @dataclass(slots=True)
 class Purge:
     """Removes what matches."""
@@ -85,6 +96,7 @@ class Purge:
     remover: Remover
     segments: SegmentStore
     sealer: Sealer
+    staged: Staged
 
     def purge(self, dataset: str, *, where: str, dry_run: bool = False) -> PurgeReport:
         declared = self._declared(dataset)
@@ -93,8 +105,10 @@ class Purge:
         if dry_run:
             return self._forecast(declared, where, quarantine)
         self.remover.ready(dataset)
+        # Before the segments: what is loaded from there while they are looked at has no such row any more.
+        staged, remembered = self.staged.purge(declared, where, partial(self._remember, dataset))
         self.sealer.seal(dataset)
-        spooled, hashes = self._purge_spool(declared, where)
+        spooled, hashes = self._purge_spool(self._declared(dataset), where)
         rows, freed, delivered, more = self._purge_lake(dataset, where)
         scrubbed = quarantine.purge(self._declared(dataset), where)
         faults.reach("purge.quarantine_cleared")
@@ -103,11 +117,11 @@ class Purge:
         return PurgeReport(
             dataset,
             rows,
-            spooled,
+            staged + spooled,
             len(scrubbed.matching),
             scrubbed.not_evaluated,
             delivered,
-            hashes + more,
+            remembered + hashes + more,
             self._landing_files(dataset),
             freed,
         )
@@ -122,6 +136,16 @@ class Purge:
 
     def _landing_files(self, dataset: str) -> tuple[str, ...]:
         return tuple(path.name for path in landing_files(self.sealer.landing_directory(dataset)))
+
+    def _remember(self, dataset: str, hashes: list[str]) -> int:
+        for _ in range(TRIES_MAX):
+            try:
+                return self.remover.database.transact(
+                    lambda c: removals.remember_purged(c, dataset, hashes, operation="purge")
+                )
+            except BlockUndecided:
+                self.remover.flusher.settle(dataset)
+        raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
 
     # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -289,7 +313,7 @@ class Purge:
         return PurgeReport(
             declared.name,
             sum(item.tally.rows for items in doomed.values() for item in items),
-            spooled,
+            self.staged.count(declared, where) + spooled,
             len(found.matching),
             found.not_evaluated,
             _already_delivered(doomed, positions),
