@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import tempfile
@@ -21,6 +22,8 @@ from floodmark.store import Store, init
 
 NEW_ROWS = 1000
 TURNS = 5
+DISTINCT = 6
+"""Of how many parts with different rows a table is made, again and again: making rows up takes longer than storing."""
 FILES = 60
 """How many files the table has that is compacted."""
 
@@ -47,9 +50,10 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
     _settings(store, snapshots_keep=10_000, files_min=2)
     base = store._lake.load("joined_g1").head
     held: dict[str, list[Cost]] = {"plain": [], "floodmark": []}
+    steps = _Steps()
     ways: dict[str, Callable[[], object]] = {
         "plain": lambda: _call(store, "rewrite_data_files", "joined_g1"),
-        "floodmark": lambda: store.compact("joined"),
+        "floodmark": lambda: steps.of(lambda: store.compact("joined", progress=steps.begin)),
     }
     files: dict[str, int] = {}
     for turn in range(rounds + 1):
@@ -71,9 +75,30 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
             }
             for name, cost in costs.items()
         },
+        "floodmark_steps": steps.last,
         "speed_ratio": round(costs["plain"].wall_seconds / costs["floodmark"].wall_seconds, 2),
         "about": "ours sorts, syncs to the disk, expires and looks for orphans; the plain one only rewrites",
     }
+
+
+class _Steps:
+    """How long each step of the newest compaction took, as it told them."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+        self._name, self._since = "", 0.0
+
+    def of(self, work: Callable[[], object]) -> None:
+        self.last = {}
+        self._name, self._since = "settling and choosing", time.perf_counter()
+        work()
+        self.begin("")
+
+    def begin(self, told: str) -> None:
+        now = time.perf_counter()
+        self.last[self._name] = round(self.last.get(self._name, 0.0) + now - self._since, 3)
+        name = told.partition(": ")[2]
+        self._name, self._since = "joining" if "buckets" in name else name, now
 
 
 def _go_back_to(store: Store, dataset: str, snapshot: int | None) -> None:
@@ -150,7 +175,7 @@ def _ratio(before: list[float], after: list[float]) -> dict[str, float]:
 
 def small_flush_figures(store: Store, flushes: int, *, rows_each: int = 10) -> dict[str, Any]:
     """Planning time and metadata of a table of very many commits, before and after, against a table of one commit."""
-    spent = measured(lambda: _fill(store, "crumbs", rows_each=rows_each, commits=flushes))
+    times = _fill(store, "crumbs", rows_each=rows_each, commits=flushes)
     _fill(store, "whole", rows_each=rows_each * flushes, commits=1)
     _settings(store, snapshots_keep=1, snapshots_age_seconds=1)
     before = _metadata(store, "crumbs", rows_each * flushes)
@@ -160,7 +185,10 @@ def small_flush_figures(store: Store, flushes: int, *, rows_each: int = 10) -> d
     return {
         "flushes": flushes,
         "rows_each": rows_each,
-        "flush_milliseconds": round(1000 * spent.wall_seconds / flushes, 1),
+        "flush_milliseconds": {
+            "at_first": round(1000 * statistics.median(times[5 : 5 + flushes // 10]), 1),
+            "in_the_end": round(1000 * statistics.median(times[-flushes // 10 :]), 1),
+        },
         "compaction_seconds": round(cost.wall_seconds, 1),
         "before": before,
         "after": after,
@@ -193,16 +221,24 @@ def _metadata(store: Store, dataset: str, count: int) -> dict[str, Any]:
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fill(store: Store, dataset: str, *, rows_each: int, commits: int) -> None:
-    """A dataset of so many commits: the segments wait together, and each is a commit of its own."""
+def _fill(store: Store, dataset: str, *, rows_each: int, commits: int) -> list[float]:
+    """A dataset of so many commits, and how long each took: segments wait together, and each is a commit of its own."""
     store.add_dataset(dataset, schema=SCHEMA)
+    parts = [table(rows_each, first=place * rows_each) for place in range(min(commits, DISTINCT))]
     for place in range(commits):
-        store.capture(dataset, table(rows_each, first=place * rows_each))
+        store.capture(dataset, parts[place % DISTINCT])
+    ends = [time.perf_counter()]
+
+    def committed() -> bool:
+        ends.append(time.perf_counter())
+        return False
+
     limits, store._flusher.limits = store._flusher.limits, BatchLimits(segments_max=1)
     try:
-        store.flush(dataset)
+        store._flusher.flush(dataset, stop=committed)
     finally:
         store._flusher.limits = limits
+    return [end - begin for begin, end in itertools.pairwise(ends)][1:]
 
 
 def _settings(store: Store, **upkeep: Any) -> None:

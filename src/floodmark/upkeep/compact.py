@@ -37,6 +37,8 @@ from floodmark.upkeep.expiry import Expiry, SnapshotRule
 from floodmark.upkeep.settle import SettledAgain
 
 T = TypeVar("T")
+REPLACED_MAX = 64
+"""Past so many files that a run has joined, the lists that still name them are written anew without them."""
 ORPHAN_AGE_MIN = timedelta(days=1)
 """No commit is under way for longer than this; whatever the settings say, no younger file is taken for an orphan."""
 
@@ -239,6 +241,8 @@ class _Run:
 
     def _rewrite(self, chosen: list[Choice]) -> None:
         """Bucket by bucket, each its own commit: one that fails leaves the others alone."""
+        if chosen:
+            self._tell(f"joining the files of {len(chosen)} buckets")
         for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
             if error is None:
                 self.compacted[item.bucket.range] = item.bucket
@@ -274,7 +278,8 @@ class _Run:
         if state is None:
             return
         self.manifests_before = self.lake.manifests(state)
-        if self.manifests_before > self.parts.settings.manifests_max:
+        replaced = sum(len(bucket.files) for bucket in self.compacted.values())
+        if self.manifests_before > self.parts.settings.manifests_max or replaced > REPLACED_MAX:
             self.lake.rewrite_manifests(self.table)
             faults.reach("compact.manifests_joined")
             self._expiry().make_durable(self.declared)
