@@ -115,7 +115,7 @@ class PostgresMember(_Underneath):
     kind = "postgres"
 
     def __init__(self, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=40.0, gone_seconds_max=3.0)
         place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
         self._folder = Path(_made(place))
         self._port = free_port()

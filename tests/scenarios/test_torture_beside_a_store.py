@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
+from floodmark import config
 from floodmark.errors import UnknownSink
+from floodmark.lake.catalogs import configured
 from floodmark.store import Store, init
 from floodmark.testing import MemoryLake
+from floodmark.torture import reading
 from floodmark.torture.scratch import CHUNK_ROWS, HubAccess, make_store, plan
 
 
@@ -55,3 +61,22 @@ def test_a_store_without_sinks_delivers_to_a_scratch_directory(user: Store, tmp_
 def test_a_sink_that_is_not_there_is_an_error(user: Store, tmp_path: Path) -> None:
     with pytest.raises(UnknownSink, match="none yet"):
         planned(user, "archive", folder=tmp_path)
+
+
+def test_a_table_is_read_in_the_order_of_its_numbers_and_goes_with_its_files(user: Store, tmp_path: Path) -> None:
+    """What no Spark session is needed for."""
+    place = config.CatalogSettings("sql", f"sqlite:///{tmp_path}/prod.db", (tmp_path / "ware").as_uri())
+    store = SimpleNamespace(settings=replace(user.settings, catalogs={"prod": place}))
+    catalog = configured("prod", place, namespace="events").python
+    catalog.create_namespace("events")
+    rows = pa.table({"id": ["b", "a"], "_origin_seq": [2, 1]})
+    catalog.create_table(("events", "torture_1"), rows.schema).append(rows)
+    assert [row["id"] for row in reading.target_rows(store, "prod.events.torture_1")] == ["a", "b"]
+    reading.drop_target(store, "prod.events.torture_1")
+    assert list((tmp_path / "ware").rglob("*.parquet")) == []
+    assert reading.target_rows(store, "prod.events.torture_1") == []
+
+
+def test_the_lake_is_read_without_spark_and_a_dataset_without_rows_is_empty(tmp_path: Path) -> None:
+    with make_store(tmp_path / "scratch", None, {"made_up": True}, ()) as store:
+        assert reading.lake_rows(store, "made_up") == []
