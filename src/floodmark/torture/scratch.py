@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ class Planned:
 
     name: str
     kind: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(repr=False)
+    """With the sink's credentials."""
 
 
 @dataclass(frozen=True, slots=True)
