@@ -160,7 +160,8 @@ def waiting(store: Store) -> int:
     """Bytes and rows that have not come to their end; 0 means that nothing will move any more."""
     status = store.status()
     spooled = sum(
-        item.spool.landing_bytes + item.spool.segments + (item.undecided_block is not None) for item in status.datasets
+        item.spool.landing_bytes + item.spool.segment_rows + (item.undecided_block is not None)
+        for item in status.datasets
     )
     undelivered = sum(store.rows_waiting(sink.name) for sink in store.sinks())
     return spooled + undelivered + store._database.read(_open_intents)  # noqa: SLF001 - one more door into the same store

@@ -50,14 +50,22 @@ def target_rows(store: Store, name: str) -> Rows:
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
-def drop_target(store: Store, name: str) -> None:
+def drop_target(store: Store, name: str) -> str | None:
+    """Remove a table with its files; says where attempts that were killed may have left some that nobody knows of."""
     catalog, namespace, table = name.split(".")
-    if catalog in store.settings.catalogs:
-        configured(catalog, store.settings.catalogs[catalog], namespace=namespace).python.purge_table(
-            (namespace, table)
-        )
-    else:
+    if catalog not in store.settings.catalogs:
         store.spark.sql(f"DROP TABLE IF EXISTS `{catalog}`.`{namespace}`.`{table}` PURGE")
+        return None
+    described = configured(catalog, store.settings.catalogs[catalog], namespace=namespace)
+    loaded = described.table(table)
+    if loaded is None:
+        return None
+    place = str(loaded.location())
+    described.python.purge_table((namespace, table))
+    local = place.startswith(("file:", "/"))
+    if local:
+        shutil.rmtree(unquote(re.sub("^file:/+", "/", place)), ignore_errors=True)
+    return None if local else place
 
 
 def _table(catalog: Catalog, table: str, by: str) -> Rows:

@@ -28,6 +28,8 @@ from floodmark.store import Store, init, open_store
 from floodmark.torture.reading import Denied, Ledger
 
 CHUNK_ROWS = 40
+TABLE_CHUNK_ROWS = 400
+"""A chunk is a commit there, and a commit takes a second."""
 PARTITION = "site"
 SCHEMA = {"id": "string", "site": "string", "text": "string", "proof": "string", "size": "long"}
 
@@ -88,7 +90,8 @@ def plan(user: Store, names: Sequence[str], hub: HubAccess, folder: Path) -> Pla
 def _planned(user: Store, sink: Sink, mark: str, dataset: str, hub: HubAccess, *, first_hub: bool) -> Planned | str:
     """The sink as the scratch store has it, or why it has not."""
     settings = {key: value for key, value in sink.settings.items() if key not in COMMON and value is not None}
-    settings["chunk_rows"] = min(CHUNK_ROWS, settings.get("chunk_rows", CHUNK_ROWS))
+    rows = TABLE_CHUNK_ROWS if sink.kind == "table" else CHUNK_ROWS
+    settings["chunk_rows"] = min(rows, settings.get("chunk_rows", rows))
     if sink.kind == "blob":
         return Planned(sink.name, "blob", {**settings, "url": f"{settings['url'].rstrip('/')}/{mark}"})
     if sink.kind == "table":

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,12 @@ class Trial:
             )
             made = store
             course.run(lambda: self._destinations(made, planned, course))
-            return self._verdict(planned, course, seconds=time.monotonic() - began, folder=folder)
+            verdict = self._verdict(planned, course, seconds=time.monotonic() - began, folder=folder)
         finally:
-            if not self.keep:
-                self._remove(store, planned, folder)
+            left = () if self.keep else self._remove(store, planned, folder)
             if store is not None:
                 store.close()
+        return replace(verdict, kept=(*verdict.kept, *left))
 
     def _course(self, store: Store, dataset: str, folder: Path) -> Course:
         began = time.monotonic()
@@ -146,18 +146,23 @@ class Trial:
                 kept.append(f"{sink.name}: {sink.settings.get('url') or sink.settings['table']}")
         return tuple(kept)
 
-    def _remove(self, store: Store | None, planned: Plan, folder: Path) -> None:
+    def _remove(self, store: Store | None, planned: Plan, folder: Path) -> tuple[str, ...]:
+        """Remove what was made; returns what is left."""
+        left = []
         for sink in planned.sinks if store is not None else ():
             try:
                 if sink.kind == "blob":
                     reading.Objects(sink.settings).remove()
                 elif sink.kind == "table" and store is not None:
-                    reading.drop_target(store, sink.settings["table"])
+                    orphans = reading.drop_target(store, sink.settings["table"])
+                    left += [f"{sink.name}: files that killed attempts left in {orphans}, if any"] if orphans else []
             except Exception as error:  # noqa: BLE001 - whatever a destination says to that: it is told, and the rest goes on
                 place = sink.settings.get("url") or sink.settings.get("table")
-                self.tell(f"{sink.name}: {place} could not be removed ({type(error).__name__}). Remove it by hand.")
+                left.append(f"{sink.name}: {place} could not be removed ({type(error).__name__})")
+                self.tell(left[-1])
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
+        return tuple(left)
 
 
 def flush_store(root: Path, *datasets: str) -> None:
