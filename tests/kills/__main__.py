@@ -87,7 +87,8 @@ def show(verdict: Verdict) -> None:
     print(
         f"{len(done.kills)} kills ({done.killed}), {done.starts} starts; {done.rows_attempted:,} rows attempted,"
         f" {done.rows_acknowledged:,} acknowledged, {done.rows_captured_again:,} captured again,"
-        f" {done.duplicates_dropped:,} duplicates dropped; {done.commits} commits, {done.ticks} ticks,"
+        f" {done.duplicates_dropped:,} duplicates dropped; {done.commits} commits, {done.ticks} ticks"
+        f" ({done.rows_in_trouble:,} rows during the kills),"
         f" {done.chunks} chunks, {done.setting_changes} changed settings, {done.problems} problems told"
     )
     for item in verdict.destinations:
@@ -115,6 +116,7 @@ def write_down(verdicts: list[Verdict], command: str, *, seconds: float) -> None
             "rows acknowledged": sum(item.rows_acknowledged for item in done),
             "rows captured again, their fate being unknown": sum(item.rows_captured_again for item in done),
             "duplicates dropped": sum(item.duplicates_dropped for item in done),
+            "rows told to be delivered while processes were killed": sum(item.rows_in_trouble for item in done),
             "commits told": sum(item.commits for item in done),
             "deliveries told": sum(item.ticks for item in done),
             "problems that the daemon told of": sum(item.problems for item in done),

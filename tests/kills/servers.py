@@ -69,7 +69,7 @@ class S3Member(_Underneath):
     kind = "s3"
 
     def __init__(self, folder: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=25.0, gone_seconds_max=3.0)
         self.port = free_port()
         self._objects = folder / "s3"
         self._objects.mkdir()
@@ -166,7 +166,7 @@ class DiskMember(_Underneath):
     SIZE_MEGABYTES = 192
 
     def __init__(self, directory: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=20.0, gone_seconds_max=4.0)
+        super().__init__(seed=seed, began=began, life_seconds=35.0, gone_seconds_max=3.0)
         self._directory = directory
         self._ballast = directory / "ballast"
         directory.mkdir()

@@ -119,6 +119,7 @@ def _show(verdict: Verdict) -> None:
         ["duplicates dropped", done.duplicates_dropped],
         ["commits told", done.commits],
         ["ticks told", done.ticks],
+        ["rows told to be delivered while processes were killed", done.rows_in_trouble],
         ["chunks told", done.chunks],
         ["settings changed", done.setting_changes],
         ["problems that the daemon told of", done.problems],

@@ -48,6 +48,8 @@ class Course:
     destinations: Sequence[Compared] = ()
     """What was found in the end."""
     nudges: int = 0
+    rows_in_trouble: int = 0
+    """Rows that were told to be delivered while processes were killed."""
     _nudged: float = 0.0
     _told: float = 0.0
 
@@ -59,6 +61,7 @@ class Course:
         """Everything, and `reading` when nothing moves any more. Ends with every process gone."""
         try:
             self._trouble()
+            self.rows_in_trouble = self.daemon.told.rows["exported"]
             self.tell("Killing has ended; the writers finish their books.")
             for writer in self.writers:
                 writer.finish(FINISH_SECONDS_MAX)
@@ -85,7 +88,8 @@ class Course:
 
     def _too_few(self) -> bool:
         killed = self.kills()
-        return any(killed[kind] < count for kind, count in self.kills_min.items())
+        few = any(killed[kind] < count for kind, count in self.kills_min.items())
+        return few or not self.daemon.told.rows["exported"]
 
     def _step(self, members: Sequence[Member], *, trouble: bool) -> None:
         for member in members:
@@ -150,6 +154,7 @@ def exercised(course: Course) -> Exercised:
         duplicates_dropped=told.duplicates,
         commits=told.events["flushed"],
         ticks=told.events["exported"],
+        rows_in_trouble=course.rows_in_trouble,
         chunks=told.chunks,
         setting_changes=course.nudges,
         problems=told.events["problem"],

@@ -23,11 +23,10 @@ class Told:
     chunks: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     """What each subject suffers from at present."""
-    problems_seen: Counter[str] = field(default_factory=Counter)
     life_began: float = 0.0
     life_spoke: bool = False
     life_worked: float | None = None
-    """When its first work got through."""
+    """When its first work got through, or failed for a reason that will keep it waiting."""
     _offset: int = 0
 
     def new_life(self) -> None:
@@ -65,6 +64,7 @@ class Told:
                 self.life_worked = time.monotonic()
         elif name == "problem":
             self.problems[event["subject"]] = event["problem"]
-            self.problems_seen[f"{event['subject']}: {event['problem']}"] += 1
+            if not event["subject"].startswith("sink") and self.life_worked is None:
+                self.life_worked = time.monotonic()
         elif name == "recovered":
             self.problems.pop(event["subject"], None)

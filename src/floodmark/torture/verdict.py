@@ -37,6 +37,8 @@ class Exercised:
     duplicates_dropped: int
     commits: int
     ticks: int
+    rows_in_trouble: int
+    """Rows that were told to be delivered while processes were killed; the others came after."""
     chunks: int
     setting_changes: int
     problems: int
@@ -136,5 +138,6 @@ def unexercised(done: Exercised, *, kinds: Iterable[str], destinations: Iterable
     """Why a run proves nothing, if it does not."""
     lacking = [f"no {kind} was killed" for kind in kinds if not done.killed.get(kind)]
     lacking += [] if done.rows_acknowledged else ["no row was acknowledged"]
+    lacking += [] if done.rows_in_trouble else ["nothing was delivered while processes were killed"]
     lacking += [f"nothing arrived at {item.name}" for item in destinations if not item.rows]
     return tuple(lacking)

@@ -23,7 +23,7 @@ from floodmark.torture.books import Book, Rows
 
 SITES = ("north", "south")
 BATCH_ROWS_MAX = 12
-PAUSE_SECONDS_MAX = 0.2
+PAUSE_SECONDS_MAX = 0.4
 RETRY_SECONDS = 0.25
 OPEN_SECONDS_MAX = 60.0
 WORDS = ("plain", "Größe", "π ≈ 3", '"quoted"', "tab\there", "😀", "", "line\nbreak", "null", "0.1")
