@@ -74,7 +74,7 @@ def live_dedup(store: Store, sizes: list[int], *, batch: int = 10_000, turns: in
     """A live batch, a tenth of it known, against ever more stored rows: what is opened must not become more."""
     name = "compared"
     store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
-    like = table(min(SEGMENT_ROWS, sizes[0]))
+    like = table(min(SEGMENT_ROWS, sizes[-1]))
     repeated = batch // 10
     stored, found = 0, {}
     for size in sizes:

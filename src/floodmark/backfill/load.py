@@ -52,7 +52,7 @@ from floodmark.spool.segments import SegmentStore, WrittenSegment
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STEP_ROWS = 125_000
+STEP_ROWS = 50_000
 STEP_BYTES = 64 << 20
 STEPS_AT_ONCE = 2
 """How many steps are written at the same time. More would only wait for each other."""

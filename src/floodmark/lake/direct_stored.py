@@ -6,7 +6,7 @@ event time is not found this way: what is not found is for flush to decide.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ROWS_HERE_MAX = 2_000_000
 """So many committed rows are compared with one file in this process; more than that is for Spark."""
+FILES_AT_ONCE = 2
+"""So many files are compared at the same time: planning is Python's work, reading and comparing is not."""
 _PLACE = "_ingest_place"
 
 
@@ -32,11 +34,13 @@ def stored_directly(table: IcebergTable, snapshot: int, keys: FileKeys) -> dict[
     if table.snapshot_by_id(snapshot) is None:  # it has expired: its plan would be empty, and say that nothing is there
         return None
     found: dict[Path, bytes] = {}
-    for path in keys.files:
-        bits = _stored(table, snapshot, replace(keys, files=(path,)), path)
-        if bits is None:
-            return None
-        found[path] = bits
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="stored") as pool:
+        looked = pool.map(lambda path: _stored(table, snapshot, keys, path), keys.files)
+        for path, bits in zip(keys.files, looked, strict=True):
+            if bits is None:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return None
+            found[path] = bits
     return found
 
 
