@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from floodmark import config
 from floodmark.errors import InvalidSetting
 from floodmark.lake.catalog import Catalog
-from floodmark.lake.catalogs import configured
+from floodmark.lake.catalogs import attach_described, configured
 
 
 def catalogs(tmp_path: Path, text: str) -> dict[str, config.CatalogSettings]:
@@ -102,3 +104,19 @@ def test_what_cannot_be_a_catalog_is_told_with_its_key(tmp_path: Path, text: str
 def test_a_database_that_cannot_be_a_catalog_is_refused(tmp_path: Path, uri: str) -> None:
     with pytest.raises(InvalidSetting, match=r"catalogs\.central\.uri"):
         catalog(tmp_path, f'type = "sql"\nuri = "{uri}"\nwarehouse = "w"\n')
+
+
+def test_a_session_learns_of_the_catalog_whose_table_is_read_and_of_no_other(tmp_path: Path) -> None:
+    described = catalogs(
+        tmp_path,
+        '[catalogs.central]\ntype = "rest"\nuri = "https://c.example"\n'
+        '[catalogs.other]\ntype = "rest"\nuri = "https://o.example"\n',
+    )
+    known: dict[str, str] = {}
+    session: Any = SimpleNamespace(conf=SimpleNamespace(set=known.__setitem__))
+    attach_described(session, "unknown.chat.messages", described)
+    assert known == {}
+    attach_described(session, "central.chat.messages", described)
+    assert known["spark.sql.catalog.central.uri"] == "https://c.example"
+    assert known["spark.sql.catalog.central.cache-enabled"] == "false"
+    assert not any("other" in key for key in known)
