@@ -23,6 +23,8 @@ class Loader(NamedTuple):
     ordinal: int = 0
     keeps: bool = True
     """What its forecast says of the row."""
+    row: int = 0
+    """Which row it has read, if that is not the step's own."""
 
 
 class State(NamedTuple):
@@ -50,9 +52,13 @@ class BackfillModel(Model):
     large = {"trouble": 4, "crash": 4}
     identity = True
     bugs = {
-        "the backfill decides": Bug("what the forecast lets through is not compared again at flush", ("identity",)),
-        "flush looks into the spool": Bug("flush drops a row whose identity waits in a segment", ("identity",)),
-        "a batch is not compared with itself": Bug("flush compares with the table only", ("identity",)),
+        "the backfill decides": Bug(
+            "what the forecast lets through is not compared again at flush", ("identity",), rules=("B2",)
+        ),
+        "flush looks into the spool": Bug(
+            "flush drops a row whose identity waits in a segment", ("identity",), rules=("B2",)
+        ),
+        "a batch is not compared with itself": Bug("flush compares with the table only", ("identity",), rules=("B2",)),
     }
 
     def initial(self) -> State:
@@ -75,7 +81,10 @@ class BackfillModel(Model):
         match loader.at:
             case "idle":
                 if state.position < STEPS:
-                    yield f"backfill begins step {state.position + 1}", to(Loader("forecasting", state.position + 1))
+                    begun = Loader("forecasting", state.position + 1)
+                    yield f"backfill begins step {begun.ordinal}", to(begun)
+                    if self.bug == "read on in another order" and state.position:
+                        yield "backfill reads on, in another order", to(begun._replace(row=state.position))
             case "forecasting":
                 stored = any(_same(row, str(loader.ordinal)) for row in state.table) and self.identity
                 keeps = not (stored and self.bug == "the backfill decides")
@@ -152,9 +161,16 @@ class SourceStepsModel(BackfillModel):
     about = "The same without an identity: what a source's step brings is loaded once, because its number is."
     identity = False
     bugs = {
-        "steps are not guarded": Bug("a step is registered wherever the source stands by now", ("I6",)),
+        "steps are not guarded": Bug(
+            "a step is registered wherever the source stands by now", ("I6",), rules=("B1", "B3", "U40")
+        ),
         "the position moves first": Bug(
-            "the position moves in one transaction, the segment comes in the next", ("I6",)
+            "the position moves in one transaction, the segment comes in the next", ("I6",), rules=("B1", "U40")
+        ),
+        "read on in another order": Bug(
+            "a source that gives its rows in another order each time is gone on with in the middle",
+            ("I6",),
+            rules=("B4",),
         ),
     }
 
@@ -164,4 +180,4 @@ def _same(one: str, other: str) -> bool:
 
 
 def _registered(state: State, loader: Loader) -> State:
-    return state._replace(spool=(*state.spool, str(loader.ordinal))) if loader.keeps else state
+    return state._replace(spool=(*state.spool, str(loader.row or loader.ordinal))) if loader.keeps else state

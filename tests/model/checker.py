@@ -37,6 +37,13 @@ class Bug:
     breaks: tuple[str, ...]
     bounds: Mapping[str, int] = field(default_factory=dict)
     """What the search for it needs beyond the ordinary bounds."""
+    rules: tuple[str, ...] = ()
+    """The invariants that say the rule, where the damage shows as another one."""
+
+    @property
+    def invariants(self) -> tuple[str, ...]:
+        """The ids of what was left out."""
+        return self.rules or self.breaks
 
 
 class Model:

@@ -523,9 +523,14 @@ class UpkeepModel(CommitModel):
     bugs = {
         "files before record": Bug("segment files go before the block says committed", ("I7",)),
         "purge beside an undecided block": Bug(
-            "deletes reach into an undecided block and expiry behind its base", ("I4",), {"trouble": 4}
+            "deletes reach into an undecided block and expiry behind its base",
+            ("I4",),
+            {"trouble": 4},
+            rules=("U3", "U13", "U15"),
         ),
-        "overwrite is no append": Bug("a copy-on-write delete does not count in the verdict", ("progress",)),
+        "overwrite is no append": Bug(
+            "a copy-on-write delete does not count in the verdict", ("progress",), rules=("I4",)
+        ),
         "successor takes the base": Bug(
             "a base of a dropped table is accepted by the table of the same name", ("I2", "I3", "I4")
         ),
@@ -567,6 +572,7 @@ class RestoreAndExpiryModel(CommitModel):
         "expiry forgets numbers": Bug(
             "expiry does not raise the table's highest number, and a block ended in numbers that no row has",
             ("I1",),
+            rules=("I1", "U3"),
         ),
     }
 

@@ -112,7 +112,10 @@ class HubModel(Model):
         "no version check": Bug("a worker moves the ledger from whatever it is by now", ("H2",)),
         "a hole is accepted": Bug("a chunk behind the ledger's end is taken", ("H1",)),
         "given-up rows are not told": Bug(
-            "a chunk does not reach back over a row that was given up", ("progress",), {"trouble": 1, "restore": 0}
+            "a chunk does not reach back over a row that was given up",
+            ("progress",),
+            {"trouble": 1, "restore": 0},
+            rules=("H1",),
         ),
         "a replay is not looked up": Bug("a replayed row is stored whether or not it was given up", ("H1",)),
         "a lost watermark starts over": Bug(
@@ -131,11 +134,13 @@ class HubModel(Model):
             "a ledger that ends inside a chunk which was given up whole gets the same request again and again",
             ("progress",),
             {"trouble": 4, "cut": 1, "restore": 0, "corrected": 0, "replay": 0, "readd": 0},
+            rules=("H1",),
         ),
         "ahead inside the reach is divergence": Bug(
             "a ledger that ends inside the stretch a parcel reaches back over is taken for another history",
             ("progress",),
             {"trouble": 2},
+            rules=("H1",),
         ),
     }
 

@@ -73,14 +73,15 @@ def _explored_table(explored: Mapping[str, Result]) -> str:
 
 def _bug_table(found: Found) -> str:
     lines = [
-        "| model | the rule left out | what then happens | breaks | steps | states |",
-        "|---|---|---|---|---:|---:|",
+        "| model | the rule left out | what then happens | of | breaks | steps | states |",
+        "|---|---|---|---|---|---:|---:|",
     ]
     for model in MODELS:
         for name, bug in model.bugs.items():
             result = found[model.name, name]
             broken = "nothing" if result.violation is None else result.violation.invariant
-            lines.append(f"| {model.name} | {name} | {bug.what} | {broken} | {result.depth} | {result.states:,} |")
+            told = f"{bug.what} | {', '.join(bug.invariants)} | {broken}"
+            lines.append(f"| {model.name} | {name} | {told} | {result.depth} | {result.states:,} |")
     return "\n".join(lines) + "\n"
 
 

@@ -64,10 +64,13 @@ class PowerLossModel(Model):
         "acknowledged before the sync": Bug("a capture returns when its line is written", ("L1",)),
         "registered before the sync": Bug("a segment is registered when its file is written", ("I7",)),
         "the commit is not synced": Bug("a block is recorded as soon as it has landed", ("I7",)),
-        "old files go before new ones are synced": Bug("compaction deletes what it has replaced at once", ("I7",)),
+        "old files go before new ones are synced": Bug(
+            "compaction deletes what it has replaced at once", ("I7",), rules=("U2",)
+        ),
         "only an undecided block is undone": Bug(
             "a rewrite whose files are gone stays the head, though its predecessor is whole",
             ("progress",),
+            rules=("U4",),
         ),
     }
 

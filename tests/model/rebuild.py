@@ -87,20 +87,23 @@ class RebuildModel(Model):
     large = {"trouble": 4, "crash": 2}
     bugs = {
         "the staging table keeps its name": Bug(
-            "a takeover does not rename it: a slower rebuilder's copy lands after the comparison", ("rebuild",)
+            "a takeover does not rename it: a slower rebuilder's copy lands after the comparison", ("rebuild",), rules=("U20",)
         ),
         "a late copy of one's own is passed over": Bug(
-            "a rebuilder that does not know what became of its copy goes on under the same name", ("rebuild",)
+            "a rebuilder that does not know what became of its copy goes on under the same name", ("rebuild",), rules=("U21",)
         ),
-        "the switch does not look at the epoch": Bug("a rebuilder that was taken over from switches", ("rebuild",)),
-        "no fence": Bug("flushes go on in the old table until the pointer is switched", ("rebuild",)),
-        "nothing is compared behind the fence": Bug("what landed between the last copy and the fence is lost", ("rebuild",)),
+        "the switch does not look at the epoch": Bug("a rebuilder that was taken over from switches", ("rebuild",), rules=("U23",)),
+        "no fence": Bug("flushes go on in the old table until the pointer is switched", ("rebuild",), rules=("U22",)),
+        "nothing is compared behind the fence": Bug(
+            "what landed between the last copy and the fence is lost", ("rebuild",), rules=("U23",)
+        ),
         "a missing table is a verdict": Bug(
-            "an undecided block is void because the table of its name is gone: it was renamed", ("I4",)
+            "an undecided block is void because the table of its name is gone: it was renamed", ("I4",), rules=("U22",)
         ),
         "the block is not settled against the old table": Bug(
             "the pointer is switched while a block of the old generation is undecided, and it is judged by the new one",
             ("I4",),
+            rules=("U22",),
         ),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from .hub import DivergenceModel, HubModel
 from .partitions import PartitionsModel
 from .power_loss import PowerLossModel
 from .rebuild import RebuildModel
+from .removal import PurgedSegmentModel, RemovalModel
 from .sealing import SealingModel
 from .settlement import SettlementModel
 from .table_sink import TableSinkModel
@@ -31,6 +32,8 @@ MODELS: tuple[type[Model], ...] = (
     TableSinkModel,
     HubModel,
     DivergenceModel,
+    RemovalModel,
+    PurgedSegmentModel,
     RebuildModel,
 )
 

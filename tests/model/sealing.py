@@ -55,6 +55,13 @@ class State(NamedTuple):
     born: int
     cleaning: Segment | None
     left: tuple[int, ...]
+    locked: bool = True
+    """Whether the writer, as long as it lives, holds the file's lock."""
+
+    @property
+    def writer_gone(self) -> bool:
+        """What the file's lock says of its writer."""
+        return self.writer == "gone" or not self.locked
 
 
 class SealingModel(Model):
@@ -72,13 +79,18 @@ class SealingModel(Model):
         "the offset moves first": Bug("the offset moves in one transaction, the segment comes in the next", ("I6",)),
         "a live writer's file goes": Bug("a file that is sealed to its end is removed under its writer", ("L5",)),
         "one's own end is taken for sealed": Bug("who lost the race goes on behind the lines it had", ("L5",)),
+        "named before it is locked": Bug(
+            "a new file has its name before its writer holds the lock", ("L5",), rules=("L2",)
+        ),
         "size before lock": Bug("the file's length is taken before its lock", ("L5",)),
         "clean-up without a guard": Bug("a row is dropped although somebody announced it anew", ("I6", "I7")),
     }
 
     def initial(self) -> State:
+        early = self.bug == "named before it is locked"
         return State(
-            written=1,
+            locked=not early,
+            written=0 if early else 1,
             lost_lines=(),
             writer="alive",
             named=True,
@@ -110,7 +122,9 @@ class SealingModel(Model):
     def _writer(self, state: State) -> Iterator[Step]:
         if state.writer != "alive":
             return
-        if state.written < LINES:
+        if not state.locked:
+            yield "the writer takes the lock", state._replace(locked=True)
+        elif state.written < LINES:
             lost = state.lost_lines if state.named else (*state.lost_lines, state.written)
             yield (
                 "the writer captures a line, and acknowledges it",
@@ -125,11 +139,10 @@ class SealingModel(Model):
         idle = Sealer(life=sealer.life)
         match sealer.at:
             case "idle":
-                if state.named and (state.offset < state.written or state.writer == "gone"):
+                if state.named and (state.offset < state.written or state.writer_gone):
                     yield from self._open(state, sealer, to)
             case "locking":
-                gone = state.writer == "gone"
-                yield "tries the lock", to(self._onward(state, sealer._replace(writer_gone=gone)))
+                yield "tries the lock", to(self._onward(state, sealer._replace(writer_gone=state.writer_gone)))
             case "announcing":
                 announced = _announced(state, sealer)
                 written = announced._replace(files=tuple(sorted({*state.files, sealer.file})))
@@ -156,8 +169,7 @@ class SealingModel(Model):
         if self.bug == "size before lock":
             yield "takes the file's length", to(opened)
         else:
-            gone = state.writer == "gone"
-            yield "opens the file", to(self._onward(state, opened._replace(writer_gone=gone)))
+            yield "opens the file", to(self._onward(state, opened._replace(writer_gone=state.writer_gone)))
 
     def _onward(self, state: State, sealer: Sealer) -> Sealer:
         """The next lines from the recorded offset on; at the end, the file itself."""

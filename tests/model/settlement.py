@@ -62,14 +62,16 @@ class SettlementModel(Model):
     large = {"trouble": 5, "crash": 2}
     bugs = {
         "the function is asked at each attempt": Bug(
-            "an attempt that has nothing left to send ends the block, while an earlier one with a row is late", ("I4",),
+            "an attempt that has nothing left to send ends the block, while an earlier one with a row is late",
+            ("I4",), rules=("B5",),
         ),
         "compaction does not compare and swap": Bug(
-            "a compaction that settles replaces the table as it was, whatever was committed since", ("I4",)
+            "a compaction that settles replaces the table as it was, whatever was committed since", ("I4",), rules=("B7",)
         ),
-        "the higher number survives": Bug("of two rows that collapse, the one that readers know goes", ("settlement",)),
+        "the higher number survives": Bug("of two rows that collapse, the one that readers know goes", ("settlement",), rules=("B8",)),
         "settled beside an undecided block": Bug(
-            "a compaction collapses a row by which a commit would be recognised", ("I4",), {"expire": 1, "trouble": 4}
+            "a compaction collapses a row by which a commit would be recognised",
+            ("I4",), {"expire": 1, "trouble": 4}, rules=("B7",),
         ),
     }  # fmt: skip
 

@@ -79,16 +79,17 @@ class TableSinkModel(Model):
     bounds = {"trouble": 3, "crash": 1, "late": 1, "append": 1, "delete": 1, "expire": 1, "recreate": 1}
     large = {"trouble": 4, "crash": 2, "late": 2}
     bugs = {
-        "known by rows only": Bug("a chunk whose rows are not there was not delivered", ("table",)),
-        "the last base stands": Bug("each attempt records the target as it is then", ("table",), {"trouble": 4}),
-        "an unknown history is guessed": Bug("what cannot be told is appended", ("table",), {"trouble": 4}),
-        "appended on whatever head": Bug("an append is not bound to the load that it was decided on", ("table",)),
+        "known by rows only": Bug("a chunk whose rows are not there was not delivered", ("table",), rules=("D6",)),
+        "the last base stands": Bug("each attempt records the target as it is then", ("table",), {"trouble": 4}, rules=("D5",)),
+        "an unknown history is guessed": Bug("what cannot be told is appended", ("table",), {"trouble": 4}, rules=("D6",)),
+        "appended on whatever head": Bug("an append is not bound to the load that it was decided on", ("table",), rules=("D6",)),
         "decided on an older load": Bug(
             "a load from before the base on record is judged by it: its history does not know that base",
             ("progress",),
             {"trouble": 1},
+            rules=("D6",),
         ),
-        "an error is a verdict": Bug("a request without an answer did not land", ("table",)),
+        "an error is a verdict": Bug("a request without an answer did not land", ("table",), rules=("D6",)),
     }  # fmt: skip
 
     def initial(self) -> State:

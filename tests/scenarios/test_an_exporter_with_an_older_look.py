@@ -86,3 +86,26 @@ def test_what_another_exporter_has_delivered_since_is_no_parted_history(
     assert report.errors == {}
     assert store.export(SINK).rows == 0
     assert place.rows() == {"source=a": [1, 2, 3, 4, 5, 6]}
+
+
+@pytest.mark.parametrize("dies_at", ["delivery.pinned", "delivery.planned", "delivery.shipped"])
+def test_a_row_that_was_purged_since_the_look_does_not_leave_with_anothers_intent(
+    store: Store, place: Place, reopen, monkeypatch: pytest.MonkeyPatch, dies_at: str
+) -> None:
+    """U14: the older look still has the row, and the snapshot that it looks at is still there."""
+    capture(store, 1, 2)
+
+    def purge_and_another_exporter() -> None:
+        other = reopen()
+        with crash_at("removal.recorded"):
+            other.purge(DATASET, "n = 1")
+        with crash_at(dies_at):
+            other.export(SINK)
+        kill_store(other)
+
+    before("_pin", monkeypatch, purge_and_another_exporter)
+    store.export(SINK)
+    report = store.export(SINK)
+
+    assert report.blocked is None
+    assert place.rows() == {"source=a": [2]}

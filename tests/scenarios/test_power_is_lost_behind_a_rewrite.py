@@ -9,6 +9,7 @@ import pytest
 from removing import NAME, Aged
 from worlds import DATASET, World, dies
 
+from floodmark import faults
 from floodmark.testing import kill_store
 
 
@@ -56,5 +57,20 @@ def test_a_removal_whose_files_never_reached_the_disk_is_carried_out_again(quick
     aged.restart()
 
     aged.store.retain(NAME, older_than="30d")
+
+    assert aged.ids() == [2]
+
+
+def test_what_is_known_to_be_on_the_disk_stays_while_something_newer_is_not(quick_path: Path) -> None:
+    """U3: another engine rewrites the table a moment before old snapshots go, and syncs nothing."""
+    aged = Aged(quick_path)
+    aged.flush(aged.row(1, days=40), aged.row(2, days=5))
+    faults.arm("upkeep.expiring", lambda: aged.lake.compact(f"{NAME}_g1"))
+    aged.store.retain(NAME, older_than="30d")
+    faults.disarm_all()
+    aged.lake.lose_power()
+    aged.restart()
+
+    aged.store.flush(NAME)
 
     assert aged.ids() == [2]

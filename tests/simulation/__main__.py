@@ -8,7 +8,7 @@ import time
 
 from . import evidence
 from .schedule import made, run, shrunk
-from .world import Workshop, workshop
+from .workshop import Workshop, workshop
 
 
 def main() -> int:
@@ -33,8 +33,9 @@ def main() -> int:
         print(f"{sum(tally.schedules.values()):,} schedules, nothing wrong, {tally.seconds:,.0f} s")
         if asked.page:
             found = evidence.search_all(place)
-            evidence.write(tally, found)
-            missed = [item.bug.name for item in found if item.finding == "not found"]
+            command = f"python -m tests.simulation --schedules {sum(tally.schedules.values())} --page"
+            evidence.record(tally, found, command=command, seconds=tally.seconds)
+            missed = [item.bug.name for item in found if item.finding == evidence.NOT_FOUND]
             print("\n".join(f"not found: {name}" for name in missed) or "every bug was found")
             return 1 if missed else 0
     return 0

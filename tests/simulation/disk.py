@@ -6,6 +6,7 @@ holes of zeros; a new name may be gone; a removed one may be back; a renamed fil
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -22,6 +23,10 @@ class Disk:
     """For each directory the durable names, with the inode of each."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """For each inode its durable content."""
+    failing: bool = False
+    """Whether the next fsync of a landing file fails."""
+    dropped: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """For each inode the bytes whose fsync failed: the system has dropped them, and no later fsync writes them."""
 
     def synced(self, descriptor: int) -> None:
         """Somebody called fsync."""
@@ -31,8 +36,14 @@ class Disk:
             return
         if stat.S_ISDIR(found.st_mode):
             self.names[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
-        else:
-            self.contents[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+            return
+        content = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+        if self.failing and path.endswith(".jsonl"):
+            self.failing = False
+            self.dropped[found.st_ino] = (len(self.contents.get(found.st_ino, b"")), len(content))
+            raise OSError(errno.EIO, "the disk has an error")
+        start, end = self.dropped.get(found.st_ino, (0, 0))
+        self.contents[found.st_ino] = content[:start] + bytes(end - start) + content[end:]
 
     def lose_power(self, chance: random.Random) -> None:
         """Leave what a disk may hold after the power went."""
@@ -73,7 +84,7 @@ class Disk:
     def _left(now: bytes, durable: bytes | None, chance: random.Random) -> bytes:
         kept = durable or b""
         if not now.startswith(kept):
-            return chance.choice([now, kept])
+            return kept if len(kept) == len(now) else chance.choice([now, kept])
         end = bytearray(now[len(kept) :])
         del end[chance.choice([0, len(end), chance.randint(0, len(end))]) :]
         if end and chance.random() < 0.2:

@@ -19,6 +19,8 @@ from floodmark.delivery.sinks.replies import Reply
 from floodmark.hub.decision import state_of
 from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
+from floodmark.lake.memory_targets import MemoryTarget
+from floodmark.lake.targets import TargetAppend, TargetName, TargetState
 from floodmark.wire import HEADER, MEDIA, ChunkHeader
 
 from .stage import ServerDied, Stage
@@ -49,23 +51,55 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
             counts[f"append: {type(error).__name__}"] += 1
             raise
 
-    def swap(self: MemoryLake, *arguments: Any) -> None:
-        with stage.at_once():
-            MemoryLake._swap(self, *arguments)
+    written: dict[str, int] = {}
+    """For each block under way a file that nothing refers to yet."""
 
-    def on_append(_request: Any) -> str:
+    def swap(self: MemoryLake, request: Any, rows: Any) -> None:
+        with stage.at_once():
+            MemoryLake._swap(self, request, rows)
+            table = self.tables[request.table]
+            if written.get(request.block, 0) not in self.data and table.head is not None:
+                for file in table.files[table.head][-1:]:  # somebody has taken the file for nobody's
+                    self.data.pop(file, None)
+
+    def on_append(request: Any) -> str:
+        written[request.block] = lake.store(request.schema.arrow().empty_table())
         stage.pause("lake.committing")  # the rows are read and written, and others may commit before they are visible
         return fate("append")
+
+    def target(self: MemoryLake, name: TargetName) -> MemoryTarget:
+        return SimulatedTarget(name, self.targets, self, stage)
+
+    def on_target(_request: Any) -> str:
+        stage.pause("target.append")
+        return fate("target")
 
     names = (
         *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
+        "resettle",
     )
-    own = {"append": append, "_swap": swap}
+    own = {"append": append, "_swap": swap, "target": target}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
     lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")
+    lake.targets.on_append = on_target
     return lake
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTarget(MemoryTarget):
+    """A table of somebody else's, whose requests are pauses."""
+
+    stage: Stage
+
+    def load(self) -> TargetState | None:
+        self.stage.pause("target.load")
+        return MemoryTarget.load(self)
+
+    def append(self, request: TargetAppend) -> None:
+        MemoryTarget.append(self, request)
+        self.stage.pause("target.appended")
 
 
 class InTurn:

@@ -6,91 +6,20 @@ the same way every time, and a shorter list of steps is a schedule too.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from floodmark.store import Store
-
-from .world import DATASET, Process, Workshop, World
+from .judgement import findings
+from .operations import ANYWHERE, OPERATIONS, POINTS
+from .workshop import Kind, Workshop
+from .world import Process, World
 
 TO_THE_END = 10_000
-
-_SEGMENT = ("segment.announced", "segment.written", "segment.registered")
-_SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
-_DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
-_ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
-POINTS: dict[str, tuple[str, ...]] = {
-    "capture": ("capture.written", "capture.synced", "capture.answered"),
-    "capture again": ("capture.written", "capture.synced", "capture.answered"),
-    "capture arrow": (*_SEGMENT, "capture.answered"),
-    "seal": _SEAL,
-    "flush": (
-        *(
-            "flush.base_loaded",
-            "flush.reserved",
-            "flush.appending",
-            "lake.append",
-            "lake.committing",
-            "flush.appended",
-            "flush.decided",
-        ),
-        *("lake.sync", "flush.synced", "flush.recorded", "flush.segment_removed", "flush.released"),
-        *_SEAL,
-    ),
-    "read": ("lake.scan", "read.stored"),
-    "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
-    "export central": (
-        *(*_DELIVERY, "network.sending", "network.answering", "lake.scan"),
-        *("hub.stored", "hub.accepted", "segment.announced", "segment.written", "segment.registered"),
-    ),
-    "retain": (
-        *("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"),
-        "lake.remove",
-    ),
-    "compact": (
-        "compact.rewriting",
-        "compact.rewritten",
-        "compact.expired",
-        "lake.rewrite",
-        "lake.expire",
-        "lake.sync",
-    ),
-    "backfill": (
-        "backfill.sealed",
-        "backfill.read",
-        "backfill.stored",
-        "backfill.loaded",
-        "backfill.answered",
-        *_SEGMENT,
-    ),
-    "rebuild": (
-        *("rebuild.taken_over", "rebuild.named", "rebuild.copying", "rebuild.copied", "rebuild.caught_up"),
-        *("rebuild.fenced", "rebuild.renamed", "rebuild.settled", "rebuild.equal", "rebuild.switched", "lake.copy"),
-    ),
-}
-"""Where each operation is stopped or killed: its own instants, each as often as any other."""
-
-Operation = Callable[[World, Store, int], Any]
-
-OPERATIONS: dict[str, Operation] = {
-    "capture": lambda world, store, size: world.capture(store, size),
-    "capture arrow": lambda world, store, size: world.capture(store, size, arrow=True),
-    "capture again": lambda world, store, size: world.capture(store, size, again=True),
-    "capture, seal": lambda world, store, size: (world.capture(store, size), store.seal(DATASET))[1],
-    "capture, flush": lambda world, store, size: (world.capture(store, size), store.flush(DATASET))[1],
-    "seal": lambda _world, store, _size: store.seal(DATASET),
-    "flush": lambda _world, store, _size: store.flush(DATASET),
-    "read": lambda world, store, _size: world.read(store),
-    "export archive": lambda _world, store, _size: store.export("archive"),
-    "export central": lambda _world, store, _size: store.export("central"),
-    "retain": lambda world, store, size: world.retain(store, size),
-    "backfill": lambda world, store, _size: world.backfill(store),
-    "compact": lambda _world, store, _size: store.compact(DATASET),
-    "rebuild": lambda world, store, _size: world.rebuild(store),
-}
+OWNERS = ("append", "delete", "compact", "forget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,35 +29,68 @@ class Profile:
     name: str
     operations: dict[str, int]
     sinks: tuple[str, ...] = ()
-    power: bool = True
+    events: dict[str, int] = field(default_factory=dict)
+    """What else happens in them, beside what may happen in all of them."""
     steps: int = 12
+    settles: bool = False
 
 
 _SPOOL = {"capture": 5, "capture arrow": 1, "seal": 2, "flush": 7, "read": 1}
+_OWNER = {"owner": 6}
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("commit", _SPOOL),
-        Profile("bucket", {**_SPOOL, "export archive": 5}, ("archive",)),
-        Profile("hub", {**_SPOOL, "export central": 5}, ("central",)),
-        Profile("upkeep", {**_SPOOL, "backfill": 4, "rebuild": 4, "compact": 5}),
+        Profile("commit", {**_SPOOL, "check": 1}),
+        Profile("bucket", {**_SPOOL, "export archive": 5, "check": 1}, ("archive",)),
+        Profile("hub", {**_SPOOL, "export central": 5}, ("central",), {"repeat": 3}),
+        Profile("table", {**_SPOOL, "export mirror": 6}, ("mirror",), _OWNER),
+        Profile("projection", {**_SPOOL, "export figures": 6}, ("figures",)),
+        Profile("upkeep", {**_SPOOL, "backfill": 4, "adopt": 3, "rebuild": 4, "compact": 5}),
+        Profile(
+            "removal",
+            {**_SPOOL, "export archive": 4, "export mirror": 3, "retain": 2, "purge": 5, "backfill": 1, "rebuild": 1},
+            ("archive", "mirror"),
+        ),
+        Profile("settlement", {**_SPOOL, "export archive": 3, "settle": 5}, ("archive",), {"learn": 12}, settles=True),
+        Profile(
+            "restored",
+            {**_SPOOL, "export archive": 3, "export mirror": 2, "export figures": 2},
+            ("archive", "mirror", "figures"),
+            {"back up": 8, "restore": 8},
+        ),
         Profile(
             "everything",
             {
                 **_SPOOL,
                 "export archive": 3,
                 "export central": 3,
-                "retain": 2,
+                "export mirror": 2,
+                "export figures": 2,
+                "retain": 1,
+                "purge": 2,
                 "backfill": 1,
+                "adopt": 1,
                 "rebuild": 1,
                 "compact": 1,
             },
-            ("archive", "central"),
+            ("archive", "central", "mirror", "figures"),
+            {"repeat": 3, **_OWNER},
             steps=16,
         ),
     )
 }
-SHARES = {"commit": 48, "bucket": 18, "hub": 14, "upkeep": 14, "everything": 6}
+SHARES = {
+    "commit": 36,
+    "bucket": 12,
+    "hub": 12,
+    "table": 8,
+    "projection": 4,
+    "upkeep": 10,
+    "removal": 7,
+    "settlement": 4,
+    "restored": 5,
+    "everything": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +98,7 @@ class Step:
     """One thing that happens."""
 
     what: str
-    """`begin`, `run`, `die` (run, then die), `power`, `late`, `repeat`, `compact` or `clock`."""
+    """`begin`, `run`, `die` (run, then die), or something that happens: `power`, `late`, `clock` and others."""
     process: int = 0
     name: str = ""
     number: int = 0
@@ -158,6 +120,14 @@ class Step:
                 return "a request arrives once more"
             case "compact":
                 return f"the table of the {self.name} is compacted"
+            case "owner":
+                return f"the owner of the target: {OWNERS[self.number % len(OWNERS)]}"
+            case "disk":
+                return f"the next sync of the {self.name} fails"
+            case "learn":
+                return "two rows turn out to be one"
+            case "back up" | "restore":
+                return "the control database is copied" if self.what == "back up" else "… and the copy put back"
             case _:
                 return f"the clock jumps by {self.number} s"
 
@@ -220,14 +190,23 @@ def made(seed: int, profile: Profile | None = None) -> Schedule:
 def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -> list[Step]:
     hub = "central" in profile.sinks
     process = 3 + chance.randrange(2) if hub and chance.random() < 0.15 else chance.randrange(3)
-    what = chance.choices(
-        ["operation", "run", "die", "late", "repeat", "compact", "power", "clock"],
-        [60, 18, 4, 6, 3 if hub else 0, 4, 3 if profile.power else 0, 1],
-    )[0]
+    events = {
+        "operation": 60,
+        "run": 18,
+        "die": 4,
+        "late": 6,
+        "compact": 4,
+        "power": 3,
+        "clock": 1,
+        "disk": 1,
+        **profile.events,
+    }
+    what = chance.choices(list(events), list(events.values()))[0]
     if what == "operation":
         known = operations if process < 3 else {"flush": 1}
         name = chance.choices(list(known), list(known.values()))[0]
-        begin = Step("begin", process, name, chance.randint(1, 3), chance.getrandbits(32))
+        size = chance.randint(1, 8) if name == "purge" else chance.randint(1, 3)
+        begin = Step("begin", process, name, size, chance.getrandbits(32))
         if name in {"flush", "seal"} and process < 3 and chance.random() < 0.6:
             # Without rows that wait there would be nothing to stop or die over.
             begin = replace(begin, name=f"capture, {name}")
@@ -235,10 +214,10 @@ def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -
         then = chance.choices(["end", "stay", "die"], [28, 36, 36])[0]
         if then == "end":
             return [begin, Step("run", process, number=TO_THE_END)]
-        point = chance.choice(POINTS[name] if chance.random() < 0.7 else _ANYWHERE)
+        point = chance.choice(POINTS[name] if chance.random() < 0.7 else ANYWHERE)
         times = chance.choice([1, 1, 2]) if point in POINTS[name] else chance.randint(1, 15)
         stopped = Step("die" if then == "die" else "run", process, point, times)
-        if profile.power and chance.random() < 0.12:
+        if chance.random() < 0.12:
             return [begin, stopped, Step("power", 0, "edge" if process < 3 else "hub", 0, chance.getrandbits(32))]
         if point.startswith(("hub.", "segment.")) and name == "export central" and chance.random() < 0.5:
             return [begin, stopped, Step("die", 3)]  # the worker that takes its request
@@ -250,21 +229,30 @@ def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -
     if what in {"run", "die"}:
         return [Step(what, process, number=chance.choice([5, 20, TO_THE_END]) if what == "run" else 0)]
     role = "hub" if hub and chance.random() < 0.4 else "edge"
-    return [Step(what, process, role, chance.choice([-3600, 90, 86_400]), chance.getrandbits(32))]
+    happens = Step(what, process, role, chance.choice([-3600, 90, 86_400]), chance.getrandbits(32))
+    if what == "owner":
+        return [replace(happens, number=chance.randrange(len(OWNERS)))]
+    if what == "restore":  # and then the store is looked at, by somebody who may die over it
+        looks = Step("begin", 0, "fsck", 1, chance.getrandbits(32))
+        how = Step("die", 0, chance.choice(POINTS["fsck"]), 1) if chance.random() < 0.3 else None
+        return [happens, looks, how or Step("run", 0, number=TO_THE_END)]
+    return [happens]
 
 
 # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(schedule: Schedule, workshop: Workshop) -> Outcome:
-    """Run a schedule to its end, and compare every destination with what was acknowledged."""
-    kind = {"identified": schedule.identified, "partitions": schedule.partitions}
-    with workshop.world(schedule.seed, **kind) as world:
+def run(schedule: Schedule, workshop: Workshop, bug: Callable[[], Any] = contextlib.nullcontext) -> Outcome:
+    """Run a schedule to its end, perhaps with a bug, and compare every destination with what was acknowledged."""
+    profile = schedule.profile
+    kind = Kind(schedule.identified, profile.sinks, profile.settles)
+    workshop.beginning(kind)  # which is sound, whatever the bug
+    with bug(), workshop.world(schedule.seed, kind, partitions=schedule.partitions) as world:
         try:
             for step in schedule.steps:
                 _take(world, step)
-            world.settle(sinks=schedule.profile.sinks)
-            wrong = world.findings(sinks=schedule.profile.sinks)
+            world.settle(sinks=profile.sinks)
+            wrong = findings(world, sinks=profile.sinks)
         except AssertionError as error:
             wrong = [*world.wrong, f"{type(error).__name__}: {error}"]
         trace = (
@@ -296,7 +284,19 @@ def _take(world: World, step: Step) -> None:
             world.repeat_request(random.Random(step.seed))
         case "compact":
             world.compact(step.name)
+        case "owner":
+            world.own_target(OWNERS[step.number % len(OWNERS)])
+        case "disk":
+            world.counts["failed syncs"] += 1
+            world.disks[step.name or "edge"].failing = True
+        case "learn":
+            world.learn(random.Random(step.seed))
+        case "back up":
+            world.back_up()
+        case "restore":
+            world.restore()
         case "clock":
+            world.counts["clock jumps"] += 1
             world.clock.jump(step.number)
 
 

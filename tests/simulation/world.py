@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import fcntl
-import functools
-import gc
 import os
 import random
-import secrets
 import shutil
 import sqlite3
-import tempfile
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from floodmark import faults, files
-from floodmark import store as store_module
-from floodmark.backfill import load
 from floodmark.config import UpkeepSettings
 from floodmark.control import database
 from floodmark.control.database import Database
-from floodmark.delivery import shipping
-from floodmark.delivery.sinks import blob, forward
-from floodmark.errors import FilesMissing, OutcomeUnknown, Retryable
+from floodmark.errors import FilesMissing, OutcomeUnknown, Permanent, Retryable
 from floodmark.hub.chunks import Chunks
 from floodmark.hub.intake import Intake
-from floodmark.lake.memory import MemoryLake
+from floodmark.lake.targets import ORIGIN_STORE
 from floodmark.schema import SEQ
-from floodmark.spool import landing, sealing, segments
-from floodmark.store import Store, init, open_store
+from floodmark.store import Store, open_store
 from floodmark.testing import ManualClock
-from floodmark.testing.oracle import Finding, Oracle
-from floodmark.upkeep import compact
+from floodmark.testing.oracle import Oracle
 
-from . import places
+from . import others, places
 from .disk import Disk
-from .replacing import replaced
 from .stage import Actor, Died, ServerDied, Stage
 
 DATASET = "events"
+TARGET = f"elsewhere.copies.{DATASET}"
 SITES = ("north", "south")
 DRAINS_MAX = 8
+COMPACTIONS_MAX = 4
 UPKEEP = UpkeepSettings(files_min=2, snapshots_keep=1, snapshots_age_seconds=0, snapshots_max=3)
-MEMORY = Path("/dev/shm")
 
 
 class Clock(ManualClock):
@@ -101,6 +86,8 @@ class World:
     root: Path
     identified: bool
     sites: tuple[str, ...] = SITES
+    settles: bool = False
+    """Whether the dataset has a settle function."""
     stage: Stage = field(default_factory=Stage)
     clock: Clock = field(default_factory=Clock)
     oracle: Oracle = field(default_factory=Oracle)
@@ -111,14 +98,27 @@ class World:
     reader_rows: list[dict[str, Any]] = field(default_factory=list)
     cursor: Any = None
     history: list[Any] = field(default_factory=list)
+    legacy: list[Any] = field(default_factory=list)
     rebuilding: bool = False
     """Whether a rebuild was begun, and may have been cut off."""
     removing: bool = False
-    """Whether rows were removed on purpose."""
+    """Whether rows were removed because they were old."""
+    purges: dict[str, bool] = field(default_factory=dict)
+    """The rows that somebody wanted to be removed for good, and whether he was told that they are."""
+    retired: set[str] = field(default_factory=set)
+    """The rows that a retention said it has removed."""
+    disowned: set[str] = field(default_factory=set)
+    """The rows that the owner of a target has deleted there, or that were given up because nobody can tell."""
+    compacted: bool = False
+    twins: dict[str, str] = field(default_factory=dict)
+    """The rows that turned out to be another one."""
+    restored: bool = False
+    """Whether the control database is an older one than the spool and the lake, and nobody has checked it yet."""
 
     def __post_init__(self) -> None:
         self.lake = places.simulated_lake(self.stage, self.fate, self.counts)
         self.hub_lake = places.simulated_lake(self.stage, self.fate, self.counts)
+        self.lake.clock = self.hub_lake.clock = self.clock
         self.bucket = places.Bucket(self.stage, self.fate, self.counts)
         self.network = places.Network(self.stage, self.fate, self.counts, self.hub_worker)
         self.disks = {"edge": Disk(self.root / "edge" / "spool"), "hub": Disk(self.root / "hub" / "spool")}
@@ -177,18 +177,14 @@ class World:
             self.wrong.append(f"{process.identity} {name}: {type(error).__name__}: {error}")
             return
         blocked = getattr(report, "blocked", None)
-        if blocked:
+        if blocked and not self._cannot_be_told(report):
             self.wrong.append(f"{process.identity} {name}: blocked: {blocked}")
         self.counts[f"{name}: done"] += 1
         self.counts["duplicates dropped"] += getattr(report, "duplicates", 0)
 
-    def capture(self, store: Store, count: int, *, arrow: bool = False, again: bool = False) -> None:
-        rows = self.oracle.unanswered()[:count] if again else self.oracle.rows(count, partitions=self.sites)
-        if not rows:
-            return
-        store.capture(DATASET, pa.Table.from_pylist(list(rows)) if arrow else [dict(row) for row in rows])
-        self.stage.pause("capture.answered")
-        self.oracle.acknowledge(rows)
+    def as_captured(self, row: Any) -> dict[str, Any]:
+        """A row as its producer has it: with a provisional key, where it is settled later which rows are one."""
+        return {**row, "key": row["id"]} if self.settles else dict(row)
 
     def read(self, store: Store) -> None:
         """A reader that keeps its cursor with what it has read: both move together, and from where they were."""
@@ -200,24 +196,17 @@ class World:
             self.cursor = seen = batch.cursor
             self.stage.pause("read.stored")
 
-    def retain(self, store: Store, keep_rows: int) -> Any:
-        self.removing = True
-        return store.retain(DATASET, keep_rows=keep_rows)
-
-    def backfill(self, store: Store) -> Any:
-        """History that overlaps what was captured, if rows can be told apart."""
-        if not self.history:
-            known = list(self.oracle.attempted.values())[:1] if self.identified else []
-            self.history = [*known, *self.oracle.rows(2, partitions=self.sites)]
-        report = store.backfill(DATASET, [dict(row) for row in self.history], source_id="history")
-        self.stage.pause("backfill.answered")
-        self.oracle.acknowledge(self.history)
-        return report
-
-    def rebuild(self, store: Store) -> Any:
-        self.rebuilding = True
-        report = store.rebuild(DATASET)
-        self.rebuilding = False
+    def purge(self, store: Store, victim: str) -> Any:
+        """Remove one row for good, as far as it is not on its way to a sink."""
+        self.purges.setdefault(victim, False)
+        try:
+            report = store.purge(DATASET, where=f"id = '{victim}'")
+        except Permanent as error:
+            if "on their way" not in error.message:
+                raise
+            self.counts["purge: under way"] += 1
+            return None
+        self.purges[victim] = True
         return report
 
     # ── accidents ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,6 +255,69 @@ class World:
                 del lake.data[file]
         self.disks[role].lose_power(chance)
 
+    def own_target(self, what: str) -> None:
+        """The owner of the table that rows are copied to does something there."""
+        targets = self.lake.targets
+        table = targets.tables.get(TARGET)
+        if table is None or table.head is None:
+            return
+        self.counts[f"target: {what}"] += 1
+        match what:
+            case "delete":
+                self.disowned |= {str(row["id"]) for row in self.mirrored()}
+                targets.delete(TARGET)
+            case "forget":
+                self.disowned |= {str(row["id"]) for row in self.mirrored()}
+                targets.delete(TARGET)
+                targets.expire(TARGET)
+            case "append":
+                targets.add(TARGET, others.stranger())
+            case _:
+                targets.compact(TARGET)
+
+    def learn(self, chance: random.Random) -> None:
+        """It turns out that two rows are one."""
+        twins = {*self.twins, *self.twins.values()}
+        free = [id for id in self.oracle.acknowledged if id not in twins]
+        if len(free) > 1:
+            one, other = sorted(chance.sample(free, 2))
+            if self.oracle.attempted[one]["site"] == self.oracle.attempted[other]["site"]:
+                self.twins[other] = one
+                others.known[other] = one
+                self.counts["rows that turned out to be one"] += 1
+
+    def audit(self, sink: str) -> bool:
+        """What the store itself says of a sink's destination."""
+        process, told = Process(self, "auditor", "edge"), []
+        actor = self.stage.add("audit", process, lambda: told.append(process.open().audit(sink).sound))
+        self.stage.finish(actor)
+        self._check_ended(actor)
+        self._bury(process)
+        return told == [True]
+
+    def back_up(self) -> None:
+        """Copy the control database."""
+        with (
+            contextlib.closing(sqlite3.connect(self.root / "edge" / "control.db")) as here,
+            contextlib.closing(sqlite3.connect(self.root / "backup.db")) as there,
+        ):
+            here.backup(there)
+
+    def restore(self) -> None:
+        """Put the copy of the control database back: spool, lake and destinations are newer."""
+        if not (self.root / "backup.db").exists():
+            return
+        self.counts["control databases put back"] += 1
+        for process in self.processes:
+            if process.role == "edge":
+                self.crash(process)
+        file = self.root / "edge" / "control.db"
+        database._engine(Database(f"sqlite:///{file}").url).dispose()
+        for end in ("", "-wal", "-shm"):
+            file.with_name(f"{file.name}{end}").unlink(missing_ok=True)
+        shutil.copy(self.root / "backup.db", file)
+        self.restored = True
+
     def compact(self, role: str) -> None:
         """Another engine rewrites the table's files."""
         lake, name = self.lake if role == "edge" else self.hub_lake, self.table(role)
@@ -281,14 +333,17 @@ class World:
         return f"{DATASET}_g{found[0]}"
 
     def rows(self, role: str) -> list[dict[str, Any]]:
-        """The rows of a store's table as its files have them, by number."""
+        """The rows of a store's table, in the order of their numbers."""
+        return [_plain(row) for row in self.numbered(role)]
+
+    def numbered(self, role: str) -> list[dict[str, Any]]:
+        """The rows of a store's table as its files have them."""
         lake = self.lake if role == "edge" else self.hub_lake
         table = lake.tables.get(self.table(role))
         if table is None or table.head is None:
             return []
         parts = [lake.data[file].to_pylist() for file in table.files[table.head] if file in lake.data]
-        rows = sorted((row for part in parts for row in part), key=lambda row: row[SEQ])
-        return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
+        return sorted((row for part in parts for row in part), key=lambda row: row[SEQ])
 
     def deliver_late(self) -> None:
         """Let whatever is under way arrive, when its clients have given up."""
@@ -296,6 +351,8 @@ class World:
             landed = [*lake.deliver_held(), *lake.deliver_held_copies()]
             self.counts["append: late and landed"] += sum(landed)
             self.counts["append: late and refused"] += len(landed) - sum(landed)
+        late = self.lake.targets.deliver_held()
+        self.counts["target: late append"] += len(late)
         self.bucket.deliver()
         flying, self.network.flying = self.network.flying, []
         for request in flying:
@@ -321,7 +378,8 @@ class World:
             self.stage.finish(actor)
             self._check_ended(actor)
         self._drain(sinks)
-        if self.lake.held or self.lake.held_copies or self.hub_lake.held or self.bucket.flying or self.network.flying:
+        lakes = (self.lake.held, self.lake.held_copies, self.lake.targets.held, self.hub_lake.held)
+        if any(lakes) or self.bucket.flying or self.network.flying:
             self.deliver_late()
             self.repeat_request(random.Random(0))
             self._drain(sinks)
@@ -354,184 +412,71 @@ class World:
             self._bury(process)
 
     def _drain_once(self, stores: dict[str, Store], sinks: tuple[str, ...]) -> None:
+        edge = stores["edge"]
+        if self.restored:
+            edge.fsck(repair=True)
+            self.restored = False
         if self.rebuilding:  # one that was cut off behind the fence is gone on with by asking for it again
-            stores["edge"].rebuild(DATASET)
+            edge.rebuild(DATASET)
             self.rebuilding = False
-        self.counts["duplicates dropped"] += stores["edge"].flush(DATASET).duplicates
+        self._purge_again(edge)
+        self.counts["duplicates dropped"] += edge.flush(DATASET).duplicates
         for sink in sinks:
-            report = stores["edge"].export(sink)
+            report = edge.export(sink)
+            if self._cannot_be_told(report):
+                self._give_up(edge, sink)
             if report.errors:
-                kind = AssertionError if report.blocked else Retryable
+                kind = AssertionError if report.blocked and not self._cannot_be_told(report) else Retryable
                 raise kind(str(report.errors))
+        self._purge_again(edge)
         if "central" in sinks:
             stores["hub"].flush(DATASET)
         if not self.removing:
-            self.read(stores["edge"])
+            self.read(edge)
+        if self.compacted:
+            self._compact_to_the_end(edge)
+        if self.settles:
+            problems = [item.settled.problem for item in edge.compact(DATASET).datasets]
+            if any(problems):
+                raise Retryable(str(problems))
 
-    def findings(self, *, sinks: tuple[str, ...]) -> list[str | Finding]:
-        """What is wrong in the end, with every destination."""
-        lake = self.rows("edge")
-        delivered: dict[str, list[Any]] = {}
-        if "archive" in sinks:
-            delivered["the bucket"] = self.bucket.rows()
-        if "central" in sinks:
-            delivered["the hub"] = self.rows("hub")
-        excused: set[str] = set()
-        if self.removing:  # what retention took from the lake must be everywhere else
-            excused = set(self.oracle.acknowledged) - {row["id"] for row in lake}
-        else:
-            delivered["the reader"] = self.reader_rows
-        found: list[str | Finding] = list(self.wrong)
-        found += self.oracle.compare("the lake", lake, excused=excused if sinks else ())
-        for name, rows in delivered.items():
-            found += self.oracle.compare(name, rows)
-            found += self.oracle.compare_order(name, rows, lake)
-        return found
+    def _compact_to_the_end(self, store: Store) -> None:
+        for _ in range(COMPACTIONS_MAX):
+            if not any(item.compacted for item in store.compact(DATASET).datasets):
+                return
+        self.wrong.append("the lake: compaction does not come to an end")
 
+    def _cannot_be_told(self, report: Any) -> bool:
+        """Whether a sink has stopped because the owner of its target has removed rows and the history of them."""
+        return bool(self.counts["target: forget"]) and "cannot be told" in str(report.errors)
 
-# ── the stores that every schedule begins with ───────────────────────────────────────────────────────────────────────
+    def _give_up(self, store: Store, sink: str) -> None:
+        numbers = {row[SEQ]: str(row["id"]) for row in self.numbered("edge")}
+        for skipped in store.skip(sink):
+            self.disowned |= {id for number, id in numbers.items() if number in skipped.range}
 
+    def _purge_again(self, store: Store) -> None:
+        """Whoever wanted a row to be gone, and was not told that it is, asks again."""
+        for victim, gone in self.purges.items():
+            if not gone:
+                self.purge(store, victim)
 
-@dataclass
-class Workshop:
-    """Makes worlds, all at one place: the control databases' compiled statements are kept from one to the next."""
+    # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────
 
-    directory: Path
-    beginnings: dict[bool, tuple[Path, MemoryLake, Oracle]] = field(default_factory=dict)
+    def mirrored(self) -> list[dict[str, Any]]:
+        """The rows of the edge in the table of somebody else's."""
+        if TARGET not in self.lake.targets.tables:
+            return []
+        return [_plain(row) for row in self.lake.targets.rows(TARGET) if row.get(ORIGIN_STORE)]
 
-    def beginning(self, *, identified: bool) -> tuple[Path, MemoryLake, Oracle]:
-        """The two stores as every schedule finds them: the edge has some rows that nobody has got yet."""
-        if identified not in self.beginnings:
-            path, lake, oracle = self.directory / f"beginning-{int(identified)}", MemoryLake(), Oracle()
-            for role in ("edge", "hub"):
-                with init(path / role, lake=lake, clock=ManualClock()) as store:
-                    store.add_dataset(
-                        DATASET,
-                        ["id"] if identified and role == "edge" else None,
-                        partition_by=["site"],
-                        schema=dict.fromkeys(("id", "site", "text", "proof"), "string"),
-                    )
-                    if role == "edge":
-                        archive = {"url": "s3://simulated/archive", "format": "jsonl", "concurrency": 1}
-                        store.add_sink("archive", "blob", chunk_rows=3, **archive)
-                        central = {"url": "http://hub.simulated", "concurrency": 1, "wait_seconds_max": 0}
-                        store.add_sink("central", "forward", chunk_rows=3, **central)
-                        for count in (3, 1):  # so that a chunk is full, and the next is not
-                            rows = oracle.rows(count, partitions=SITES[:1])
-                            store.capture(DATASET, rows)
-                            oracle.acknowledge(rows)
-                            store.flush(DATASET)
-                        # … and some that wait: in a segment, and in the landing file of a writer that has gone.
-                        for waiting in (pa.Table.from_pylist, list):
-                            rows = oracle.rows(1, partitions=SITES[:1])
-                            store.capture(DATASET, waiting(rows))
-                            oracle.acknowledge(rows)
-            self.beginnings[identified] = path, lake, oracle
-        return self.beginnings[identified]
-
-    @contextlib.contextmanager
-    def world(self, seed: int, *, identified: bool, partitions: int) -> Iterator[World]:
-        place = self.directory / "world"
-        shutil.rmtree(place, ignore_errors=True)
-        path, lake, oracle = self.beginning(identified=identified)
-        shutil.copytree(path, place)
-        world = World(place, identified, SITES[:partitions])
-        world.lake.tables, world.lake._numbers = copy.deepcopy(lake.tables), copy.copy(lake._numbers)
-        world.lake.data, world.lake.durable = dict(lake.data), set(lake.durable)
-        world.oracle = Oracle(dict(oracle.attempted), dict(oracle.acknowledged))
-        for disk in world.disks.values():
-            disk.take_stock()
-        with contextlib.ExitStack() as patches:
-            for item in _patches(world, random.Random(seed)):
-                patches.enter_context(item)
-            try:
-                yield world
-            finally:
-                world.stage.clear()
-                for role in ("edge", "hub"):
-                    database._engine(Database(f"sqlite:///{place / role / 'control.db'}").url).dispose()
+    def projected(self) -> list[dict[str, Any]]:
+        """What the projection has kept."""
+        with contextlib.closing(sqlite3.connect(self.root / "edge" / "control.db")) as connection:
+            connection.row_factory = sqlite3.Row
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'projected'").fetchone():
+                return []
+            return [dict(row) for row in connection.execute("SELECT * FROM projected ORDER BY rowid")]
 
 
-@contextlib.contextmanager
-def workshop() -> Iterator[Workshop]:
-    """A place in memory for one run of the simulation."""
-    with (
-        tempfile.TemporaryDirectory(prefix="floodmark-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory,
-        replaced(database, "_engine", functools.cache(database._engine)),
-    ):
-        before = gc.get_threshold()
-        gc.freeze()  # what is loaded stays: looking through it again and again would cost a tenth of all the time
-        gc.set_threshold(50_000, 50, 50)
-        try:
-            yield Workshop(Path(directory))
-        finally:
-            gc.set_threshold(*before)
-            gc.unfreeze()
-
-
-def _patches(world: World, chance: random.Random) -> Iterator[Any]:
-    """Everything by which a schedule could differ from one run to the next, and every instant to pause at."""
-    stage = world.stage
-    transact, read, close, real_try_lock = Database.transact, Database.read, os.close, files.try_lock
-    names = iter(range(1 << 62))
-
-    def paused_transact(self: Database, work: Any, **options: Any) -> Any:
-        stage.pause("control.transact")
-        with stage.transaction():
-            result = transact(self, work, **options)
-        stage.pause("control.transacted")
-        return result
-
-    def paused_read(self: Database, work: Any) -> Any:
-        stage.pause("control.read")
-        with stage.transaction():
-            return read(self, work)
-
-    def try_lock(descriptor: int) -> bool:
-        taken = real_try_lock(descriptor)
-        actor = stage.running
-        if taken and actor is not None and actor.on is not None:
-            world.locks[descriptor] = actor.on.identity
-        return taken
-
-    def closed(descriptor: int) -> None:
-        world.locks.pop(descriptor, None)
-        close(descriptor)
-
-    def synced(descriptor: int) -> None:
-        for disk in world.disks.values():
-            disk.synced(descriptor)
-
-    def identity() -> str:
-        actor = stage.running
-        return "nobody/0" if actor is None or actor.on is None else actor.on.identity
-
-    def dead(owner: str) -> bool:
-        alive = {process.identity for process in world.processes}
-        return owner not in alive and not any(owner == actor_identity(actor) for actor in stage.actors)
-
-    def actor_identity(actor: Actor) -> str | None:
-        return actor.on.identity if actor.state == "paused" and actor.on is not None else None
-
-    def oldest_first(directory: Path) -> list[Path]:
-        return sorted(Path(directory).glob("*.jsonl"))
-
-    yield replaced(faults, "reach", stage.pause)
-    yield replaced(Database, "transact", paused_transact)
-    yield replaced(Database, "read", paused_read)
-    yield replaced(os, "fsync", synced)
-    yield replaced(os, "close", closed)
-    yield replaced(uuid, "uuid4", lambda: uuid.UUID(int=next(names), version=4))
-    yield replaced(secrets, "token_hex", lambda size=8: f"{next(names):0{2 * size}x}")
-    yield replaced(secrets, "randbits", chance.getrandbits)
-    for module in (files, landing, sealing):
-        yield replaced(module, "try_lock", try_lock)
-    yield replaced(sealing, "landing_files", oldest_first)
-    yield replaced(segments, "process_identity", identity)
-    yield replaced(segments, "is_certainly_dead", dead)
-    yield replaced(store_module, "migrate", lambda _database: None)
-    yield replaced(blob, "place_of", lambda _settings: world.bucket)
-    yield replaced(forward, "Exchange", lambda **_options: world.network)
-    for module in (load, compact):
-        yield replaced(module, "ThreadPoolExecutor", places.InTurn)
-    yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.startswith("_")}

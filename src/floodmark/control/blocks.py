@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, false, func, select, update
+from sqlalchemy import Connection, Row, bindparam, false, func, select, update
 
 from floodmark.commit import Base, PartitionFigures
 from floodmark.control import datasets as dataset_records
@@ -30,6 +30,31 @@ from floodmark.control.schema import (
 from floodmark.control.segments import Segment
 from floodmark.errors import Corrupt, Permanent, Retryable
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+
+# Asked all the time. Built once: to put a statement together takes longer than to run it.
+_BY_ID = select(blocks).where(blocks.c.id == bindparam("block"))
+_UNDECIDED = select(blocks).where(blocks.c.dataset == bindparam("of"), blocks.c.state == "reserved")
+_NEWEST = (
+    select(blocks)
+    .where(blocks.c.dataset == bindparam("of"), blocks.c.state == "committed")
+    .order_by(blocks.c.through_seq.desc())
+)
+_HIGHEST = tuple(
+    select(func.coalesce(func.max(column), 0))
+    for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
+)
+_RESERVE, _FIGURES = blocks.insert(), block_partitions.insert()
+_COUNTER = select(counters.c.value).where(counters.c.name == "sequence")
+_RAISE = (
+    update(counters)
+    .where(counters.c.name == "sequence", counters.c.value < bindparam("to"))
+    .values(value=bindparam("to"))
+)
+_JOIN = (
+    update(segments)
+    .where(segments.c.id == bindparam("segment"), segments.c.state == "sealed", segments.c.block.is_(None))
+    .values(block=bindparam("joined"), block_offset=bindparam("place"))
+)
 
 
 class BlockUndecided(Retryable):
@@ -73,14 +98,12 @@ class Reservation:
 
 
 def undecided(connection: Connection, dataset: str) -> Block | None:
-    row = connection.execute(
-        select(blocks).where(blocks.c.dataset == dataset, blocks.c.state == "reserved")
-    ).one_or_none()
+    row = connection.execute(_UNDECIDED, {"of": dataset}).one_or_none()
     return None if row is None else _block(row)
 
 
 def get(connection: Connection, id: str) -> Block | None:
-    row = connection.execute(select(blocks).where(blocks.c.id == id)).one_or_none()
+    row = connection.execute(_BY_ID, {"block": id}).one_or_none()
     return None if row is None else _block(row)
 
 
@@ -100,12 +123,7 @@ def committed_within(connection: Connection, dataset: str, within: SequenceRange
 
 
 def newest(connection: Connection, dataset: str) -> Block | None:
-    row = connection.execute(
-        select(blocks)
-        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
-        .order_by(blocks.c.through_seq.desc())
-        .limit(1)
-    ).one_or_none()
+    row = connection.execute(_NEWEST.limit(1), {"of": dataset}).one_or_none()
     return None if row is None else _block(row)
 
 
@@ -125,12 +143,7 @@ def settlement(connection: Connection, dataset: str) -> tuple[int, int]:
 
 def newest_first(connection: Connection, dataset: str) -> list[Block]:
     """The committed blocks, from the newest back."""
-    found = connection.execute(
-        select(blocks)
-        .where(blocks.c.dataset == dataset, blocks.c.state == "committed")
-        .order_by(blocks.c.through_seq.desc())
-    )
-    return [_block(row) for row in found]
+    return [_block(row) for row in connection.execute(_NEWEST, {"of": dataset})]
 
 
 def committed_before(connection: Connection, dataset: str, moment: datetime) -> int:
@@ -160,13 +173,7 @@ def raise_allocator(connection: Connection, *, seen_through: int) -> int:
 
 def highest_number(connection: Connection, *, seen_through: int) -> int:
     """The highest number that anything carries, by the records and by what was seen in tables."""
-    return max(
-        seen_through,
-        *(
-            int(connection.execute(select(func.coalesce(func.max(column), 0))).scalar_one())
-            for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
-        ),
-    )
+    return max(seen_through, *(int(connection.execute(asked).scalar_one()) for asked in _HIGHEST))
 
 
 def allocated(connection: Connection) -> int:
@@ -320,28 +327,25 @@ def record_found(
 
 def _insert(connection: Connection, block: Block, *, now: datetime) -> None:
     connection.execute(
-        blocks.insert().values(
-            id=block.id,
-            dataset=block.dataset,
-            after_seq=block.range.after,
-            through_seq=block.range.through,
-            state="reserved",
-            generation=block.base.generation,
-            table_uuid=block.base.table_uuid,
-            base_snapshot=block.base.snapshot,
-            reserved_at=now.isoformat(),
-        )
+        _RESERVE,
+        {
+            "id": block.id,
+            "dataset": block.dataset,
+            "after_seq": block.range.after,
+            "through_seq": block.range.through,
+            "state": "reserved",
+            "generation": block.base.generation,
+            "table_uuid": block.base.table_uuid,
+            "base_snapshot": block.base.snapshot,
+            "reserved_at": now.isoformat(),
+        },
     )
 
 
 def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[Segment, ...]:
     offset = 0
     for segment in taken:
-        changed = connection.execute(
-            update(segments)
-            .where(segments.c.id == segment.id, segments.c.state == "sealed", segments.c.block.is_(None))
-            .values(block=block.id, block_offset=offset)
-        )
+        changed = connection.execute(_JOIN, {"segment": segment.id, "joined": block.id, "place": offset})
         if changed.rowcount != 1:
             raise Corrupt(
                 f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`."
@@ -353,14 +357,15 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
 def _add_figures(connection: Connection, block: Block, figures: Sequence[PartitionFigures]) -> None:
     for item in figures:
         connection.execute(
-            block_partitions.insert().values(
-                block=block.id,
-                partition_key=item.partition,
-                row_count=item.tally.rows,
-                checksum=item.tally.checksum_text,
-                first_seq=item.first_seq,
-                last_seq=item.last_seq,
-            )
+            _FIGURES,
+            {
+                "block": block.id,
+                "partition_key": item.partition,
+                "row_count": item.tally.rows,
+                "checksum": item.tally.checksum_text,
+                "first_seq": item.first_seq,
+                "last_seq": item.last_seq,
+            },
         )
         dataset_records.add_to_partition(
             connection, block.dataset, PartitionTotals(item.partition, item.tally, item.last_seq)
@@ -368,13 +373,11 @@ def _add_figures(connection: Connection, block: Block, figures: Sequence[Partiti
 
 
 def _counter(connection: Connection) -> int:
-    return int(connection.execute(select(counters.c.value).where(counters.c.name == "sequence")).scalar_one())
+    return int(connection.execute(_COUNTER).scalar_one())
 
 
 def _raise_to(connection: Connection, value: int) -> None:
-    connection.execute(
-        update(counters).where(counters.c.name == "sequence", counters.c.value < value).values(value=value)
-    )
+    connection.execute(_RAISE, {"to": value})
 
 
 def _block(row: Row) -> Block:  # type: ignore[type-arg]

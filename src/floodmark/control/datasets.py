@@ -6,13 +6,27 @@ import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from floodmark.control.schema import datasets, partitions
 from floodmark.errors import UnknownDataset
 from floodmark.layout import Layout
 from floodmark.schema import Column, Schema
 from floodmark.sequence import Tally
+
+# Asked all the time. Built once: to put a statement together takes longer than to run it.
+_BY_NAME = select(datasets).where(datasets.c.name == bindparam("dataset"))
+_EVERYONE = select(datasets).order_by(datasets.c.name)
+_PARTITIONS = select(partitions).where(partitions.c.dataset == bindparam("of")).order_by(partitions.c.partition_key)
+_PARTITION = select(partitions).where(
+    partitions.c.dataset == bindparam("of"), partitions.c.partition_key == bindparam("key")
+)
+_RAISE_HORIZON = (
+    update(datasets)
+    .where(datasets.c.name == bindparam("dataset"), datasets.c.horizon < bindparam("through"))
+    .values(horizon=bindparam("through"))
+)
+_SET_SYNCED = update(datasets).where(datasets.c.name == bindparam("dataset")).values(synced_snapshot=bindparam("head"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ def insert(connection: Connection, dataset: Dataset, *, now: datetime) -> None:
 
 
 def find(connection: Connection, name: str) -> Dataset | None:
-    row = connection.execute(select(datasets).where(datasets.c.name == name)).one_or_none()
+    row = connection.execute(_BY_NAME, {"dataset": name}).one_or_none()
     return None if row is None else _dataset(row)
 
 
@@ -92,7 +106,7 @@ def get(connection: Connection, name: str) -> Dataset:
 
 
 def everyone(connection: Connection) -> list[Dataset]:
-    return [_dataset(row) for row in connection.execute(select(datasets).order_by(datasets.c.name))]
+    return [_dataset(row) for row in connection.execute(_EVERYONE)]
 
 
 def evolve(connection: Connection, name: str, columns: tuple[Column, ...]) -> Dataset:
@@ -110,11 +124,9 @@ def evolve(connection: Connection, name: str, columns: tuple[Column, ...]) -> Da
 
 def raise_horizon(connection: Connection, name: str, *, through: int, synced_snapshot: int | None) -> None:
     """I3: the horizon only rises."""
-    connection.execute(
-        update(datasets).where(datasets.c.name == name, datasets.c.horizon < through).values(horizon=through)
-    )
+    connection.execute(_RAISE_HORIZON, {"dataset": name, "through": through})
     if synced_snapshot is not None:
-        connection.execute(update(datasets).where(datasets.c.name == name).values(synced_snapshot=synced_snapshot))
+        connection.execute(_SET_SYNCED, {"dataset": name, "head": synced_snapshot})
 
 
 def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | None) -> None:
@@ -127,9 +139,7 @@ def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | N
 
 
 def partition_totals(connection: Connection, name: str) -> list[PartitionTotals]:
-    found = connection.execute(
-        select(partitions).where(partitions.c.dataset == name).order_by(partitions.c.partition_key)
-    )
+    found = connection.execute(_PARTITIONS, {"of": name})
     return [PartitionTotals(row.partition_key, Tally.of(row.row_count, row.checksum), row.last_seq) for row in found]
 
 
@@ -143,7 +153,7 @@ def row_count(connection: Connection, name: str) -> int:
 def add_to_partition(connection: Connection, name: str, totals: PartitionTotals) -> None:
     """Add a block's figures to a partition's."""
     here = (partitions.c.dataset == name) & (partitions.c.partition_key == totals.partition)
-    row = connection.execute(select(partitions).where(here)).one_or_none()
+    row = connection.execute(_PARTITION, {"of": name, "key": totals.partition}).one_or_none()
     if row is None:
         connection.execute(
             partitions.insert().values(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, update
 
 from floodmark.control import removals as removal_records
 from floodmark.control.chunking import Stretch, check_tiling, rows_through
@@ -47,6 +47,107 @@ STRETCHES_MAX = 10_000
 """How many blocks one look takes in: a first export of a long history is pinned piece by piece."""
 REACH_MAX = 100_000
 """A bound on the walk back over chunks without rows."""
+
+
+def _of_channel(table: Any) -> Any:
+    return and_(
+        table.c.sink == bindparam("sink"),
+        table.c.dataset == bindparam("dataset"),
+        table.c.partition_key == bindparam("partition_key"),
+    )
+
+
+# Asked for with every chunk. Built once: to put a statement together takes longer than to run it.
+_MARK = select(watermarks).where(_of_channel(watermarks))
+_OPEN = select(intents).where(_of_channel(intents), intents.c.state == "open")
+_LAGGING = (
+    select(
+        partitions.c.dataset,
+        partitions.c.partition_key,
+        partitions.c.last_seq,
+        datasets.c.horizon,
+        watermarks.c.seq,
+        watermarks.c.row_count,
+        watermarks.c.checksum,
+        intents.c.id,
+    )
+    .join(datasets, datasets.c.name == partitions.c.dataset)
+    .outerjoin(
+        watermarks,
+        and_(
+            watermarks.c.sink == bindparam("sink"),
+            watermarks.c.dataset == partitions.c.dataset,
+            watermarks.c.partition_key == partitions.c.partition_key,
+        ),
+    )
+    .outerjoin(
+        intents,
+        and_(
+            intents.c.sink == bindparam("sink"),
+            intents.c.dataset == partitions.c.dataset,
+            intents.c.partition_key == partitions.c.partition_key,
+            intents.c.state == "open",
+        ),
+    )
+    .where((partitions.c.last_seq > func.coalesce(watermarks.c.seq, 0)) | intents.c.id.is_not(None))
+    .order_by(partitions.c.dataset, partitions.c.partition_key)
+)
+_MOVE_MARK = (
+    update(watermarks)
+    .where(
+        watermarks.c.sink == bindparam("of_sink"),
+        watermarks.c.dataset == bindparam("of_dataset"),
+        watermarks.c.partition_key == bindparam("of_partition"),
+        watermarks.c.seq == bindparam("was"),
+    )
+    .values(seq=bindparam("to"), row_count=bindparam("rows"), checksum=bindparam("sum"))
+)
+_CLOSE = update(intents).where(intents.c.id == bindparam("pinned")).values(state="closed")
+_CHUNKS = select(chunks).where(chunks.c.intent == bindparam("pinned")).order_by(chunks.c.after_seq)
+_AHEAD = (
+    select(chunks)
+    .where(chunks.c.intent == bindparam("pinned"), chunks.c.after_seq >= bindparam("begin"))
+    .order_by(chunks.c.after_seq)
+)
+_SETTLE = (
+    update(chunks)
+    .where(
+        chunks.c.intent == bindparam("pinned"),
+        chunks.c.after_seq == bindparam("begin"),
+        chunks.c.through_seq == bindparam("end"),
+        chunks.c.state == "pending",
+    )
+    .values(
+        state=bindparam("settled"),
+        row_count=bindparam("rows"),
+        checksum=bindparam("sum"),
+        acknowledged_at=bindparam("at"),
+    )
+)
+_STRETCHES = (
+    select(block_partitions)
+    .join(blocks, blocks.c.id == block_partitions.c.block)
+    .where(
+        blocks.c.dataset == bindparam("of"),
+        blocks.c.state == "committed",
+        blocks.c.through_seq > bindparam("after"),
+        blocks.c.after_seq < bindparam("through"),
+        block_partitions.c.partition_key == bindparam("key"),
+        block_partitions.c.last_seq > bindparam("after"),
+        block_partitions.c.first_seq <= bindparam("through"),
+    )
+    .order_by(blocks.c.through_seq)
+    .limit(STRETCHES_MAX)
+)
+_EMPTY_BEFORE = (
+    select(chunks)
+    .join(intents, intents.c.id == chunks.c.intent)
+    .where(
+        _of_channel(intents),
+        chunks.c.through_seq == bindparam("end"),
+        or_(chunks.c.state == "quarantined", and_(chunks.c.state == "acknowledged", chunks.c.row_count == 0)),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +234,7 @@ class GivenUp:
 
 
 def watermark(connection: Connection, channel: Channel) -> Watermark | None:
-    row = connection.execute(select(watermarks).where(_of(watermarks, channel))).one_or_none()
+    row = connection.execute(_MARK, _key(channel)).one_or_none()
     return None if row is None else Watermark(row.seq, Tally.of(row.row_count, row.checksum))
 
 
@@ -142,34 +243,7 @@ def lagging(connection: Connection, sink: str) -> list[Lag]:
 
     One look at the control database: a tick with nothing new ends here, without Spark and without the lake.
     """
-    mark = and_(
-        watermarks.c.sink == sink,
-        watermarks.c.dataset == partitions.c.dataset,
-        watermarks.c.partition_key == partitions.c.partition_key,
-    )
-    opened = and_(
-        intents.c.sink == sink,
-        intents.c.dataset == partitions.c.dataset,
-        intents.c.partition_key == partitions.c.partition_key,
-        intents.c.state == "open",
-    )
-    found = connection.execute(
-        select(
-            partitions.c.dataset,
-            partitions.c.partition_key,
-            partitions.c.last_seq,
-            datasets.c.horizon,
-            watermarks.c.seq,
-            watermarks.c.row_count,
-            watermarks.c.checksum,
-            intents.c.id,
-        )
-        .join(datasets, datasets.c.name == partitions.c.dataset)
-        .outerjoin(watermarks, mark)
-        .outerjoin(intents, opened)
-        .where((partitions.c.last_seq > func.coalesce(watermarks.c.seq, 0)) | intents.c.id.is_not(None))
-        .order_by(partitions.c.dataset, partitions.c.partition_key)
-    )
+    found = connection.execute(_LAGGING, {"sink": sink})
     return [
         Lag(
             Channel(sink, row.dataset, row.partition_key),
@@ -183,7 +257,7 @@ def lagging(connection: Connection, sink: str) -> list[Lag]:
 
 
 def open_intent(connection: Connection, channel: Channel) -> Intent | None:
-    row = connection.execute(select(intents).where(_of(intents, channel), intents.c.state == "open")).one_or_none()
+    row = connection.execute(_OPEN, _key(channel)).one_or_none()
     return None if row is None else _intent(row)
 
 
@@ -212,6 +286,7 @@ def pin(
         connection.execute(watermarks.insert().values(**_key(channel), seq=start))
     adopted = open_intent(connection, channel)
     if adopted is not None:
+        _check_none_went(connection, channel, adopted.range, seen=removals_seen)
         return adopted
     if mark.seq >= horizon:
         return None
@@ -240,8 +315,13 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
             f"Rows of {channel.dataset!r} that this sink does not have are being removed.",
             hint="Export again; if it stays so, a `floodmark retain` or `floodmark purge` was cut off: run it again.",
         )
+    _check_none_went(connection, channel, SequenceRange(after, SEQUENCE_MAX), seen=seen)
+
+
+def _check_none_went(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int | None) -> None:
+    """U14: rows that went since the look must not leave, also not with an intent that another pinned after they went."""
     moved = seen is not None and removal_records.moment(connection, channel.dataset) != seen
-    if moved and removal_records.touched(connection, channel, SequenceRange(after, SEQUENCE_MAX)):
+    if moved and removal_records.touched(connection, channel, within):
         raise Retryable(f"Rows of {channel.dataset!r} were removed just now.", hint="Export again.")
 
 
@@ -300,21 +380,8 @@ def _inside(table: Any, channel: Channel, within: SequenceRange) -> tuple[Any, .
 
 def stretches(connection: Connection, channel: Channel, within: SequenceRange) -> list[Stretch]:
     """Where the partition's rows are, block by block: so chunk boundaries need no scan, and gaps cost nothing."""
-    found = connection.execute(
-        select(block_partitions)
-        .join(blocks, blocks.c.id == block_partitions.c.block)
-        .where(
-            blocks.c.dataset == channel.dataset,
-            blocks.c.state == "committed",
-            blocks.c.through_seq > within.after,
-            blocks.c.after_seq < within.through,
-            block_partitions.c.partition_key == channel.partition,
-            block_partitions.c.last_seq > within.after,
-            block_partitions.c.first_seq <= within.through,
-        )
-        .order_by(blocks.c.through_seq)
-        .limit(STRETCHES_MAX)
-    )
+    asked = {"of": channel.dataset, "key": channel.partition, "after": within.after, "through": within.through}
+    found = connection.execute(_STRETCHES, asked)
     # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
     return [Stretch(row.row_count, row.first_seq, row.last_seq).within(within) for row in found]
 
@@ -336,8 +403,7 @@ def plan(connection: Connection, intent: Intent, ranges: Sequence[SequenceRange]
 
 
 def chunks_of(connection: Connection, intent: Intent) -> list[Chunk]:
-    found = connection.execute(select(chunks).where(chunks.c.intent == intent.id).order_by(chunks.c.after_seq))
-    return [_chunk(row) for row in found]
+    return [_chunk(row) for row in connection.execute(_CHUNKS, {"pinned": intent.id})]
 
 
 def split(connection: Connection, intent: Intent, parent: Chunk, *, at: int, rows: int) -> tuple[Chunk, Chunk] | None:
@@ -444,12 +510,9 @@ def _settle(
 ) -> bool:
     if open_intent(connection, intent.channel) != intent:
         return False
-    changed = connection.execute(
-        update(chunks)
-        .where(_pending(intent, range))
-        .values(state=state, row_count=tally.rows, checksum=tally.checksum_text, acknowledged_at=now.isoformat())
-    )
-    if changed.rowcount == 0:
+    which = {"pinned": intent.id, "begin": range.after, "end": range.through}
+    what = {"settled": state, "rows": tally.rows, "sum": tally.checksum_text, "at": now.isoformat()}
+    if connection.execute(_SETTLE, which | what).rowcount == 0:
         return False
     advance(connection, intent)
     return True
@@ -459,21 +522,18 @@ def advance(connection: Connection, intent: Intent) -> int:
     """D2: the watermark follows the gapless run of settled chunks from the intent's beginning, and no further."""
     mark = watermark(connection, intent.channel) or Watermark(intent.range.after, Tally())
     seq, tally = mark.seq, mark.tally
-    ahead = connection.execute(
-        select(chunks).where(chunks.c.intent == intent.id, chunks.c.after_seq >= seq).order_by(chunks.c.after_seq)
-    )
+    ahead = connection.execute(_AHEAD, {"pinned": intent.id, "begin": seq})
     for chunk in map(_chunk, ahead):
         if chunk.state == "pending" or chunk.range.after != seq:
             break
         seq, tally = chunk.range.through, tally + (chunk.tally or Tally())
     if seq > mark.seq:
-        connection.execute(
-            update(watermarks)
-            .where(_of(watermarks, intent.channel), watermarks.c.seq == mark.seq)
-            .values(seq=seq, row_count=tally.rows, checksum=tally.checksum_text)
-        )
+        here = intent.channel
+        which = {"of_sink": here.sink, "of_dataset": here.dataset, "of_partition": here.partition, "was": mark.seq}
+        moved = {"to": seq, "rows": tally.rows, "sum": tally.checksum_text}
+        connection.execute(_MOVE_MARK, which | moved)
     if seq >= intent.range.through:
-        connection.execute(update(intents).where(intents.c.id == intent.id).values(state="closed"))
+        connection.execute(_CLOSE, {"pinned": intent.id})
     return seq
 
 
@@ -513,15 +573,7 @@ def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> R
     after, before = mark.seq, mark.tally
     given_up: dict[int, Tally] = {}
     for _ in range(REACH_MAX):
-        row = connection.execute(
-            select(chunks)
-            .join(intents, intents.c.id == chunks.c.intent)
-            .where(
-                _of(intents, channel),
-                chunks.c.through_seq == after,
-                or_(chunks.c.state == "quarantined", and_(chunks.c.state == "acknowledged", chunks.c.row_count == 0)),
-            )
-        ).one_or_none()
+        row = connection.execute(_EMPTY_BEFORE, _key(channel) | {"end": after}).one_or_none()
         if row is None:
             break
         tally = Tally.of(row.row_count, row.checksum)

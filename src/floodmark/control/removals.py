@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control.blocks import BlockUndecided
@@ -32,6 +32,16 @@ Ranged = TypeVar("Ranged", Part, Forfeit)
 HASHES_MAX = 500
 """How many identities one statement asks for."""
 
+# Asked with every look and every pin. Built once: to put a statement together takes longer than to run it.
+_UNFINISHED = select(operations).where(operations.c.dataset == bindparam("of"), operations.c.state != "done")
+_ENDED = select(func.count()).where(operations.c.dataset == bindparam("of"), operations.c.state != "planned")
+_UNDER_WAY = select(func.count()).where(
+    removals.c.dataset == bindparam("of"),
+    removals.c.partition_key == bindparam("key"),
+    removals.c.through_seq > bindparam("after"),
+    removals.c.state == "planned",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -46,9 +56,7 @@ class Operation:
 
 def unfinished(connection: Connection, dataset: str) -> Operation | None:
     """The removal that somebody began and did not end. There is at most one."""
-    row = connection.execute(
-        select(operations).where(operations.c.dataset == dataset, operations.c.state != "done")
-    ).one_or_none()
+    row = connection.execute(_UNFINISHED, {"of": dataset}).one_or_none()
     return None if row is None else _operation(row)
 
 
@@ -157,23 +165,13 @@ def forfeits_of(connection: Connection, operation: Operation) -> list[Forfeit]:
 
 def moment(connection: Connection, dataset: str) -> int:
     """A number that changes whenever rows of the dataset have gone."""
-    found = connection.execute(
-        select(func.count()).where(operations.c.dataset == dataset, operations.c.state != "planned")
-    )
-    return int(found.scalar_one())
+    return int(connection.execute(_ENDED, {"of": dataset}).scalar_one())
 
 
 def under_way(connection: Connection, channel: Channel, *, after: int) -> bool:
     """Whether rows of a partition above a number are about to go, or may have gone already."""
-    found = connection.execute(
-        select(func.count()).where(
-            removals.c.dataset == channel.dataset,
-            removals.c.partition_key == channel.partition,
-            removals.c.through_seq > after,
-            removals.c.state == "planned",
-        )
-    )
-    return bool(found.scalar_one())
+    asked = {"of": channel.dataset, "key": channel.partition, "after": after}
+    return bool(connection.execute(_UNDER_WAY, asked).scalar_one())
 
 
 def touched(connection: Connection, channel: Channel, within: SequenceRange) -> bool:

@@ -18,11 +18,47 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from floodmark.commit import PartitionRows
 from floodmark.control.schema import counters, landing, segment_partitions, segments
 from floodmark.sequence import Tally
+
+# Asked all the time. Built once: to put a statement together takes longer than to run it.
+_OWN = segments.c.dataset == bindparam("of")
+_ANNOUNCE = segments.insert()
+_REGISTER = update(segments).where(segments.c.id == bindparam("segment"))
+_STATE = select(segments.c.state).where(segments.c.id == bindparam("segment"))
+_PARTITION = segment_partitions.insert()
+_PARTITIONS = select(segment_partitions).where(segment_partitions.c.segment.in_(bindparam("ids", expanding=True)))
+_UNFINISHED = select(segments.c.id, segments.c.path, segments.c.owner).where(_OWN, segments.c.state == "writing")
+_WAITING = (
+    select(segments)
+    .where(_OWN, segments.c.state == "sealed", segments.c.block.is_(None))
+    .order_by(segments.c.registered)
+    .limit(bindparam("most"))
+)
+_OLDEST = select(func.min(segments.c.registered)).where(_OWN, segments.c.state == "sealed")
+_OF_BLOCK = select(segments).where(segments.c.block == bindparam("joined")).order_by(segments.c.block_offset)
+_CONSUMED = select(segments.c.id, segments.c.path).where(
+    _OWN, segments.c.block == bindparam("joined"), segments.c.state == "consumed"
+)
+_COUNT_ON = update(counters).where(counters.c.name == bindparam("counter")).values(value=counters.c.value + 1)
+_COUNTED = select(counters.c.value).where(counters.c.name == bindparam("counter"))
+_LANDING = select(landing).where(landing.c.file == bindparam("landed"))
+_OFFSETS = select(landing.c.file, landing.c.sealed).where(
+    landing.c.dataset == bindparam("of"), landing.c.state == "open"
+)
+_ADVANCE = (
+    update(landing)
+    .where(landing.c.file == bindparam("landed"), landing.c.sealed == bindparam("start"), landing.c.state == "open")
+    .values(sealed=bindparam("end"))
+)
+_BACKLOG = select(
+    func.count(),
+    func.coalesce(func.sum(segments.c.row_count), 0),
+    func.coalesce(func.sum(segments.c.byte_count), 0),
+).where(_OWN, segments.c.state == "sealed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +118,13 @@ def fresh_segment_id() -> int:
 
 def announce(connection: Connection, *, id: int, dataset: str, path: str, owner: str, now: datetime) -> None:
     """Say `writing` before the file exists, so that a crash leaves a trace of what to clean up."""
-    revived = connection.execute(
-        update(segments)
-        .where(segments.c.id == id, segments.c.state.in_(["writing", "dropped"]))
-        .values(state="writing", path=path, owner=owner, created_at=now.isoformat())
-    )
-    if revived.rowcount == 0 and not _exists(connection, id):
+    said = {"state": "writing", "path": path, "owner": owner, "created_at": now.isoformat()}
+    if _exists(connection, id):
         connection.execute(
-            segments.insert().values(
-                id=id, dataset=dataset, state="writing", path=path, owner=owner, created_at=now.isoformat()
-            )
+            update(segments).where(segments.c.id == id, segments.c.state.in_(["writing", "dropped"])).values(**said)
         )
+    else:
+        connection.execute(_ANNOUNCE, {"id": id, "dataset": dataset, **said})
 
 
 def register(
@@ -108,30 +140,30 @@ def register(
     I6: for lines of a landing file the offset moves in the same transaction, and only from where these lines begin.
     False means that nothing was changed: an offset that moved without its segment would lose the lines.
     """
-    state = connection.execute(select(segments.c.state).where(segments.c.id == id)).scalar_one_or_none()
+    state = _state(connection, id)
     if state != "writing" or (lines is not None and not advance_landing(connection, lines)):
         return False
     connection.execute(
-        update(segments)
-        .where(segments.c.id == id)
-        .values(
-            state="sealed",
-            registered=_next(connection, "registration"),
-            path=content.path,
-            row_count=content.rows,
-            byte_count=content.bytes,
-            event_min=content.event_min,
-            event_max=content.event_max,
-            landing_file=lines.file if lines else None,
-            landing_from=lines.start if lines else None,
-            landing_through=lines.end if lines else None,
-            source=step.source if step else None,
-            ordinal=step.ordinal if step else None,
-        )
+        _REGISTER,
+        {
+            "segment": id,
+            "state": "sealed",
+            "registered": _next(connection, "registration"),
+            "path": content.path,
+            "row_count": content.rows,
+            "byte_count": content.bytes,
+            "event_min": content.event_min,
+            "event_max": content.event_max,
+            "landing_file": lines.file if lines else None,
+            "landing_from": lines.start if lines else None,
+            "landing_through": lines.end if lines else None,
+            "source": step.source if step else None,
+            "ordinal": step.ordinal if step else None,
+        },
     )
     if content.partitions:
         connection.execute(
-            segment_partitions.insert(),
+            _PARTITION,
             [
                 {
                     "segment": id,
@@ -159,22 +191,12 @@ def drop(connection: Connection, id: int, *, path: str) -> bool:
 
 def unfinished(connection: Connection, dataset: str) -> list[tuple[int, str, str]]:
     """(id, path, owner) of the segments that are being written, or were when their writer died."""
-    found = connection.execute(
-        select(segments.c.id, segments.c.path, segments.c.owner).where(
-            segments.c.dataset == dataset, segments.c.state == "writing"
-        )
-    )
-    return [(row.id, row.path, row.owner) for row in found]
+    return [(row.id, row.path, row.owner) for row in connection.execute(_UNFINISHED, {"of": dataset})]
 
 
 def waiting(connection: Connection, dataset: str, *, rows_max: int, bytes_max: int, count_max: int) -> list[Segment]:
     """The oldest sealed segments that fit the bounds together; always at least one, if there is one."""
-    found = connection.execute(
-        select(segments)
-        .where(segments.c.dataset == dataset, segments.c.state == "sealed", segments.c.block.is_(None))
-        .order_by(segments.c.registered)
-        .limit(count_max)
-    )
+    found = connection.execute(_WAITING, {"of": dataset, "most": count_max})
     taken: list[Segment] = []
     rows = size = 0
     for row in found:
@@ -186,8 +208,7 @@ def waiting(connection: Connection, dataset: str, *, rows_max: int, bytes_max: i
 
 
 def of_block(connection: Connection, block: str) -> list[Segment]:
-    found = connection.execute(select(segments).where(segments.c.block == block).order_by(segments.c.block_offset))
-    return [_segment(row) for row in found]
+    return [_segment(row) for row in connection.execute(_OF_BLOCK, {"joined": block})]
 
 
 def blocks_of_steps(connection: Connection, steps: Sequence[SourceStep]) -> dict[str, list[tuple[int, int]]]:
@@ -209,7 +230,7 @@ def blocks_of_steps(connection: Connection, steps: Sequence[SourceStep]) -> dict
 
 def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[PartitionRows]]:
     result: dict[int, list[PartitionRows]] = {}
-    found = connection.execute(select(segment_partitions).where(segment_partitions.c.segment.in_(ids)))
+    found = connection.execute(_PARTITIONS, {"ids": list(ids)})
     for row in found:
         result.setdefault(row.segment, []).append(
             PartitionRows(row.partition_key, Tally.of(row.row_count, row.checksum), row.first_row, row.last_row)
@@ -254,7 +275,7 @@ def is_consumed(connection: Connection, id: int) -> bool:
 
 
 def _state(connection: Connection, id: int) -> str | None:
-    found: str | None = connection.execute(select(segments.c.state).where(segments.c.id == id)).scalar_one_or_none()
+    found: str | None = connection.execute(_STATE, {"segment": id}).scalar_one_or_none()
     return found
 
 
@@ -268,42 +289,29 @@ def consume(connection: Connection, ids: Iterable[int]) -> None:
 
 
 def consumed_files(connection: Connection, dataset: str, *, block: str) -> list[tuple[int, str]]:
-    found = connection.execute(
-        select(segments.c.id, segments.c.path).where(
-            segments.c.dataset == dataset, segments.c.block == block, segments.c.state == "consumed"
-        )
-    )
-    return [(row.id, row.path) for row in found]
+    return [(row.id, row.path) for row in connection.execute(_CONSUMED, {"of": dataset, "joined": block})]
 
 
 def oldest_waiting(connection: Connection, dataset: str) -> int | None:
     """The registration number of the segment that has waited longest; None if none waits."""
-    found: int | None = connection.execute(
-        select(func.min(segments.c.registered)).where(segments.c.dataset == dataset, segments.c.state == "sealed")
-    ).scalar_one()
+    found: int | None = connection.execute(_OLDEST, {"of": dataset}).scalar_one()
     return found
 
 
 def registered_so_far(connection: Connection) -> int:
     """The newest registration number in the store."""
-    return int(connection.execute(select(counters.c.value).where(counters.c.name == "registration")).scalar_one())
+    return int(connection.execute(_COUNTED, {"counter": "registration"}).scalar_one())
 
 
 def backlog(connection: Connection, dataset: str) -> tuple[int, int, int]:
     """(segments, rows, bytes) that are sealed and not yet committed."""
-    row = connection.execute(
-        select(
-            func.count(),
-            func.coalesce(func.sum(segments.c.row_count), 0),
-            func.coalesce(func.sum(segments.c.byte_count), 0),
-        ).where(segments.c.dataset == dataset, segments.c.state == "sealed")
-    ).one()
+    row = connection.execute(_BACKLOG, {"of": dataset}).one()
     return int(row[0]), int(row[1]), int(row[2])
 
 
 def landing_offset(connection: Connection, *, file: str, dataset: str) -> int | None:
     """How far a landing file is sealed; None once it was removed. First sight of a file records it."""
-    row = connection.execute(select(landing).where(landing.c.file == file)).one_or_none()
+    row = connection.execute(_LANDING, {"landed": file}).one_or_none()
     if row is None:
         connection.execute(landing.insert().values(file=file, dataset=dataset, sealed=0, state="open"))
         return 0
@@ -311,19 +319,12 @@ def landing_offset(connection: Connection, *, file: str, dataset: str) -> int | 
 
 
 def landing_offsets(connection: Connection, dataset: str) -> dict[str, int]:
-    found = connection.execute(
-        select(landing.c.file, landing.c.sealed).where(landing.c.dataset == dataset, landing.c.state == "open")
-    )
-    return {row.file: row.sealed for row in found}
+    return {row.file: row.sealed for row in connection.execute(_OFFSETS, {"of": dataset})}
 
 
 def advance_landing(connection: Connection, lines: LandingRange) -> bool:
     """I6: the sealed offset moves only from where these lines begin; false if another sealer was first."""
-    changed = connection.execute(
-        update(landing)
-        .where(landing.c.file == lines.file, landing.c.sealed == lines.start, landing.c.state == "open")
-        .values(sealed=lines.end)
-    )
+    changed = connection.execute(_ADVANCE, {"landed": lines.file, "start": lines.start, "end": lines.end})
     return changed.rowcount == 1
 
 
@@ -352,12 +353,12 @@ def forget_landing(connection: Connection, dataset: str, *, before: datetime, th
 
 
 def _exists(connection: Connection, id: int) -> bool:
-    return connection.execute(select(segments.c.id).where(segments.c.id == id)).one_or_none() is not None
+    return _state(connection, id) is not None
 
 
 def _next(connection: Connection, counter: str) -> int:
-    connection.execute(update(counters).where(counters.c.name == counter).values(value=counters.c.value + 1))
-    return int(connection.execute(select(counters.c.value).where(counters.c.name == counter)).scalar_one())
+    connection.execute(_COUNT_ON, {"counter": counter})
+    return int(connection.execute(_COUNTED, {"counter": counter}).scalar_one())
 
 
 def _segment(row: Row) -> Segment:  # type: ignore[type-arg]

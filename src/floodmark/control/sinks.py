@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from floodmark.control.schema import sinks
 from floodmark.errors import InvalidName, UnknownSink
+
+_BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.state != "removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
 
 
 def find(connection: Connection, name: str) -> Sink | None:
-    row = connection.execute(select(sinks).where(sinks.c.name == name, sinks.c.state != "removed")).one_or_none()
+    row = connection.execute(_BY_NAME, {"called": name}).one_or_none()
     return None if row is None else _sink(row)
 
 

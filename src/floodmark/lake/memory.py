@@ -551,7 +551,8 @@ class MemoryLake:
         parts = []
         for segment in request.segments:
             try:
-                part = pq.read_table(Path(segment.path))
+                with pq.ParquetFile(segment.path) as file:
+                    part = file.read(use_threads=False)
             except FileNotFoundError as error:
                 raise Retryable(f"Segment {segment.id} cannot be read: {error}.") from error
             if part.num_rows != segment.rows:

@@ -46,6 +46,8 @@ _DIGEST_BYTES = 16
 _SLICE_ROWS = 8192
 _SLICE_BYTES = 1 << 28  # joined bytes must stay below Arrow's 2 GiB for one array
 _BINARY = pa.binary()
+THREADS_ROWS_MIN = 100_000
+"""From so many rows on it is worth waking Arrow's threads to count them."""
 _EXACT = Context(prec=76)
 _NAN = float("nan")
 
@@ -238,7 +240,8 @@ def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Se
         names=[*keys, "prefix", "row"],
     )
     # Arrow's sum over uint64 wraps around at 2^64, which is the checksum's modulus.
-    groups = figures.group_by(keys).aggregate([("prefix", "sum"), ("row", "count"), ("row", "min"), ("row", "max")])
+    grouped = figures.group_by(keys, use_threads=table.num_rows >= THREADS_ROWS_MIN)
+    groups = grouped.aggregate([("prefix", "sum"), ("row", "count"), ("row", "min"), ("row", "max")])
     result = [
         PartitionRows(
             partition_key(partition_by, [group[key] for key in keys]),

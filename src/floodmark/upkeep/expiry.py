@@ -2,8 +2,8 @@
 
 - U2 New files are on the disk before old ones go: a rewrite is synced, then recorded as synced, then snapshots expire.
 - U3 What somebody still asks about stays: the base of an undecided block and all that came after it, by which its
-  verdict is found, and all that came after the last snapshot that is known to be on the disk. How far numbers were
-  given out is written into the table first.
+  verdict is found, and the last snapshot that is known to be on the disk with all that came after it: others rewrite
+  files too, and do not sync them. How far numbers were given out is written into the table first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Expiry:
 def needed(state: TableState, undecided: Block | None, synced: int | None) -> int:
     """U3: how many of the newest snapshots must stay, whatever the rule says."""
     unsynced = state.since(synced)
-    keep = 0 if synced is None or unsynced is None else len(unsynced)
+    # The synced one itself, too: if the power takes a newer one's files, its own are all that is left.
+    keep = 0 if synced is None or unsynced is None else len(unsynced) + 1
     if undecided is not None:
         after_base = state.since(undecided.base.snapshot)
         keep = max(keep, 0 if after_base is None else len(after_base) + 1)

@@ -1,0 +1,170 @@
+"""What processes do in a schedule, and where in the middle of it they are stopped or killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark.schema import SEQ
+from floodmark.store import Store
+from floodmark.upkeep.adopt import Adopter
+
+from .others import Legacy
+from .world import DATASET, World
+
+_SEGMENT = ("segment.announced", "segment.written", "segment.registered")
+_SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
+_DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
+_REMOVAL = ("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired")
+ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
+POINTS: dict[str, tuple[str, ...]] = {
+    "capture": ("capture.written", "capture.synced", "capture.answered"),
+    "capture again": ("capture.written", "capture.synced", "capture.answered"),
+    "capture arrow": (*_SEGMENT, "capture.answered"),
+    "seal": _SEAL,
+    "flush": (
+        *("flush.base_loaded", "flush.reserved", "flush.appending", "lake.append", "lake.committing"),
+        *("flush.appended", "flush.decided", "lake.sync", "flush.synced", "flush.recorded"),
+        *("flush.segment_removed", "flush.released"),
+        *_SEAL,
+    ),
+    "read": ("lake.scan", "read.stored"),
+    "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
+    "export central": (
+        *(*_DELIVERY, "network.sending", "network.answering", "lake.scan"),
+        *("hub.stored", "hub.accepted", "segment.announced", "segment.written", "segment.registered"),
+    ),
+    "export mirror": (
+        *(*_DELIVERY, "table.base_recorded", "table.decided", "table.appended", "table.synced"),
+        *("target.load", "target.append", "target.appended"),
+    ),
+    "export figures": (*_DELIVERY, "lake.scan"),
+    "retain": (*_REMOVAL, "lake.remove"),
+    "purge": (*_REMOVAL, "lake.remove", "purge.segment_replaced", "purge.quarantine_cleared", *_SEGMENT),
+    "compact": (
+        *("compact.rewriting", "compact.rewritten", "compact.expired", "lake.rewrite", "lake.expire", "lake.sync"),
+        *("upkeep.synced", "upkeep.expiring"),
+    ),
+    "settle": ("lake.resettle", "settle.planned", "settle.committed", *_REMOVAL, "lake.remove"),
+    "backfill": (
+        *("backfill.sealed", "backfill.read", "backfill.stored", "backfill.loaded", "backfill.answered"),
+        *_SEGMENT,
+    ),
+    "adopt": ("adopt.read", "adopt.stored", "adopt.answered", *_SEGMENT),
+    "rebuild": (
+        *("rebuild.taken_over", "rebuild.named", "rebuild.copying", "rebuild.copied", "rebuild.caught_up"),
+        *("rebuild.fenced", "rebuild.renamed", "rebuild.settled", "rebuild.equal", "rebuild.switched", "lake.copy"),
+    ),
+    "check": ANYWHERE,
+    "fsck": ("fsck.mending", "fsck.mended", *_SEGMENT),
+}
+"""Where each operation is stopped or killed: its own instants, each as often as any other."""
+
+Operation = Callable[[World, Store, int], Any]
+
+
+def capture(world: World, store: Store, count: int, *, arrow: bool = False, again: bool = False) -> None:
+    rows = world.oracle.unanswered()[:count] if again else world.oracle.rows(count, partitions=world.sites)
+    if not rows:
+        return
+    sent = [world.as_captured(row) for row in rows]
+    store.capture(DATASET, pa.Table.from_pylist(sent) if arrow else sent)
+    world.stage.pause("capture.answered")
+    world.oracle.acknowledge(rows)
+
+
+def retain(world: World, store: Store, keep_rows: int) -> Any:
+    world.removing = True
+    rows = world.numbered("edge")
+    report = store.retain(DATASET, keep_rows=keep_rows)
+    for part in report.removed:
+        here = [row for row in rows if row[SEQ] in part.range and f"site={row['site']}" == part.partition]
+        world.retired |= {str(row["id"]) for row in here}
+    return report
+
+
+def purge(world: World, store: Store, place: int) -> Any:
+    """Somebody asks for one row to be removed for good: one that is committed, or one that waits in the spool."""
+    acknowledged = list(world.oracle.acknowledged)
+    return world.purge(store, acknowledged[-min(place, len(acknowledged))])
+
+
+def backfill(world: World, store: Store, _size: int) -> Any:
+    """History that overlaps what was captured, if rows can be told apart."""
+    if not world.history:
+        known = list(world.oracle.attempted.values())[:1] if world.identified else []
+        world.history = [*known, *world.oracle.rows(2, partitions=world.sites)]
+    report = store.backfill(DATASET, [world.as_captured(row) for row in world.history], source_id="history")
+    world.stage.pause("backfill.answered")
+    world.oracle.acknowledge(world.history)
+    return report
+
+
+def adopt(world: World, store: Store, _size: int) -> Any:
+    """Data that was there before the store."""
+    if not world.legacy:
+        world.legacy = world.oracle.rows(4, partitions=world.sites)
+    adopter = Adopter(store._database, store._capture, store._flusher.flush)
+    report = adopter.adopt(DATASET, Legacy([world.as_captured(row) for row in world.legacy]))
+    world.stage.pause("adopt.answered")
+    world.oracle.acknowledge(world.legacy)
+    return report
+
+
+def rebuild(world: World, store: Store, _size: int) -> Any:
+    world.rebuilding = True
+    report = store.rebuild(DATASET)
+    world.rebuilding = False
+    return report
+
+
+def compact(world: World, store: Store, _size: int) -> Any:
+    world.compacted = True
+    return store.compact(DATASET)
+
+
+UNDER_WAY = {"block-undecided", "rebuild-unfinished", "removal-unfinished", "file-missing", "landing-missing"}
+"""What may be seen of a store while others are at work on it, or after one has died."""
+
+
+def check(world: World, store: Store, _size: int) -> None:
+    """Somebody looks whether the store is sound, and then its archive, while others are at work."""
+    found = [("fsck", item) for item in store.fsck().findings]
+    for sink in store.sinks():
+        found += [("audit", item) for item in store.audit(sink.name).findings]
+    for look, finding in found:
+        if finding.wrong and finding.kind not in UNDER_WAY:
+            world.wrong.append(f"a false alarm of {look}: {finding.kind}: {finding.what}")
+
+
+def fsck(world: World, store: Store, _size: int) -> Any:
+    report = store.fsck(repair=True)
+    world.restored = False
+    return report
+
+
+OPERATIONS: dict[str, Operation] = {
+    "capture": capture,
+    "capture arrow": lambda world, store, size: capture(world, store, size, arrow=True),
+    "capture again": lambda world, store, size: capture(world, store, size, again=True),
+    "capture, seal": lambda world, store, size: (capture(world, store, size), store.seal(DATASET))[1],
+    "capture, flush": lambda world, store, size: (capture(world, store, size), store.flush(DATASET))[1],
+    "seal": lambda _world, store, _size: store.seal(DATASET),
+    "flush": lambda _world, store, _size: store.flush(DATASET),
+    "read": lambda world, store, _size: world.read(store),
+    "export archive": lambda _world, store, _size: store.export("archive"),
+    "export central": lambda _world, store, _size: store.export("central"),
+    "export mirror": lambda _world, store, _size: store.export("mirror"),
+    "export figures": lambda _world, store, _size: store.export("figures"),
+    "retain": retain,
+    "purge": purge,
+    "backfill": backfill,
+    "adopt": adopt,
+    "compact": compact,
+    "check": check,
+    "settle": lambda _world, store, _size: store.compact(DATASET),
+    "rebuild": rebuild,
+    "fsck": fsck,
+}

@@ -1,0 +1,109 @@
+"""Bugs in backfill and settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from floodmark.backfill import load
+from floodmark.flush import Flusher
+from floodmark.lake import memory, memory_settling
+
+from . import others
+from .replacing import replaced
+from .seeding import GOES_ON, LEARN, bug, dies, does, mutated, stops
+
+
+@bug(
+    "a source's position moves after its rows",
+    invariant="B1",
+    profile="upkeep",
+    short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
+)
+def _() -> Iterator[None]:
+    def register(self: Any, step: Any, written: Any) -> bool:
+        # Without the step's own number too, by which a second registration would be refused.
+        self.parts.segments.register(self.declared, written, held=step.held)
+        return bool(self.parts.database.transact(self._mover(step)))
+
+    with replaced(load._Run, "_register", register):
+        yield
+
+
+@bug(
+    "a flush does not look for duplicates",
+    invariant="B2",
+    identified=True,
+    short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
+)
+def _() -> Iterator[None]:
+    real = Flusher._request
+
+    def request(self: Flusher, *arguments: Any, **options: Any) -> Any:
+        return replace(real(self, *arguments, **options), identity=())
+
+    with replaced(Flusher, "_request", request):
+        yield
+
+
+@bug(
+    "a source is another one each time",
+    invariant="B3",
+    profile="upkeep",
+    short=[does(0, "backfill"), does(1, "backfill")],
+)
+def _() -> Iterator[None]:
+    real, numbers = load._Run._id, iter(range(1 << 40))
+    ids: dict[int, str] = {}
+
+    def id_of(self: Any, unit: Any) -> str:
+        return ids.setdefault(id(self), f"{real(self, unit)}/{next(numbers)}")
+
+    with replaced(load._Run, "_id", id_of):
+        yield
+
+
+# ── settlement ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "what a settle function does is not looked at",
+    invariant="B6",
+    profile="settlement",
+    short=[does(0, "flush")],
+)
+def _() -> Iterator[None]:
+    def unchecked(request: Any, rows: Any) -> Any:
+        return others.settle(rows).select(rows.column_names)
+
+    others.mischief.append("it moves rows")
+    try:
+        with replaced(memory, "settled_table", unchecked), replaced(memory_settling, "settled_table", unchecked):
+            yield
+    finally:
+        others.mischief.clear()
+
+
+@bug(
+    "rows are settled over what came meanwhile",
+    invariant="B7",
+    profile="settlement",
+    short=[does(1, "seal"), LEARN, stops(0, "settle", "settle.planned"), does(1, "flush"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    with mutated(
+        memory.MemoryLake, "resettle", "since is None or any(snapshot.brought_rows for snapshot in since)", "False"
+    ):
+        yield
+
+
+@bug(
+    "the higher number stays",
+    invariant="B8",
+    profile="settlement",
+    short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
+)
+def _() -> Iterator[None]:
+    with mutated(memory_settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=memory):
+        yield

@@ -1,0 +1,129 @@
+"""Bugs on the way from a capture to a segment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import update
+
+from floodmark import faults
+from floodmark.control import segments as segment_records
+from floodmark.control.schema import landing
+from floodmark.files import make_directory, sync_directory
+from floodmark.spool import landing as landing_log
+from floodmark.spool import sealing
+from floodmark.spool.landing import LandingWriter
+
+from .replacing import replaced
+from .seeding import DISK, GOES_ON, POWER, bug, does, mutated, stops
+
+
+@bug("acknowledged before it is synced", invariant="L1", short=[does(0, "capture"), POWER])
+def _() -> Iterator[None]:
+    def write(self: LandingWriter, content: bytes) -> None:
+        if self._descriptor is None:
+            self._descriptor, self._size = landing_log._create(self._directory), 0
+        os.write(self._descriptor, content)
+        faults.reach("capture.written")
+
+    with replaced(LandingWriter, "_write", write):
+        yield
+
+
+@bug("a landing file whose name is not synced", invariant="L1", short=[does(0, "capture"), POWER])
+def _() -> Iterator[None]:
+    with replaced(landing_log, "sync_directory", lambda _path: None):
+        yield
+
+
+@bug("a live writer's file is removed", invariant="L5", short=[does(0, "capture"), does(1, "seal"), does(0, "capture")])
+def _() -> Iterator[None]:
+    def always(_descriptor: int) -> bool:
+        return True
+
+    # Last, so that it lies over what the simulation itself has put there.
+    real = sealing.Sealer._seal_file
+
+    def seal_file(self: Any, *arguments: Any) -> None:
+        with replaced(sealing, "try_lock", always):
+            real(self, *arguments)
+
+    with replaced(sealing.Sealer, "_seal_file", seal_file):
+        yield
+
+
+@bug(
+    "lines are sealed by whoever comes",
+    invariant="I6",
+    short=[does(1, "capture"), stops(0, "seal", "segment.announced"), does(2, "seal"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    def advance(connection: Any, lines: Any) -> bool:
+        connection.execute(update(landing).where(landing.c.file == lines.file).values(sealed=lines.end))
+        return True
+
+    ids = iter(range(1, 1 << 40))
+    with (
+        replaced(segment_records, "advance_landing", advance),
+        # Segments of the same lines have the same id, which alone would already keep them single.
+        replaced(segment_records, "landing_segment_id", lambda _lines: next(ids)),
+    ):
+        yield
+
+
+@bug(
+    "a landing file has its name before its lock",
+    invariant="L2",
+    short=[stops(0, "capture", "capture.named"), does(1, "seal"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    def create(directory: Path) -> int:
+        make_directory(directory)
+        path = directory / f"{landing_log.uuid.uuid4().hex}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        sync_directory(directory)
+        faults.reach("capture.named")
+        landing_log.try_lock(descriptor)
+        return descriptor
+
+    with replaced(landing_log, "_create", create):
+        yield
+
+
+@bug(
+    "a file is written to behind a failed sync",
+    invariant="L3",
+    short=[does(0, "capture"), DISK, does(0, "capture"), does(0, "capture"), POWER],
+)
+def _() -> Iterator[None]:
+    with mutated(LandingWriter, "_lead", "self._abandon()", "pass"):
+        yield
+
+
+@bug(
+    "a live writer's torn line is taken for all of it",
+    invariant="L4",
+    short=[stops(0, "capture", "capture.half"), does(1, "seal"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    real = LandingWriter._write
+
+    def write(self: LandingWriter, content: bytes) -> None:
+        # A disk may take a line in two pieces.
+        if self._descriptor is None:
+            self._descriptor, self._size = landing_log._create(self._directory), 0
+        half = len(content) // 2
+        os.write(self._descriptor, content[:half])
+        faults.reach("capture.half")
+        real(self, content[half:])
+
+    seal_lines = sealing.Sealer._seal_lines
+
+    def taken(self: Any, *arguments: Any, torn: bool, **options: Any) -> bool:
+        return seal_lines(self, *arguments, torn=True, **options)
+
+    with replaced(LandingWriter, "_write", write), replaced(sealing.Sealer, "_seal_lines", taken):
+        yield

@@ -1,0 +1,165 @@
+"""Bugs on the way to a destination."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import update
+
+from floodmark.control import bases, deliveries
+from floodmark.control.schema import chunks, intents, watermarks
+from floodmark.delivery.channel import ChannelRun
+from floodmark.delivery.outcomes import Holdings
+from floodmark.delivery.shared import Errand
+from floodmark.delivery.shipping import Shipment
+from floodmark.delivery.sinks.blob import BlobSink
+from floodmark.delivery.sinks.table import TableSink
+from floodmark.lake.targets import TargetAppend
+
+from .replacing import replaced
+from .seeding import GOES_ON, OWNER_FORGETS, bug, dies, does, mutated, stops
+
+
+@bug(
+    "the range is pinned anew at every try",
+    invariant="D1",
+    profile="bucket",
+    short=[dies(0, "export archive", "delivery.shipped", times=2), does(1, "flush")],
+)
+def _() -> Iterator[None]:
+    real = deliveries.pin
+
+    def pin(connection: Any, channel: Any, **options: Any) -> Any:
+        mine = (intents.c.sink == channel.sink) & (intents.c.partition_key == channel.partition)
+        connection.execute(update(intents).where(mine, intents.c.state == "open").values(state="closed"))
+        return real(connection, channel, **{**options, "uncut": ()})
+
+    with replaced(deliveries, "pin", pin), replaced(BlobSink, "held", _nothing):
+        yield
+
+
+def _nothing(*_arguments: Any, **_options: Any) -> Any:
+    return Holdings()
+
+
+@contextlib.contextmanager
+def watermark_by_maximum() -> Iterator[None]:
+    real = deliveries.advance
+
+    def advance(connection: Any, intent: Any) -> int:
+        real(connection, intent)
+        mine = (watermarks.c.sink == intent.channel.sink) & (watermarks.c.partition_key == intent.channel.partition)
+        connection.execute(update(watermarks).where(mine).values(seq=intent.range.through))
+        connection.execute(update(intents).where(intents.c.id == intent.id).values(state="closed"))
+        return int(intent.range.through)
+
+    with replaced(deliveries, "advance", advance):
+        yield
+
+
+@bug(
+    "watermark by maximum", invariant="D2", profile="bucket", short=[dies(0, "export archive", "delivery.acknowledged")]
+)
+def _() -> Iterator[None]:
+    with watermark_by_maximum():
+        yield
+
+
+@bug(
+    "a chunk counts as delivered before it is sent",
+    invariant="D2",
+    profile="bucket",
+    short=[dies(0, "export archive", "bucket.create", times=3)],
+)
+def _() -> Iterator[None]:
+    real = Shipment._hand_over
+
+    def hand_over(self: Any, chunk: Any, parcel: Any) -> None:
+        self._acknowledge(chunk, parcel.tally, bytes=0)
+        real(self, chunk, parcel)
+
+    with replaced(Shipment, "_hand_over", hand_over):
+        yield
+
+
+@bug(
+    "an intent is fulfilled from an older look",
+    invariant="D7",
+    profile="bucket",
+    short=[
+        stops(0, "export archive", "bucket.list"),
+        does(1, "flush"),
+        dies(1, "export archive", "delivery.planned"),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    with replaced(Errand, "look_up_to", lambda _self, _seq: True):
+        yield
+
+
+@bug(
+    "chunks are cut anew at every try",
+    invariant="D3",
+    profile="bucket",
+    short=[dies(0, "export archive", "delivery.shipped")],
+)
+def _() -> Iterator[None]:
+    sizes = iter(range(3, 1 << 30))
+
+    def size() -> int:
+        return 3 if next(sizes) == 3 else 2
+
+    cut = "chunks.delete().where(chunks.c.intent == intent.id, chunks.c.state == 'pending')"
+    text = f"connection.execute({cut}); recorded = []; intent.settings['chunk_rows'] = size()\n    if not recorded:"
+    with (
+        mutated(ChannelRun, "_plan", "if not recorded:", text, size=size, chunks=chunks),
+        replaced(BlobSink, "held", _nothing),
+    ):
+        yield
+
+
+@bug(
+    "a late acknowledgement counts",
+    invariant="D4",
+    profile="projection",
+    short=[stops(0, "export figures", "delivery.planned"), does(1, "export figures"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    real = deliveries.acknowledge
+
+    def acknowledge(*arguments: Any, **options: Any) -> bool:
+        real(*arguments, **options)
+        return True
+
+    with replaced(deliveries, "acknowledge", acknowledge):
+        yield
+
+
+@bug(
+    "the base of the last attempt stands",
+    invariant="D5",
+    profile="table",
+    short=[dies(0, "export mirror", "target.appended"), OWNER_FORGETS],
+    shows="back again",
+)
+def _() -> Iterator[None]:
+    with mutated(bases, "record_base", "pending, chunks.c.base.is_(None)", "pending"):
+        yield
+
+
+@bug("a target's error is a verdict", invariant="D6", profile="table", short=[does(0, "export mirror")])
+def _() -> Iterator[None]:
+    real = TableSink._append
+
+    def append(self: TableSink, chunk: Any, state: Any) -> Exception | None:
+        error = real(self, chunk, state)
+        head = self.target.load()
+        if error is not None and head is not None:  # it failed, so it is sent again
+            self.target.append(TargetAppend(chunk.mark, head.history.head, chunk.rows, chunk.columns))
+        return None
+
+    with replaced(TableSink, "_append", append):
+        yield

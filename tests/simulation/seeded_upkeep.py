@@ -1,0 +1,292 @@
+"""Bugs in upkeep: compaction, removals, rebuilds, repairs, adopted data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from floodmark import compaction, flush
+from floodmark import recovery as recovery_module
+from floodmark.control import deliveries, generations, removals, sources
+from floodmark.lake import memory, memory_maintenance
+from floodmark.removal import Need
+from floodmark.schema import SEQ
+from floodmark.upkeep import audit, compact, expiry, fsck, fsck_spool, purge, retain
+from floodmark.upkeep.adopt import Adopter
+from floodmark.upkeep.purge import Purge
+from floodmark.upkeep.rebuild import Rebuilder
+
+from .replacing import replaced
+from .seeded_delivery import watermark_by_maximum
+from .seeding import BACK_UP, GOES_ON, OTHER_GOES_ON, POWER, RESTORE, REWRITTEN, bug, dies, does, mutated, stops
+
+# ── keeping tables small ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "a rewrite gives rows other numbers",
+    invariant="U1",
+    profile="upkeep",
+    short=[does(0, "flush"), does(0, "read"), does(0, "compact")],
+)
+def _() -> Iterator[None]:
+    sorts = 'pa.concat_tables(joined, promote_options="permissive").sort_by(SEQ)'
+    turned = f"turned({sorts})"
+
+    def turned_round(rows: Any) -> Any:
+        return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
+
+    with mutated(memory_maintenance, "rewritten", sorts, turned, onto=memory, turned=turned_round):
+        yield
+
+
+@bug(
+    "old files go before new ones are on the disk",
+    invariant="U2",
+    profile="upkeep",
+    short=[does(0, "flush"), does(0, "compact"), POWER],
+)
+def _() -> Iterator[None]:
+    with mutated(expiry.Expiry, "make_durable", "self.lake.sync(state, since=now.synced_snapshot)", "pass"):
+        yield
+
+
+@bug(
+    "expiry takes what is behind an unsynced rewrite",
+    invariant="U3",
+    profile="upkeep",
+    short=[does(0, "flush"), stops(0, "compact", "upkeep.expiring"), REWRITTEN, GOES_ON, POWER],
+)
+def _() -> Iterator[None]:
+    with replaced(expiry, "needed", lambda *_arguments: 0):
+        yield
+
+
+@bug(
+    "a rewrite that the power took is not taken back",
+    invariant="U4",
+    profile="upkeep",
+    short=[does(0, "flush"), dies(0, "compact", "compact.rewritten"), POWER],
+)
+def _() -> Iterator[None]:
+    with replaced(recovery_module, "_droppable", lambda *_arguments, **_options: False):
+        yield
+
+
+@bug(
+    "a file that nothing refers to yet is taken for nobody's",
+    invariant="U5",
+    profile="upkeep",
+    short=[stops(0, "compact", "compact.expired"), stops(1, "flush", "lake.committing"), GOES_ON, OTHER_GOES_ON],
+)
+def _() -> Iterator[None]:
+    with replaced(compact._Run, "_orphan_age", lambda _self: timedelta(seconds=-1)):
+        yield
+
+
+@bug("compaction never ends", invariant="U6", profile="upkeep", short=[does(0, "flush"), does(0, "compact")])
+def _() -> Iterator[None]:
+    with (
+        mutated(compaction, "_judged", "len(small) < 2 or wanted * 2 > len(small)", "False"),
+        replaced(compaction, "_worth_it", lambda files: files * 2),
+    ):
+        yield
+
+
+# ── removing rows ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "retention does not ask the sinks",
+    invariant="U10",
+    profile="everything",
+    short=[does(0, "flush"), does(0, "retain")],
+)
+def _() -> Iterator[None]:
+    real = retain.needs_of
+
+    def needs_of(connection: Any, declared: Any) -> Any:
+        found = real(connection, declared)
+        nobody: dict[str, list[Need]] = {}
+        return replace(found, by_partition=nobody)
+
+    with replaced(retain, "needs_of", needs_of):
+        yield
+
+
+def _not_under_way(real: Any) -> Any:
+    def needs_of(connection: Any, declared: Any) -> Any:
+        found = real(connection, declared)
+        needs = {key: [replace(need, under_way=None) for need in items] for key, items in found.by_partition.items()}
+        return replace(found, by_partition=needs)
+
+    return needs_of
+
+
+@bug(
+    "rows that are on their way are removed",
+    invariant="U11",
+    profile="everything",
+    short=[dies(0, "export central", "network.answering", times=2), does(0, "purge", 6)],
+)
+def _() -> Iterator[None]:
+    with replaced(purge, "needs_of", _not_under_way(purge.needs_of)):
+        yield
+
+
+@bug(
+    "a removal is not recorded before rows go",
+    invariant="U12",
+    profile="removal",
+    short=[dies(0, "purge", "removal.deleted"), POWER],
+)
+def _() -> Iterator[None]:
+    with replaced(removals, "plan", lambda *_arguments, **_options: None):
+        yield
+
+
+@bug(
+    "a range is pinned over rows that are being removed",
+    invariant="U14",
+    profile="everything",
+    short=[
+        stops(0, "purge", "removal.planned", size=6),
+        dies(1, "export central", "network.answering", times=2),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    with replaced(deliveries, "_check_unremoved", lambda *_arguments, **_options: None):
+        yield
+
+
+@bug(
+    "a segment and its copy change places in two transactions",
+    invariant="U16",
+    profile="removal",
+    short=[does(0, "capture", 3), does(0, "seal"), dies(0, "purge", "segment.registered")],
+)
+def _() -> Iterator[None]:
+    changed = "replaced = self.segments.add(declared, left, also=swap)"
+    parted = "replaced = self.segments.add(declared, left) and self.remover.database.transact(swap)"
+    with mutated(Purge, "_replace", changed, parted):
+        yield
+
+
+# ── rebuilding ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "a table that was renamed is gone",
+    invariant="U22",
+    profile="upkeep",
+    short=[dies(1, "flush", "flush.appended"), does(0, "rebuild")],
+)
+def _() -> Iterator[None]:
+    def table_of(_database: Any, lake: Any, declared: Any, base: Any) -> Any:
+        return lake.load(declared.of_generation(base.generation).table_name)
+
+    with replaced(flush, "table_of", table_of):
+        yield
+
+
+@bug(
+    "the pointer is switched without a comparison",
+    invariant="U23",
+    profile="removal",
+    short=[
+        does(1, "export archive"),
+        does(1, "export mirror"),
+        stops(0, "rebuild", "rebuild.caught_up"),
+        does(1, "retain"),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    with replaced(Rebuilder, "_compare", lambda _self, _turn: (0, [])):
+        yield
+
+
+@bug(
+    "a table is fenced while rows are removed from it",
+    invariant="U24",
+    profile="removal",
+    short=[
+        does(1, "export archive"),
+        does(1, "export mirror"),
+        stops(0, "retain", "removal.max_seq_raised"),
+        does(1, "rebuild"),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    with (
+        mutated(generations, "fence", 'removal is not None and removal.state == "planned"', "False"),
+        mutated(generations, "take_over", "removals.unfinished(connection, dataset) is not None", "False"),
+        replaced(Rebuilder, "_end_removal", lambda _self, _dataset: None),
+    ):
+        yield
+
+
+# ── looking and repairing ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "one look is believed",
+    invariant="U30",
+    profile="bucket",
+    short=[does(1, "export archive"), stops(0, "check", "control.read", times=9), does(1, "capture, flush"), GOES_ON],
+    shows="false alarm",
+)
+def _() -> Iterator[None]:
+    with (
+        replaced(fsck.Fsck, "_agreed", lambda self, *, deep: list(self._look(deep=deep))),
+        replaced(audit, "agreed", lambda first, _second: tuple(first)),
+    ):
+        yield
+
+
+@bug(
+    "an audit believes the watermark",
+    invariant="U31",
+    profile="bucket",
+    short=[dies(0, "export archive", "delivery.acknowledged")],
+    shows="audit",
+)
+def _() -> Iterator[None]:
+    with watermark_by_maximum(), replaced(audit, "holes", lambda *_arguments: []):
+        yield
+
+
+@bug(
+    "a repair removes a segment that nobody has registered",
+    invariant="U32",
+    profile="restored",
+    short=[BACK_UP, does(0, "capture arrow"), RESTORE, does(0, "fsck")],
+)
+def _() -> Iterator[None]:
+    with mutated(fsck_spool, "_orphan", "if committed:", "if True:"):
+        yield
+
+
+# ── adopting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "adopted rows and their position move apart",
+    invariant="U40",
+    profile="upkeep",
+    short=[dies(0, "adopt", "segment.registered"), does(1, "adopt")],
+)
+def _() -> Iterator[None]:
+    def take(self: Adopter, source: Any, data: Any, part: Any, *, index: int, last: bool) -> tuple[int, int]:
+        receipt = self.capture.capture(source.dataset, data.read(part))
+        after = json.dumps({"version": data.version, "next": index + 1, "done": last})
+        self.database.transact(lambda c: sources.advance(c, source, position=after))
+        return receipt.rows, receipt.quarantined
+
+    with replaced(Adopter, "_take", take):
+        yield

@@ -1,0 +1,112 @@
+"""How a bug is put in, and the few steps in which it shows."""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .replacing import replaced
+from .schedule import PROFILES, TO_THE_END, Schedule, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One protection undone."""
+
+    name: str
+    invariant: str
+    """What it breaks, as `docs/explanation/invariants.md` has it."""
+    profile: str
+    """The schedules in which it can show."""
+    short: tuple[Step, ...]
+    """A few steps in which it shows, for some chances of the power and the network."""
+    patch: Callable[[], contextlib.AbstractContextManager[Any]]
+    identified: bool = False
+    """Whether it shows only where rows have an identity."""
+    partitions: int = 1
+    shows: str = ""
+    """What the finding says, where any other would not do."""
+
+    def schedule(self, seed: int) -> Schedule:
+        """The short schedule with other chances."""
+        steps = tuple(replace(step, seed=seed) for step in self.short)
+        return Schedule(seed, PROFILES[self.profile], self.identified, partitions=self.partitions, steps=steps)
+
+    def found(self, wrong: list[Any]) -> str | None:
+        """The finding by which it is found, if it is."""
+        return next((str(one) for one in wrong if self.shows in str(one)), None)
+
+
+BUGS: list[Bug] = []
+
+
+def bug(
+    name: str, *, invariant: str, short: list[list[Step]], profile: str = "commit", **options: Any
+) -> Callable[[Callable[[], Iterator[None]]], Bug]:
+    """Seed a bug: the function below puts it in, until it is closed."""
+
+    def made(function: Callable[[], Iterator[None]]) -> Bug:
+        steps = tuple(step for some in short for step in some)
+        BUGS.append(Bug(name, invariant, profile, steps, contextlib.contextmanager(function), **options))
+        return BUGS[-1]
+
+    return made
+
+
+@contextlib.contextmanager
+def mutated(owner: Any, name: str, was: str, then: str, *, onto: Any = None, **names: Any) -> Iterator[None]:
+    """Put a function with one piece of its text changed in the place of the one that is there, or `onto` another owner
+    that has imported it. The new text may use other `names`.
+
+    If the old text is not there any more, the product has changed, and the bug has to be thought of anew.
+    """
+    function = inspect.unwrap(getattr(owner, name))
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(was) != 1:
+        raise AttributeError(f"{function.__qualname__} has {was!r} {source.count(was)} times")
+    code = compile(source.replace(was, then), f"<{name} with a bug>", "exec", __future__.annotations.compiler_flag)
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)
+    own = function.__globals__
+    before = {key: own[key] for key in names if key in own}
+    own.update(names)
+    try:
+        with replaced(onto or owner, name, made[function.__name__]):
+            yield
+    finally:
+        for key in names:
+            del own[key]
+        own.update(before)
+
+
+def does(process: int, name: str, size: int = 1) -> list[Step]:
+    """A process does something to its end."""
+    return [Step("begin", process, name, size), Step("run", process, number=TO_THE_END)]
+
+
+def stops(process: int, name: str, at: str, *, times: int = 1, size: int = 1) -> list[Step]:
+    """A process begins something and stands still in the middle."""
+    return [Step("begin", process, name, size), Step("run", process, at, times)]
+
+
+def dies(process: int, name: str, at: str, *, times: int = 1) -> list[Step]:
+    """A process begins something and dies in the middle."""
+    return [Step("begin", process, name, 1), Step("die", process, at, times)]
+
+
+GOES_ON = [Step("run", 0, number=TO_THE_END)]
+OTHER_GOES_ON = [Step("run", 1, number=TO_THE_END)]
+REWRITTEN = [Step("compact", 0, "edge")]
+HUB_DIES = [Step("die", 3)]
+POWER = [Step("power", 0, "edge")]
+LATE = [Step("late")]
+BACK_UP = [Step("back up")]
+RESTORE = [Step("restore")]
+LEARN = [Step("learn")]
+DISK = [Step("disk")]
+OWNER_FORGETS = [Step("owner", number=3)]

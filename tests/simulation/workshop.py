@@ -1,0 +1,223 @@
+"""Where worlds are made: the stores that every schedule begins with, and everything that is put in the place of what a
+machine would decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import gc
+import os
+import random
+import secrets
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from floodmark import faults, files, recovery
+from floodmark import store as store_module
+from floodmark.backfill import load
+from floodmark.control import database
+from floodmark.control.database import Database
+from floodmark.delivery import shipping
+from floodmark.delivery.sinks import blob, forward
+from floodmark.lake.memory import MemoryLake
+from floodmark.spool import landing, sealing, segments
+from floodmark.store import Store, init
+from floodmark.testing import ManualClock
+from floodmark.testing.oracle import Oracle
+from floodmark.upkeep import compact, fsck_spool, purge
+
+from . import others, places
+from .replacing import replaced
+from .stage import Actor
+from .world import DATASET, SITES, World
+
+MEMORY = Path("/dev/shm")
+SINKS: dict[str, dict[str, Any]] = {
+    "archive": {"kind": "blob", "url": "s3://simulated/archive", "format": "jsonl", "concurrency": 1},
+    "central": {"kind": "forward", "url": "http://hub.simulated", "concurrency": 1, "wait_seconds_max": 0},
+    "mirror": {"kind": "table", "table": "elsewhere.copies"},
+    "figures": {"kind": "projection", "function": others.PROJECTION, "transactional": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a world is like."""
+
+    identified: bool
+    sinks: tuple[str, ...]
+    settles: bool = False
+
+    @property
+    def name(self) -> str:
+        return "-".join([f"identified{int(self.identified)}", *self.sinks, *(["settles"] if self.settles else [])])
+
+
+@dataclass
+class Workshop:
+    """Makes worlds, all at one place: the control databases' compiled statements are kept from one to the next."""
+
+    directory: Path
+    beginnings: dict[Kind, tuple[Path, MemoryLake, Oracle]] = field(default_factory=dict)
+
+    def beginning(self, kind: Kind) -> tuple[Path, MemoryLake, Oracle]:
+        """The two stores as every schedule finds them: the edge has some rows that nobody has got yet."""
+        if kind not in self.beginnings:
+            path, lake, oracle = self.directory / kind.name, MemoryLake(clock=ManualClock()), Oracle()
+            for role in ("edge", "hub"):
+                with init(path / role, lake=lake, clock=ManualClock()) as store:
+                    _declare(store, kind, role)
+                    if role == "edge":
+                        _fill(store, oracle, settles=kind.settles)
+            self.beginnings[kind] = path, lake, oracle
+        return self.beginnings[kind]
+
+    @contextlib.contextmanager
+    def world(self, seed: int, kind: Kind, *, partitions: int) -> Iterator[World]:
+        place = self.directory / "world"
+        shutil.rmtree(place, ignore_errors=True)
+        path, lake, oracle = self.beginning(kind)
+        shutil.copytree(path, place)
+        world = World(place, kind.identified, SITES[:partitions], kind.settles)
+        world.lake.tables, world.lake._numbers = copy.deepcopy(lake.tables), copy.copy(lake._numbers)
+        world.lake.data, world.lake.durable = dict(lake.data), set(lake.durable)
+        world.oracle = Oracle(dict(oracle.attempted), dict(oracle.acknowledged))
+        others.known.clear()
+        for disk in world.disks.values():
+            disk.take_stock()
+        with contextlib.ExitStack() as patches:
+            for item in _patches(world, random.Random(seed)):
+                patches.enter_context(item)
+            try:
+                yield world
+            finally:
+                world.stage.clear()
+                for role in ("edge", "hub"):
+                    database._engine(Database(f"sqlite:///{place / role / 'control.db'}").url).dispose()
+
+
+def _declare(store: Store, kind: Kind, role: str) -> None:
+    columns = (*others.COLUMNS, "key") if kind.settles else others.COLUMNS
+    identity = ["key" if kind.settles else "id"]
+    store.add_dataset(
+        DATASET,
+        identity if role == "edge" and (kind.identified or kind.settles) else None,
+        partition_by=["site"],
+        schema=dict.fromkeys(columns, "string"),
+        settle=others.SETTLE if kind.settles and role == "edge" else None,
+    )
+    if role == "edge":
+        for name in kind.sinks:
+            store.add_sink(name, chunk_rows=3, **SINKS[name])
+
+
+def _fill(store: Store, oracle: Oracle, *, settles: bool) -> None:
+    def rows(count: int) -> list[dict[str, Any]]:
+        made = oracle.rows(count, partitions=SITES[:1])
+        oracle.acknowledge(made)
+        return [{**row, "key": row["id"]} if settles else row for row in made]
+
+    for count in (3, 1):  # so that a chunk is full, and the next is not
+        store.capture(DATASET, rows(count))
+        store.flush(DATASET)
+    # … and some that wait: in a segment, and in the landing file of a writer that has gone.
+    store.capture(DATASET, pa.Table.from_pylist(rows(1)))
+    store.capture(DATASET, rows(1))
+
+
+@contextlib.contextmanager
+def workshop() -> Iterator[Workshop]:
+    """A place in memory for one run of the simulation."""
+    with (
+        tempfile.TemporaryDirectory(prefix="floodmark-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory,
+        replaced(database, "_engine", functools.cache(database._engine)),
+    ):
+        before, threads = gc.get_threshold(), pa.cpu_count()
+        pa.set_cpu_count(1)  # tables of a few rows: waking threads for them costs more than the work
+        gc.freeze()  # what is loaded stays: looking through it again and again would cost a tenth of all the time
+        gc.set_threshold(50_000, 50, 50)
+        try:
+            yield Workshop(Path(directory))
+        finally:
+            pa.set_cpu_count(threads)
+            gc.set_threshold(*before)
+            gc.unfreeze()
+
+
+def _patches(world: World, chance: random.Random) -> Iterator[Any]:
+    """Everything by which a schedule could differ from one run to the next, and every instant to pause at."""
+    stage = world.stage
+    transact, read, close, real_try_lock = Database.transact, Database.read, os.close, files.try_lock
+    names = iter(range(1 << 62))
+
+    def paused_transact(self: Database, work: Any, **options: Any) -> Any:
+        stage.pause("control.transact")
+        with stage.transaction():
+            result = transact(self, work, **options)
+        stage.pause("control.transacted")
+        return result
+
+    def paused_read(self: Database, work: Any) -> Any:
+        stage.pause("control.read")
+        with stage.transaction():
+            return read(self, work)
+
+    def try_lock(descriptor: int) -> bool:
+        taken = real_try_lock(descriptor)
+        actor = stage.running
+        if taken and actor is not None and actor.on is not None:
+            world.locks[descriptor] = actor.on.identity
+        return taken
+
+    def closed(descriptor: int) -> None:
+        world.locks.pop(descriptor, None)
+        close(descriptor)
+
+    def synced(descriptor: int) -> None:
+        for disk in world.disks.values():
+            disk.synced(descriptor)
+
+    def identity() -> str:
+        actor = stage.running
+        return "nobody/0" if actor is None or actor.on is None else actor.on.identity
+
+    def dead(owner: str) -> bool:
+        alive = {process.identity for process in world.processes}
+        return owner not in alive and not any(owner == actor_identity(actor) for actor in stage.actors)
+
+    def actor_identity(actor: Actor) -> str | None:
+        return actor.on.identity if actor.state == "paused" and actor.on is not None else None
+
+    def oldest_first(directory: Path) -> list[Path]:
+        return sorted(Path(directory).glob("*.jsonl"))
+
+    yield replaced(faults, "reach", stage.pause)
+    yield replaced(Database, "transact", paused_transact)
+    yield replaced(Database, "read", paused_read)
+    yield replaced(os, "fsync", synced)
+    yield replaced(os, "close", closed)
+    yield replaced(uuid, "uuid4", lambda: uuid.UUID(int=next(names), version=4))
+    yield replaced(secrets, "token_hex", lambda size=8: f"{next(names):0{2 * size}x}")
+    yield replaced(secrets, "randbits", chance.getrandbits)
+    for module in (files, landing, sealing, fsck_spool):
+        yield replaced(module, "try_lock", try_lock)
+    for module in (sealing, recovery, purge, fsck_spool):
+        yield replaced(module, "landing_files", oldest_first)
+    yield replaced(segments, "process_identity", identity)
+    for module in (segments, fsck_spool):
+        yield replaced(module, "is_certainly_dead", dead)
+    yield replaced(store_module, "migrate", lambda _database: None)
+    yield replaced(blob, "place_of", lambda _settings: world.bucket)
+    yield replaced(forward, "Exchange", lambda **_options: world.network)
+    for module in (load, compact):
+        yield replaced(module, "ThreadPoolExecutor", places.InTurn)
+    yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)
