@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -16,3 +17,12 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def everywhere(
+    function: Callable[..., Any], other: Callable[..., Any]
+) -> Iterator[contextlib.AbstractContextManager[None]]:
+    """The same for a function of the product, in every module that has imported it."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("floodmark.") and getattr(module, function.__name__, None) is function:
+            yield replaced(module, function.__name__, other)

@@ -56,7 +56,7 @@ PROFILES = {
             "restored",
             {**_SPOOL, "export archive": 3, "export mirror": 2, "export figures": 2},
             ("archive", "mirror", "figures"),
-            {"back up": 8, "restore": 8},
+            {"back up": 8, "restore": 16},
         ),
         Profile(
             "everything",
@@ -248,6 +248,8 @@ def run(schedule: Schedule, workshop: Workshop, bug: Callable[[], Any] = context
     kind = Kind(schedule.identified, profile.sinks, profile.settles)
     workshop.beginning(kind)  # which is sound, whatever the bug
     with bug(), workshop.world(schedule.seed, kind, partitions=schedule.partitions) as world:
+        if "restore" in profile.events:
+            world.back_up()
         try:
             for step in schedule.steps:
                 _take(world, step)

@@ -10,6 +10,7 @@ from sqlalchemy import update
 
 from floodmark.control import bases, deliveries
 from floodmark.control.schema import chunks, intents, watermarks
+from floodmark.delivery import channel
 from floodmark.delivery.channel import ChannelRun
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.shared import Errand
@@ -107,15 +108,21 @@ def _() -> Iterator[None]:
     short=[dies(0, "export archive", "delivery.shipped")],
 )
 def _() -> Iterator[None]:
-    sizes = iter(range(3, 1 << 30))
+    sizes, real = iter([3]), channel.chunk_ranges
 
-    def size() -> int:
-        return 3 if next(sizes) == 3 else 2
+    def cut(within: Any, found: Any, *, rows_max: int, fixed: Any) -> Any:
+        return real(within, found, rows_max=next(sizes, rows_max - 1), fixed=fixed)
 
-    cut = "chunks.delete().where(chunks.c.intent == intent.id, chunks.c.state == 'pending')"
-    text = f"connection.execute({cut}); recorded = []; intent.settings['chunk_rows'] = size()\n    if not recorded:"
+    def anew(connection: Any, intent: Any) -> list[Any]:
+        recorded = deliveries.chunks_of(connection, intent)
+        if any(chunk.state != "pending" for chunk in recorded):
+            return recorded
+        connection.execute(chunks.delete().where(chunks.c.intent == intent.id))
+        return []
+
     with (
-        mutated(ChannelRun, "_plan", "if not recorded:", text, size=size, chunks=chunks),
+        mutated(ChannelRun, "_plan", "deliveries.chunks_of(connection, intent)", "anew(connection, intent)", anew=anew),
+        replaced(channel, "chunk_ranges", cut),
         replaced(BlobSink, "held", _nothing),
     ):
         yield

@@ -141,7 +141,7 @@ def _() -> Iterator[None]:
     "a removal is not recorded before rows go",
     invariant="U12",
     profile="removal",
-    short=[dies(0, "purge", "removal.deleted"), POWER],
+    short=[dies(0, "purge", "removal.deleted", size=6), POWER],
 )
 def _() -> Iterator[None]:
     with replaced(removals, "plan", lambda *_arguments, **_options: None):

@@ -94,9 +94,9 @@ def stops(process: int, name: str, at: str, *, times: int = 1, size: int = 1) ->
     return [Step("begin", process, name, size), Step("run", process, at, times)]
 
 
-def dies(process: int, name: str, at: str, *, times: int = 1) -> list[Step]:
+def dies(process: int, name: str, at: str, *, times: int = 1, size: int = 1) -> list[Step]:
     """A process begins something and dies in the middle."""
-    return [Step("begin", process, name, 1), Step("die", process, at, times)]
+    return [Step("begin", process, name, size), Step("die", process, at, times)]
 
 
 GOES_ON = [Step("run", 0, number=TO_THE_END)]

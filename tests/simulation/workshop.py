@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark import faults, files, recovery
+from floodmark import faults, files, process
 from floodmark import store as store_module
 from floodmark.backfill import load
 from floodmark.control import database
@@ -29,14 +29,14 @@ from floodmark.control.database import Database
 from floodmark.delivery import shipping
 from floodmark.delivery.sinks import blob, forward
 from floodmark.lake.memory import MemoryLake
-from floodmark.spool import landing, sealing, segments
+from floodmark.spool import landing, segments
 from floodmark.store import Store, init
 from floodmark.testing import ManualClock
 from floodmark.testing.oracle import Oracle
-from floodmark.upkeep import compact, fsck_spool, purge
+from floodmark.upkeep import compact
 
 from . import others, places
-from .replacing import replaced
+from .replacing import everywhere, replaced
 from .stage import Actor
 from .world import DATASET, SITES, World
 
@@ -208,13 +208,10 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(uuid, "uuid4", lambda: uuid.UUID(int=next(names), version=4))
     yield replaced(secrets, "token_hex", lambda size=8: f"{next(names):0{2 * size}x}")
     yield replaced(secrets, "randbits", chance.getrandbits)
-    for module in (files, landing, sealing, fsck_spool):
-        yield replaced(module, "try_lock", try_lock)
-    for module in (sealing, recovery, purge, fsck_spool):
-        yield replaced(module, "landing_files", oldest_first)
+    yield from everywhere(files.try_lock, try_lock)
+    yield from everywhere(landing.landing_files, oldest_first)
     yield replaced(segments, "process_identity", identity)
-    for module in (segments, fsck_spool):
-        yield replaced(module, "is_certainly_dead", dead)
+    yield from everywhere(process.is_certainly_dead, dead)
     yield replaced(store_module, "migrate", lambda _database: None)
     yield replaced(blob, "place_of", lambda _settings: world.bucket)
     yield replaced(forward, "Exchange", lambda **_options: world.network)

@@ -319,7 +319,7 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
 
 
 def _check_none_went(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int | None) -> None:
-    """U14: rows that went since the look must not leave, also not with an intent that another pinned after they went."""
+    """U14: rows that went since the look must not leave, also not with an intent that another has pinned since."""
     moved = seen is not None and removal_records.moment(connection, channel.dataset) != seen
     if moved and removal_records.touched(connection, channel, within):
         raise Retryable(f"Rows of {channel.dataset!r} were removed just now.", hint="Export again.")
