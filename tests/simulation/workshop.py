@@ -58,6 +58,11 @@ class Kind:
     settles: bool = False
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """The stores that there are."""
+        return ("edge", "hub") if "central" in self.sinks else ("edge",)
+
+    @property
     def name(self) -> str:
         return "-".join([f"identified{int(self.identified)}", *self.sinks, *(["settles"] if self.settles else [])])
 
@@ -73,7 +78,7 @@ class Workshop:
         """The two stores as every schedule finds them: the edge has some rows that nobody has got yet."""
         if kind not in self.beginnings:
             path, lake, oracle = self.directory / kind.name, MemoryLake(clock=ManualClock()), Oracle()
-            for role in ("edge", "hub"):
+            for role in kind.roles:
                 with init(path / role, lake=lake, clock=ManualClock()) as store:
                     _declare(store, kind, role)
                     if role == "edge":
@@ -101,7 +106,7 @@ class Workshop:
                 yield world
             finally:
                 world.stage.clear()
-                for role in ("edge", "hub"):
+                for role in kind.roles:
                     database._engine(Database(f"sqlite:///{place / role / 'control.db'}").url).dispose()
 
 
