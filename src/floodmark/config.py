@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from floodmark.errors import InvalidSetting, StoreMissing
+from floodmark.errors import InvalidSetting, StoreMissing, reason_of
 
 FILE_NAME = "floodmark.toml"
 
@@ -46,7 +46,7 @@ class SparkSettings:
     """Where a session runs, if the application has not started one."""
     driver_memory: str = "1g"
     """The JVM's heap for a local session."""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict, repr=False)
     """Any further Spark settings, as texts."""
 
 
@@ -138,8 +138,12 @@ def load(path: Path) -> Settings:
             f"There is no store at {path.parent} (no {path.name} in it).",
             hint=f"Make one with `floodmark -s {path.parent} init`, or name another with -s.",
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"{path} is not valid TOML: {error}.", hint="Correct that line.") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number or a nesting beyond all bounds
+        raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
+    except OSError as error:
+        raise StoreMissing(
+            f"{path} cannot be read: {error.strerror or error}.", hint="Name a store's directory, or its settings file."
+        ) from error
     store_id = content.pop("store_id", None)
     if not isinstance(store_id, str) or not store_id:
         raise InvalidSetting(f"{path}: store_id is missing.", hint="It was written by `floodmark init`; restore it.")
@@ -217,7 +221,9 @@ def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
     if wanted is dict:
         good = good and all(isinstance(item, str) for item in value.values())
     if not good:
-        raise InvalidSetting(f"{path}: {key} is {value!r}.", hint=f"It must be {words[wanted]}.")
+        # Only numbers are repeated: texts and tables of Spark and of catalogs hold passwords and keys.
+        shown = f"{value}" if wanted is int and type(value) in {int, float, bool} else f"of type {type(value).__name__}"
+        raise InvalidSetting(f"{path}: {key} is {shown}.", hint=f"It must be {words[wanted]}.")
 
 
 def _toml(value: Any) -> str:

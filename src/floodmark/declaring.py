@@ -10,9 +10,16 @@ from sqlalchemy import Connection
 
 from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
-from floodmark.errors import DatasetExists, SchemaConflict
+from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.providers import Declaration
-from floodmark.schema import Column, Schema, check_dataset_name, check_partition_columns, parse_identity
+from floodmark.schema import (
+    Column,
+    Schema,
+    check_column_name,
+    check_dataset_name,
+    check_partition_columns,
+    parse_identity,
+)
 from floodmark.schema.types import DATE, STRING, TIMESTAMP
 
 
@@ -27,7 +34,11 @@ def declaration(
 ) -> Dataset:
     """A dataset as its maker describes it, checked; columns that the description implies are added."""
     declared = Schema.declare(schema)
-    slices = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    slices = _column_names(partition_by)
+    for item in (*slices, *(() if event_time is None else (event_time,))):
+        check_column_name(item)
+    if settle is not None and not isinstance(settle, str):
+        raise InvalidSetting(f"settle is of type {type(settle).__name__}.", hint="It is a text, module:function.")
     implied = []
     if event_time is not None and event_time not in declared:
         implied.append(Column(event_time, TIMESTAMP))
@@ -47,6 +58,14 @@ def declaration(
         schema=whole,
         settle=settle,
     )
+
+
+def _column_names(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, list | tuple):
+        raise InvalidSetting(f"partition_by is of type {type(given).__name__}.", hint="It is a list of column names.")
+    return tuple(given)
 
 
 def provided(name: str, asked: Declaration) -> Dataset:

@@ -15,14 +15,25 @@ A message says what failed and which thing; `hint` says what to do. The command 
 
 from __future__ import annotations
 
+MESSAGE_CHARACTERS_MAX = 2000
+
+
+def shown(text: str) -> str:
+    """A message on one line, of bounded length, that any terminal shows and none obeys, whatever was put into it."""
+    if len(text) > MESSAGE_CHARACTERS_MAX:
+        text = f"{text[: MESSAGE_CHARACTERS_MAX - 1]}…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
+
 
 class FloodmarkError(Exception):
     """The base of every error that Floodmark raises on purpose."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = shown(message)
+        self.hint = None if hint is None else shown(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message} {self.hint}"

@@ -11,8 +11,11 @@ In a real process `FLOODMARK_FAULT=flush.appended` kills it (SIGKILL) on reachin
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
+
+from floodmark.errors import EnvironmentProblem
 
 POINTS: dict[str, str] = {
     "capture.written": "an envelope is in the landing file, not yet synced",
@@ -139,6 +142,11 @@ def _arm_from_environment() -> None:
     wanted = os.environ.get("FLOODMARK_FAULT")
     if wanted:
         point, _, count = wanted.partition(":")
+        if point not in POINTS or not re.fullmatch(r"[0-9]{0,9}", count):
+            raise EnvironmentProblem(
+                f"FLOODMARK_FAULT is {wanted[:80]!r}, and there is no such fault point.",
+                hint="It is for crash tests only: unset it, or write flush.appended or flush.appended:3.",
+            )
         arm(point, nth_time(int(count or 1), kill_process))
 
 

@@ -231,7 +231,7 @@ def _instant(created_at: str) -> datetime:
     digits = "".join(itertools.takewhile(str.isdigit, rest))
     try:
         return datetime.fromisoformat(f"{head}{dot}{digits[:6]}{rest[len(digits) :]}").astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter where it lies outside the years 1 to 9999 in UTC
         return datetime(1970, 1, 1, tzinfo=UTC)
 
 

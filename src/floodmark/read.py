@@ -99,6 +99,8 @@ class Reader:
                 f"The cursor was made for {_slice(cursor.partition)}, and this reads {_slice(partition)}.",
                 hint="Read the same slice again, or start without a cursor.",
             )
+        if not isinstance(cursor.seq, int) or cursor.seq < 0:
+            raise InvalidCursor(f"The cursor of {name!r} is at no number that a row could have.")
         if cursor.seq > view.horizon:
             # Taking it would skip the rows between the horizon and the cursor when they come.
             raise InvalidCursor(

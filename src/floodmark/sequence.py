@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import total_ordering
 
-from floodmark.errors import InvalidCursor
+from floodmark.errors import Corrupt, InvalidCursor
 
 SEQUENCE_MAX = 2**63 - 2
 """The highest number that is ever handed out; one below int64's end, so that `through + 1` always exists."""
@@ -144,9 +144,9 @@ class Cursor:
                 f"{_shown(text)} is not a cursor.",
                 hint="Use the text that read_since or `floodmark read` handed out, unchanged.",
             )
-        if int(version) != _CURSOR_VERSION:
+        if version != str(_CURSOR_VERSION):  # compared as text: a number of thousands of digits is not even read
             raise InvalidCursor(
-                f"The cursor is of version {version}; this Floodmark reads version {_CURSOR_VERSION}.",
+                f"The cursor is of version {_shown(version)}; this Floodmark reads version {_CURSOR_VERSION}.",
                 hint="Read with the Floodmark version that made it, or a newer one.",
             )
         try:
@@ -168,6 +168,8 @@ class Cursor:
         texts = (self.store_id, self.dataset, *(() if self.partition is None else (self.partition,)))
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("names are texts")
+        for text in texts:
+            text.encode()  # half a character would be refused only where the name is written or shown
         if type(self.seq) is not int or not 0 <= self.seq <= SEQUENCE_MAX:
             raise ValueError("not a sequence number")
 
@@ -177,6 +179,7 @@ def _shown(text: str) -> str:
 
 
 CHECKSUM_MODULUS = 2**64
+_KEEP = "Keep the store as it is, and run `floodmark fsck`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,4 +204,7 @@ class Tally:
 
     @classmethod
     def of(cls, rows: int, checksum_text: str) -> Tally:
-        return cls(rows, int(checksum_text, 16))
+        try:
+            return cls(rows, int(checksum_text, 16))
+        except (ValueError, TypeError) as error:
+            raise Corrupt("A recorded checksum is no number.", hint=_KEEP) from error

@@ -60,10 +60,10 @@ def test_a_catalog_on_postgresql(tmp_path: Path) -> None:
 def test_further_properties_go_to_both_or_to_the_one_they_name(tmp_path: Path) -> None:
     found = catalog(
         tmp_path,
-        'type = "rest"\nuri = "u"\ns3.endpoint = "e"\n"s3.region" = "r"\n'
+        'type = "rest"\nuri = "https://u"\ns3.endpoint = "e"\n"s3.region" = "r"\n'
         'spark.io-impl = "S3"\npython.ssl.cabundle = "c"\n',
     )
-    shared = {"type": "rest", "uri": "u", "s3.endpoint": "e", "s3.region": "r"}
+    shared = {"type": "rest", "uri": "https://u", "s3.endpoint": "e", "s3.region": "r"}
     assert found.spark_settings == {**shared, "io-impl": "S3"}
     assert found.python_settings == {**shared, "ssl.cabundle": "c"}
 
@@ -91,8 +91,8 @@ def test_secrets_stand_in_the_environment_and_are_not_shown(tmp_path: Path, monk
         ('[catalogs.central]\ntype = "hive"', r"catalogs\.central\.type is missing or unknown"),
         ('[catalogs.central]\ntype = "rest"', r"catalogs\.central\.uri is missing"),
         ('[catalogs.central]\ntype = "sql"\nuri = "sqlite:////c"', r"catalogs\.central\.warehouse is missing"),
-        ('[catalogs.central]\ntype = "rest"\nuri = 7', r"catalogs\.central\.uri is 7"),
-        ('[catalogs.central]\ntype = "rest"\nuri = "u"\ns3.port = 9', r"catalogs\.central\.s3\.port is 9"),
+        ('[catalogs.central]\ntype = "rest"\nuri = 7', r"catalogs\.central\.uri is of type int"),
+        ('[catalogs.central]\ntype = "rest"\nuri = "u"\ns3.port = 9', r"catalogs\.central\.s3\.port is of type int"),
     ],
 )
 def test_what_cannot_be_a_catalog_is_told_with_its_key(tmp_path: Path, text: str, words: str) -> None:

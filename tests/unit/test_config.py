@@ -55,7 +55,7 @@ def test_settings_are_taken(file: Path) -> None:
         ('store_id = "s"\n[more]', "unknown key 'more'"),
         ('store_id = "s"\nspool = 1', "spool is a section"),
         ('store_id = "s"\n[spool]\nmore = 1', r"unknown key spool\.more"),
-        ('store_id = "s"\n[spool]\nbacklog_bytes_max = "1"', r"spool\.backlog_bytes_max is '1'"),
+        ('store_id = "s"\n[spool]\nbacklog_bytes_max = "1"', r"spool\.backlog_bytes_max is of type str"),
         ('store_id = "s"\n[spool]\nbacklog_bytes_max = 0', r"spool\.backlog_bytes_max is 0"),
         ('store_id = "s"\n[spool]\nbacklog_bytes_max = -5', r"spool\.backlog_bytes_max is -5"),
         ('store_id = "s"\n[flush]\nrows_max = true', r"flush\.rows_max is True"),

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,15 @@ def _reading(file: _File, batches: Iterator[Batch]) -> Iterator[Batch]:
 
     try:
         yield from batches
-    except (FileNotFoundError, PermissionError, gzip.BadGzipFile, EOFError, pa.ArrowInvalid) as error:
+    except (
+        FileNotFoundError,
+        PermissionError,
+        gzip.BadGzipFile,
+        zlib.error,
+        EOFError,
+        pa.ArrowException,
+        ValueError,
+    ) as error:
         raise Permanent(
             f"{file.path} cannot be read as {file.kind}: {reason_of(error)}.",
             hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",

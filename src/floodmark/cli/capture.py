@@ -13,7 +13,7 @@ import click
 
 from floodmark.cli.options import declared_dataset, json_option, open_store
 from floodmark.cli.output import note, print_json
-from floodmark.errors import FloodmarkError, Permanent, SchemaConflict, UnknownDataset
+from floodmark.errors import FloodmarkError, Permanent, SchemaConflict, UnknownDataset, reason_of
 
 if TYPE_CHECKING:
     from floodmark.schema import Schema
@@ -210,18 +210,23 @@ def _place(numbers: list[int]) -> str:
 
 def _capture_tables(store: Store, schema: Schema, source: str, kind: str, report: CaptureReport) -> None:
     """Typed files go in batch by batch, each a segment of its own; one that does not fit is refused as a whole."""
+    readers = {"csv": _csv_batches, "parquet": _parquet_batches, "arrow": _arrow_batches}
+    opened = sys.stdin.buffer if source == "-" else source
+    for batch in _reading(source, kind, readers[kind](opened, schema)):
+        receipt = store.capture(report.dataset, batch)
+        report.rows += receipt.rows
+        report.quarantined += receipt.quarantined
+
+
+def _reading(source: str, kind: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches of a file; what is wrong with it is told in one way, whoever finds it."""
     import pyarrow as pa
 
-    readers = {"csv": _csv_batches, "parquet": _parquet_batches, "arrow": _arrow_batches}
     try:
-        opened = sys.stdin.buffer if source == "-" else source
-        for batch in readers[kind](opened, schema):
-            receipt = store.capture(report.dataset, batch)
-            report.rows += receipt.rows
-            report.quarantined += receipt.quarantined
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        yield from batches
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise Permanent(
-            f"{source} cannot be read as {kind}: {str(error).splitlines()[0].rstrip('.')}.",
+            f"{source} cannot be read as {kind}: {reason_of(error)}.",
             hint="Name the format with --format, or correct the file. What was counted before is stored.",
         ) from error
 

@@ -140,11 +140,16 @@ def _read_events(file: Any) -> list[Event]:
     return found
 
 
+def _is_number(text: str) -> bool:
+    """Whether it is a version or a number in the log: digits, and no more of them than 64 bits have."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
 def _expected(given: tuple[str, ...], stream: str | None) -> dict[str, int]:
     expected: dict[str, int] = {}
     for text in given:
         name, equals, version = text.rpartition("=")
-        if not version.isdigit() or (not equals and stream is None):
+        if not _is_number(version) or (not equals and stream is None):
             raise click.UsageError(f"--expect {text}: write STREAM=VERSION, or VERSION for the stream appended to.")
         expected[name if equals else stream or ""] = int(version)
     return expected
@@ -199,7 +204,7 @@ def events(
       floodmark log events ledger --prefix account- --limit 10
       floodmark log events ledger --after 00000000-0000-000a-0000-000000000000
     """
-    start = int(after) if after is not None and after.isdigit() else after
+    start = int(after) if after is not None and _is_number(after) else after
     with contextlib.suppress(Retryable), _opened(path):
         pass  # numbers what a merge has brought, if we may write; read-only it would have no positions
     with _opened(path, read_only=True) as opened:

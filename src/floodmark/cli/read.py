@@ -10,7 +10,7 @@ import click
 from floodmark.cli.options import column_list, declared_dataset, open_store
 from floodmark.cli.output import note, working
 from floodmark.cli.rowtext import FORMATS, RowWriter, row_writer
-from floodmark.errors import InvalidCursor, SchemaConflict
+from floodmark.errors import InvalidCursor, SchemaConflict, reason_of
 from floodmark.sequence import Cursor
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def read(
     """
     if since is not None and cursor_file is not None:
         raise click.UsageError("Give --since or --cursor-file, not both.")
-    if cursor_file is not None and cursor_file.exists():
-        since = cursor_file.read_text(encoding="utf-8").strip()
+    if cursor_file is not None:
+        since = _stored(cursor_file)
     with open_store() as store:
         declared = _declared(store, dataset, columns)
         shown = list(columns or declared.schema.names)
@@ -128,6 +128,19 @@ class Position:
             self.at_end = True
             return taken, self._until
         return taken, batch.cursor
+
+
+def _stored(file: Path) -> str | None:
+    """The cursor that a file holds; None if there is no file yet."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InvalidCursor(
+            f"The cursor file {file} cannot be read: {reason_of(error)}.",
+            hint="Restore it, or remove it to read from the beginning.",
+        ) from error
 
 
 def _declared(store: Store, dataset: str, columns: list[str] | None) -> Dataset:

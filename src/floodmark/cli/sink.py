@@ -31,7 +31,7 @@ def _setting(_context: click.Context, _parameter: click.Parameter, given: tuple[
 
 
 def _value(text: str) -> Any:
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= 18:  # more digits are no number of rows, bytes or seconds
         return int(text)
     return {"true": True, "false": False}.get(text, text)
 

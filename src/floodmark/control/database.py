@@ -11,6 +11,7 @@ A COMMIT whose answer is lost may have happened. The rows carry ids that we chos
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import sqlite3
@@ -27,7 +28,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.util import LRUCache
 
 from floodmark.control.schema import meta
-from floodmark.errors import Corrupt, OutcomeUnknown, Permanent, Retryable, StoreTooNew
+from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreTooNew
 
 T = TypeVar("T")
 
@@ -35,6 +36,11 @@ ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
+
+# Rows and credentials pass through here: an application that logs everything must not find them in its log, nor in the
+# words of an error.
+_SILENT: dict[str, Any] = {"hide_parameters": True, "logging_name": "floodmark"}
+logging.getLogger("sqlalchemy.engine.Engine.floodmark").setLevel(logging.WARNING)
 
 _inherited: list[Pool] = []
 """The parent's connections in a forked child: never used again, never closed."""
@@ -141,6 +147,10 @@ class Database:
                 yield connection
         except DBAPIError as error:
             raise _translated(error) from error
+        except UnicodeEncodeError as error:  # arguments that are no UTF-8 come as such texts
+            raise InvalidName(
+                f"{error.object[:40]!r} has half a character in it: no record can hold it.", hint="Write it in UTF-8."
+            ) from error
 
 
 def sqlite_url(file: Path) -> str:
@@ -158,14 +168,14 @@ def _engine(url: URL) -> Engine:
 def _engine_of_its_own(url: URL) -> Engine:
     if url.get_backend_name() == "postgresql":
         return create_engine(
-            url.set(drivername="postgresql+psycopg"), isolation_level="SERIALIZABLE", pool_pre_ping=True
+            url.set(drivername="postgresql+psycopg"), isolation_level="SERIALIZABLE", pool_pre_ping=True, **_SILENT
         )
     if url.get_backend_name() != "sqlite":
         raise Permanent(
             f"A control database on {url.get_backend_name()!r} is not supported.",
             hint="Use a SQLite file or a postgresql:// URL.",
         )
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False})
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False}, **_SILENT)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:

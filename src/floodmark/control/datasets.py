@@ -9,9 +9,10 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from floodmark.control.schema import datasets, partitions
+from floodmark.control.stored import read_back, texts
 from floodmark.errors import UnknownDataset
 from floodmark.layout import Layout
-from floodmark.schema import Column, Schema
+from floodmark.schema import Column, Schema, parse_identity
 from floodmark.sequence import Tally
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
@@ -178,11 +179,15 @@ def add_to_partition(connection: Connection, name: str, totals: PartitionTotals)
 
 
 def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
+    return read_back(f"dataset {row.name!r}", lambda: _read(row))
+
+
+def _read(row: Row) -> Dataset:  # type: ignore[type-arg]
     return Dataset(
         name=row.name,
-        identity=tuple(tuple(part) for part in json.loads(row.identity_columns)),
+        identity=parse_identity(json.loads(row.identity_columns)),
         event_time=row.event_time,
-        partition_by=tuple(json.loads(row.partition_by)),
+        partition_by=texts(row.partition_by),
         schema=Schema.from_json(row.columns),
         settle=row.settle,
         generation=row.generation,

@@ -19,6 +19,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, func, select, update
 
 from floodmark.control.schema import ledger
+from floodmark.control.stored import read_back
 from floodmark.sequence import Tally
 
 
@@ -110,6 +111,10 @@ def _is(origin: str, dataset: str, partition: str):  # type: ignore[no-untyped-d
 
 
 def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
+    return read_back(f"what {row.origin!r} has sent", lambda: _read(row))
+
+
+def _read(row: Row) -> Entry:  # type: ignore[type-arg]
     return Entry(
         origin=row.origin,
         dataset=row.dataset,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from floodmark.control.schema import sinks
+from floodmark.control.stored import mapping, read_back
 from floodmark.errors import InvalidName, UnknownSink
 
 _BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.state != "removed")
@@ -22,7 +23,8 @@ class Sink:
     instance: str
     name: str
     kind: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(repr=False)
+    """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
 
@@ -67,7 +69,8 @@ def set_state(connection: Connection, instance: str, *, state: str, reason: str 
 
 
 def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
-    return Sink(row.instance, row.name, row.kind, json.loads(row.settings), row.state, row.reason)
+    settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
+    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason)
 
 
 def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:

@@ -137,6 +137,11 @@ def check_credential(key: str, source: object) -> None:
         )
 
 
+def shown_url(url: object) -> str:
+    """An address in a message, unless it holds more than a place: then it may hold a password or a signature."""
+    return repr(url)[:200] if isinstance(url, str) and not set("@?#") & set(unquote(url)) else "that was given"
+
+
 def _path(source: str) -> Path:
     """`file:/path` is taken as it stands, `file:///path` as the URL that it is."""
     rest = source.removeprefix("file:")

@@ -22,6 +22,7 @@ from floodmark.delivery.destination import Kind
 from floodmark.delivery.sinks import blob, forward, projection, table
 from floodmark.errors import InvalidSetting
 from floodmark.schema.partitions import value_text
+from floodmark.sequence import Cursor
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (blob.KIND, forward.KIND, table.KIND, projection.KIND)}
 
@@ -89,6 +90,10 @@ def _check_common(whole: dict[str, Any]) -> None:
     where = whole["where"]
     if where is not None and (not isinstance(where, str) or not where.strip()):
         raise InvalidSetting(f"where is {where!r}.", hint="It is a SQL expression over the columns, as a text.")
+    start = whole["start"]
+    named = start if isinstance(start, list | tuple) else [start]
+    if not all(isinstance(item, str | Cursor) for item in named):
+        raise InvalidSetting(f"start is {start!r}.", hint="It is beginning, now, a cursor or a list of cursors.")
     _check_partitions(whole)
     if whole["every"] is not None and whole["cron"] is not None:
         raise InvalidSetting("Both every and cron are given.", hint="Give one of them.")

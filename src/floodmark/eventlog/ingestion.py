@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -38,10 +39,13 @@ from floodmark.files import durable_write
 
 _OBJECT = re.compile(rb'\{\s*"event_id"\s*:\s*"([0-9a-f-]{36})"\s*,\s*"seq"\s*:\s*([0-9]{1,19})\s*\}')
 
+_SEQ_MAX = 2**63 - 1
+"""A position has room for no more."""
+
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
     event_id: str
-    seq: int
+    seq: Annotated[int, msgspec.Meta(le=_SEQ_MAX)]
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -269,7 +273,7 @@ def _parse_damaged(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
         # What stands between whole entries is the remains of others.
         lost = lost or _OBJECT.sub(b"", line).strip() != b""
     found += _salvage(tail)
-    by_number = {seq: event_id for seq, event_id in found if seq > 0}
+    by_number = {seq: event_id for seq, event_id in found if 0 < seq <= _SEQ_MAX}
     # One number for two events: whoever holds it cannot know which is meant.
     lost = lost or len(by_number) < len(found)
     entries = sorted(by_number.items())

@@ -84,9 +84,11 @@ class EventLog:
         process writes for longer than `lock_wait_seconds_max`.
         """
         root = Path(path)
-        if (read_only or not create) and not (root / "events").is_dir():
-            raise LogMissing(f"There is no event log at {root}.", hint=f"Make one with `floodmark log init {root}`.")
         try:
+            if (read_only or not create) and not (root / "events").is_dir():
+                raise LogMissing(
+                    f"There is no event log at {root}.", hint=f"Make one with `floodmark log init {root}`."
+                )
             return cls(
                 root,
                 read_only=read_only,

@@ -127,13 +127,13 @@ def seq_after(after: UUID | str | int | None, *, identity: str) -> int:
             number, _, owner = after.partition("@")
             if owner != identity:
                 raise InvalidCursor(
-                    f"The cursor {after} belongs to another numbering of this log; here it is {identity}.",
+                    f"The cursor {after[:80]!r} belongs to another numbering of this log; here it is {identity}.",
                     hint="Positions hold on one replica, and until its ingestion log is lost: read from the start.",
                 )
             return int(number)
         return seq_of(after if isinstance(after, UUID) else UUID(after))
     except ValueError as error:
         raise InvalidCursor(
-            f"{after!r} is not a position of an event log: {error}.",
+            f"{str(after)[:80]!r} is not a position of an event log.",
             hint="Use the `position` of an event that this log returned.",
         ) from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from floodmark.errors import Retryable
+from floodmark.errors import InvalidSetting, Retryable, reason_of
 from floodmark.eventlog.checkpoints import CheckpointFiles
 from floodmark.eventlog.projections import QuarantinedEvent, Session
 
@@ -168,15 +168,27 @@ class SqlTarget:
 
     def __init__(self, database: str | Engine) -> None:
         from sqlalchemy import create_engine
-        from sqlalchemy.exc import InterfaceError, OperationalError
+        from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 
-        self._engine = create_engine(database) if isinstance(database, str) else database
+        try:
+            self._engine = create_engine(database) if isinstance(database, str) else database
+        except (ArgumentError, ImportError, ValueError):
+            raise InvalidSetting(  # the address is not repeated, nor the cause told: it may hold a password
+                "The target is not the address of a database that can be used here.",
+                hint="Write sqlite:///file or postgresql+psycopg://user@host/database; is its driver installed?",
+            ) from None
         self.failures: tuple[type[BaseException], ...] = (OperationalError, InterfaceError)
         if self._engine.dialect.name == "sqlite":
             _take_over_transactions(self._engine)
 
     def begin(self) -> Session:
-        return _AlchemySession(self._engine)
+        try:
+            return _AlchemySession(self._engine)
+        except self.failures as error:
+            raise Retryable(
+                f"The target database is not available: {reason_of(getattr(error, 'orig', None) or error)}.",
+                hint="Nothing was applied; check it and run the same command again.",
+            ) from error
 
 
 def _take_over_transactions(engine: Engine) -> None:

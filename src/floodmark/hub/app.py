@@ -185,7 +185,7 @@ def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -
     def route(path: str, name: str, method: str, work: Work) -> Route:
         return Route(path, _guarded(hub, name, work), methods=[method])
 
-    return Starlette(
+    app = Starlette(
         routes=[
             route("/v1/datasets/{dataset}/chunks", "chunks", "POST", hub.take_chunk),
             route("/v1/datasets/{dataset}/capture", "capture", "POST", hub.take_capture),
@@ -198,6 +198,8 @@ def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -
         exception_handlers={HTTPException: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # an address is one of these, or there is nothing: nobody is sent elsewhere
+    return app
 
 
 def _guarded(hub: Hub, route: str, work: Work) -> Work:

@@ -7,7 +7,7 @@ catalog name, so a table's head is known in a millisecond and without Spark.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,8 @@ class Catalog:
     """One catalog with one namespace of tables: the store's own, or one that rows are delivered to."""
 
     name: str
-    spark_settings: dict[str, str]
-    python_settings: dict[str, str]
+    spark_settings: dict[str, str] = field(repr=False)
+    python_settings: dict[str, str] = field(repr=False)
     namespace: str = NAMESPACE
 
     @classmethod

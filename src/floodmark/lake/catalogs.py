@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from floodmark.config import CatalogSettings
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
@@ -66,11 +67,12 @@ def _addresses(name: str, uri: str, kind: str) -> tuple[dict[str, str], dict[str
     from sqlalchemy.exc import ArgumentError
 
     if kind == "rest":
+        _check_address(name, uri)
         address = {"type": "rest", "uri": uri}
         return address, address
     try:
         url = make_url(uri)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         url = None
     if url is not None and url.get_backend_name() == "sqlite" and url.database:
         spark = {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=60000"}
@@ -86,6 +88,19 @@ def _addresses(name: str, uri: str, kind: str) -> tuple[dict[str, str], dict[str
             hint="Write sqlite:////absolute/path or postgresql://user@host/database.",
         )
     return {"type": "jdbc", "jdbc.schema-version": "V1", **spark}, {"type": "sql", "uri": python}
+
+
+def _check_address(name: str, uri: str) -> None:
+    """Here, where it is not repeated: libraries show an address that they cannot read, with the password in it."""
+    try:
+        parts = urlsplit(uri)
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise InvalidSetting(
+            f"catalogs.{name}.uri is not the address of a REST catalog.", hint="Write https://host[:port][/path]."
+        )
 
 
 def loaded(catalog: Catalog, table: str) -> IcebergTable | None:

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.errors import SchemaConflict
+from floodmark.errors import InvalidName, SchemaConflict
 from floodmark.rows.fitting import Faults
 from floodmark.rows.jsontext import NotJson, canonical_json
 from floodmark.rows.scalars import check_years, shown
@@ -53,7 +53,10 @@ def conform(schema: Schema, table: pa.Table | pa.RecordBatch) -> Conformed:
 
 
 def _columns_that_came(arrow_schema: pa.Schema) -> dict[str, ColumnType | None]:
-    names = [check_column_name(name) for name in arrow_schema.names]
+    try:
+        names = [check_column_name(name) for name in arrow_schema.names]
+    except UnicodeDecodeError as error:  # Arrow itself takes any bytes for a name
+        raise InvalidName("A column's name is not UTF-8.", hint="Rename it in the rows.") from error
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SchemaConflict(f"The column {twice!r} came twice.", hint="Give each column once.")

@@ -81,7 +81,7 @@ class Capture:
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
-        if hasattr(rows, "column_names") or hasattr(rows, "schema"):
+        if hasattr(rows, "schema") or hasattr(rows, "column_names"):
             return self._capture_table(declared, rows)
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
         # are several times faster than threads that hand it to each other in the middle.

@@ -28,6 +28,8 @@ from floodmark.files import make_directory, sync_directory, try_lock
 
 FILE_BYTES_MAX = 64 << 20
 """A file past this size is closed, so that it can be sealed to its end and removed."""
+NAME_BYTES_MAX = 128
+"""A writer's own name has 38; what is quarantined of a file is kept under a longer one."""
 
 
 @dataclass(slots=True)
@@ -155,9 +157,18 @@ def landing_files(directory: Path) -> list[Path]:
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
+            if not _is_ours(entry):
+                continue
             with contextlib.suppress(FileNotFoundError):  # another sealer has just removed this one, not the others
                 found.append((entry.stat().st_mtime_ns, Path(entry.path)))
-    return [path for _, path in sorted(found) if path.suffix == ".jsonl"]
+    return [path for _, path in sorted(found)]
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    """Whether it can be a landing file: not a directory, a pipe or a link, nor a name that no record could hold."""
+    name = entry.name
+    fits = name.endswith(".jsonl") and name.isprintable() and len(os.fsencode(name)) <= NAME_BYTES_MAX
+    return fits and entry.is_file(follow_symlinks=False)
 
 
 def landing_bytes(directory: Path, *, sealed: Mapping[str, int] | None = None) -> int:

@@ -31,7 +31,7 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
-from floodmark.errors import InvalidName, Retryable, SchemaConflict
+from floodmark.errors import InvalidName, Retryable, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
 from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
@@ -84,6 +84,7 @@ class Sealer:
     def seal(self, dataset: str) -> SealReport:
         """Seal everything that is acknowledged at this moment."""
         report = SealReport()
+        self.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
         for path in landing_files(self.landing_directory(dataset)):
             self._seal_file(dataset, path, report)
         return report
@@ -159,7 +160,7 @@ class Sealer:
         runs = list(self._runs(dataset, lines, content, held))
         for _ in range(SCHEMA_RACES_MAX):
             declared = self.database.read(lambda c: datasets.get(c, dataset))
-            fits, misfits, schema = self._fit_runs(dataset, declared.schema, lines, runs)
+            fits, misfits, schema = self._fit_runs(dataset, declared.schema, lines, runs, content)
             try:
                 declared = self._grow(declared, schema)
             except SchemaConflict:
@@ -174,7 +175,7 @@ class Sealer:
         return self.database.transact(lambda c: datasets.evolve(c, declared.name, schema.columns))
 
     def _fit_runs(
-        self, dataset: str, schema: Schema, lines: LandingRange, runs: list[_Run]
+        self, dataset: str, schema: Schema, lines: LandingRange, runs: list[_Run], content: bytes
     ) -> tuple[list[Fit], list[Held], Schema]:
         fits: list[Fit] = []
         held: list[Held] = []
@@ -189,7 +190,10 @@ class Sealer:
                 reasons = reasons_by_row(fitted.misfits)
             for index, reason in reasons.items():
                 offset, row = run.origins[index]
-                payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
+                try:
+                    payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
+                except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
+                    payload = next(_lines(content[offset - lines.start :]))
                 held.append(self._held(dataset, lines.file, offset, row, reason=reason, payload=payload))
         return fits, held, schema
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 128 * 1024
+ID_MAX = 2**63 - 1
+_NAME = re.compile(r"([0-9]{1,19})-[0-9A-Za-z]+\.parquet")
 
 
 class _GivenUp(Exception):
@@ -272,11 +275,9 @@ class SegmentStore:
     def remove_leftovers(self, dataset: str) -> int:
         """Delete the files of segments that are committed or dropped: their process died before it could."""
         directory = self.directory(dataset)
-        try:
-            names = [name for name in (entry.name for entry in os.scandir(directory)) if name.endswith(".parquet")]
-        except FileNotFoundError:
+        ids = segment_names(directory)
+        if not ids:
             return 0
-        ids = {name: int(name.partition("-")[0]) for name in names if name.partition("-")[0].isdigit()}
         kept = self.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
         removed = 0
         for name, id in ids.items():
@@ -296,6 +297,23 @@ def _notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
     if dataset.event_time in table.column_names and table[dataset.event_time].null_count == 0:
         notes[TIMED] = b"1"
     return notes
+
+
+def segment_names(directory: Path) -> dict[str, int]:
+    """The segment files in a directory, with the ids that their names say. What strangers put there is not named."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            id = segment_id(entry.name)
+            if id is not None and entry.is_file(follow_symlinks=False):
+                found[entry.name] = id
+    return found
+
+
+def segment_id(name: str) -> int | None:
+    """The id that the name of a segment's file says; None for a name that no segment has."""
+    match = _NAME.fullmatch(name)
+    return None if match is None or int(match[1]) > ID_MAX else int(match[1])
 
 
 def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:

@@ -23,7 +23,7 @@ from floodmark.process import is_certainly_dead
 from floodmark.rows import content_ids, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.spool.landing import landing_files
-from floodmark.spool.segments import SegmentFile, read_segment_file
+from floodmark.spool.segments import SegmentFile, read_segment_file, segment_names
 from floodmark.upkeep.findings import Finding
 from floodmark.upkeep.fsck_lake import forgotten_commits
 from floodmark.upkeep.mending import REPAIR, Problem, Workshop, worth_knowing
@@ -39,7 +39,7 @@ LANDING_ROWS_AGE = timedelta(days=30)
 
 def check_spool(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     # Files before rows: a segment's row is there before its file, so a file without one is nobody's work under way.
-    names = _segment_names(workshop.segments.directory(dataset.name))
+    names = segment_names(workshop.segments.directory(dataset.name))
     known = workshop.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
     unknown = [name for name, id in sorted(names.items()) if id not in known]
     committed = _committed_segments(workshop, dataset) if unknown else set()
@@ -48,15 +48,6 @@ def check_spool(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     yield from _waiting(workshop, dataset)
     yield from _dead_writers(workshop, dataset)
     yield from _landing(workshop, dataset)
-
-
-def _segment_names(directory: Path) -> dict[str, int]:
-    """The segment files there are, with the ids that their names say."""
-    try:
-        names = [entry.name for entry in os.scandir(directory) if entry.name.endswith(".parquet")]
-    except FileNotFoundError:
-        return {}
-    return {name: int(name.partition("-")[0]) for name in names if name.partition("-")[0].isdigit()}
 
 
 def _committed_segments(workshop: Workshop, dataset: Dataset) -> set[int]:
@@ -111,7 +102,7 @@ def _adopted(workshop: Workshop, dataset: Dataset, path: Path) -> str | None:
     Where the lines that it was made of still stand in the landing log, it is registered with them, and those before it
     come first: the log would be sealed again from where it was sealed to, and the rows be stored twice.
     """
-    names = _segment_names(path.parent)
+    names = segment_names(path.parent)
     known = workshop.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
     if names.get(path.name) is None or names[path.name] in known:
         return None

@@ -36,7 +36,7 @@ from floodmark.schema import is_system_column
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import Sealer
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.segments import SegmentStore, segment_id
 from floodmark.upkeep.needs import Position, needs_of, positions_of
 from floodmark.upkeep.quarantine import QuarantinePurge
 from floodmark.upkeep.removing import Remover
@@ -347,8 +347,8 @@ def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
 
 
 def _is_being_written(connection: Connection, *, path: Path) -> bool:
-    id = path.name.partition("-")[0]
-    return not id.isdigit() or not segment_records.is_consumed(connection, int(id))
+    id = segment_id(path.name)
+    return id is None or not segment_records.is_consumed(connection, id)
 
 
 def _parted(rows: pa.Table, places: list[int]) -> tuple[pa.Table, pa.Table]:

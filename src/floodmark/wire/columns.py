@@ -89,6 +89,7 @@ def _read(content: bytes) -> pa.Table:
         schema = pa.ipc.read_schema(messages.read_next_message())
         table = pa.Table.from_batches([_batch(message, schema) for message in messages], schema)
         table.validate(full=True)
+        _ = table.column_names  # Arrow takes any bytes for a name, and tells here that they are no text
     except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration, struct.error):
         raise malformed("its body is not a whole stream of Arrow's") from None
     return table.combine_chunks()

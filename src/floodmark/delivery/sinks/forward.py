@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 from floodmark.control import datasets, ledger
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.credentials import Credential, check_credential
+from floodmark.delivery.credentials import Credential, check_credential, shown_url
 from floodmark.delivery.destination import Account, Audited, Delivered, Kind, Parcel, Surroundings, whole_number
 from floodmark.delivery.outcomes import Holdings, Oversized
 from floodmark.delivery.sinks.exchange import Exchange
@@ -292,14 +292,16 @@ def _checked_url(url: Any) -> str:
     try:
         parts = httpx.URL(url)
         whole = parts.scheme in {"http", "https"} and bool(parts.host)
-    except (httpx.InvalidURL, TypeError):
+    except (httpx.InvalidURL, TypeError, ValueError):  # the latter for halves of characters
         whole = False
     if not whole:
-        raise InvalidSetting(f"The url {url!r} is not the address of a hub.", hint="Write https://host[:port][/path].")
-    if parts.userinfo:
+        raise InvalidSetting(
+            f"The url {shown_url(url)} is not the address of a hub.", hint="Write https://host[:port][/path]."
+        )
+    if parts.userinfo or "@" in str(parts.path):  # a password with a slash in it ends up in the path
         raise InvalidSetting("The url holds a user's name or password.", hint="Give a credential as the token.")
     if parts.query or parts.fragment:
-        raise InvalidSetting(f"The url {url!r} has a ? or #.", hint="Write the address up to there.")
+        raise InvalidSetting("The url has a ? or # in it.", hint="Write the address up to there.")
     return str(parts).rstrip("/")
 
 

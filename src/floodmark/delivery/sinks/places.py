@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from floodmark.delivery.credentials import Credential, check_credential
+from floodmark.delivery.credentials import Credential, check_credential, shown_url
 from floodmark.delivery.sinks.objects import LocalObjects, ObjectPlace
 from floodmark.delivery.sinks.remote import RemoteObjects
 from floodmark.errors import InvalidSetting, Permanent
@@ -106,23 +106,24 @@ def _canonical(url: Any) -> str:
         prefix = "/".join(part for part in parts.path.split("/") if part)
         if not {".", ".."} & set(prefix.split("/")):
             return f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
-    raise InvalidSetting(f"The url {url!r} cannot be delivered to.", hint=_URLS)
+    raise InvalidSetting(f"The url {shown_url(url)} cannot be delivered to.", hint=_URLS)
 
 
 def _check_option(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidSetting(f"{name} is {value!r}.", hint="It is a text.")
     if name == "endpoint":
+        if "@" in value or "?" in value or "#" in value:  # wherever: a password may have a slash in it
+            raise InvalidSetting("The endpoint has more in it than an address.", hint="Credentials are settings.")
         try:
             parts = urlsplit(value)
+            _ = parts.port  # a port that is no number is told only here
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise InvalidSetting(
-                f"The endpoint {value!r} is no address.", hint="Write https://host or http://host:port."
+                f"The endpoint {shown_url(value)} is no address.", hint="Write https://host or http://host:port."
             )
-        if "@" in parts.netloc or parts.query:
-            raise InvalidSetting("The endpoint has more in it than an address.", hint="Credentials are settings.")
 
 
 # ── credentials ──────────────────────────────────────────────────────────────────────────────────────────────────────
