@@ -146,7 +146,7 @@ class Cursor:
             )
         if version != str(_CURSOR_VERSION):  # compared as text: a number of thousands of digits is not even read
             raise InvalidCursor(
-                f"The cursor is of version {_shown(version)}; this Floodmark reads version {_CURSOR_VERSION}.",
+                f"The cursor is of version {version[:20]}; this Floodmark reads version {_CURSOR_VERSION}.",
                 hint="Read with the Floodmark version that made it, or a newer one.",
             )
         try:

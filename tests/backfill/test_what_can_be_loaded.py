@@ -234,3 +234,14 @@ def test_a_source_of_which_nothing_fits_is_refused_and_leaves_no_trace(messages:
     assert messages.quarantine.entries("messages") == []
     jsonl(path, rows(0, 10))
     assert messages.backfill("messages", path).new == 10
+
+
+def test_a_packed_file_with_damage_inside_is_told_and_can_be_corrected(messages: Store, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", rows(0, 200))
+    packed = gzipped(path)
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:40] + bytes(20) + whole[60:])
+    with pytest.raises(Permanent, match="cannot be read as jsonl"):
+        messages.backfill("messages", packed)
+    packed.write_bytes(whole)
+    assert messages.backfill("messages", packed).new > 0

@@ -239,3 +239,27 @@ def test_a_commit_in_the_middle_of_a_read_is_read_whole_now_or_whole_next_time(s
     assert interrupted
     later = shop("read", "orders", "--since", first.cursor)
     assert ids(first) + ids(later) == ["o1", "o2", "o3"]
+
+
+def test_a_cursor_file_that_is_no_text_is_refused_and_left_alone(shop, tmp_path):
+    file = tmp_path / "cursor"
+    file.write_bytes(b"\xff\xfe")
+    done = shop("read", "orders", "--cursor-file", str(file))
+    assert (done.code, done.out) == (1, "")
+    assert "The cursor file" in done.err
+    assert file.read_bytes() == b"\xff\xfe"
+
+
+def test_a_csv_file_whose_header_is_not_utf_8_is_refused(shop, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes(b"id,\xaf\n1,2\n")
+    done = shop("capture", "orders", str(file))
+    assert done.code == 1
+    assert "not UTF-8" in done.err
+
+
+def test_an_argument_that_is_not_utf_8_is_told_as_such(shop):
+    for command in (["read", "\udcff"], ["capture", "\udcff"], ["flush", "a\udcff"], ["sink", "remove", "\udcff"]):
+        done = shop(*command)
+        assert done.code == 1
+        assert "half a character" in done.err

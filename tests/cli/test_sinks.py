@@ -49,3 +49,12 @@ def test_a_sink_that_cannot_be_is_refused_with_the_way_out(store: Path, capsys) 
     said = capsys.readouterr().err
     assert "Error: The url 'ftp://x' cannot be delivered to." in said
     assert "Try:" in said
+
+
+@pytest.mark.parametrize("setting", ["start=5", "start=true", "chunk_rows=" + "9" * 5000, "cron=5"])
+def test_a_setting_of_the_wrong_kind_is_told_in_a_sentence(store: Path, tmp_path: Path, capsys, setting: str) -> None:
+    url = (tmp_path / "out").as_uri()
+    assert run(["-s", str(store), "sink", "add", "archive", "blob", "--url", url, "--set", setting]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert "unexpected" not in said

@@ -26,7 +26,16 @@ from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange, PartitionRows, SegmentContent, SourceStep
-from floodmark.errors import Corrupt, FloodmarkError, OutcomeUnknown, Permanent, Retryable, StoreTooNew, UnknownDataset
+from floodmark.errors import (
+    Corrupt,
+    FloodmarkError,
+    InvalidName,
+    OutcomeUnknown,
+    Permanent,
+    Retryable,
+    StoreTooNew,
+    UnknownDataset,
+)
 from floodmark.schema import Column, Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
@@ -1185,3 +1194,36 @@ def test_sqlite_commits_survive_a_power_loss(tmp_path: Any) -> None:
     assert found == ["wal", 2, 1]
     assert statements[0] == "BEGIN IMMEDIATE"
     database.close()
+
+
+# ── what cannot be written or read ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_text_with_half_a_character_is_refused_as_a_name(database: Database) -> None:
+    with pytest.raises(InvalidName, match="half a character"):
+        database.read(lambda c: datasets.find(c, "a\udcff"))
+
+
+@pytest.mark.parametrize("column", ["identity_columns", "partition_by", "columns", "layout"])
+@pytest.mark.parametrize("value", ["", "{", "7", '"x"', "[[[]]]", '{"x": 1}'])
+def test_a_record_that_cannot_be_read_back_is_corrupt(database: Database, column: str, value: str) -> None:
+    add_dataset(database)
+    database.transact(lambda c: c.execute(update(schema.datasets).values({column: value})))
+    with pytest.raises(Corrupt):
+        database.read(lambda c: datasets.get(c, "d"))
+
+
+def test_values_stand_neither_in_a_log_of_everything_nor_in_errors(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    other = Database(database.url)
+    other.transact(lambda c: c.execute(schema.meta.insert().values(name="hush-name", value="hush-value")))
+    assert other.read(
+        lambda c: c.execute(select(schema.meta.c.value).where(schema.meta.c.name == "hush-name")).scalar()
+    )
+    with pytest.raises(FloodmarkError) as caught:
+        other.transact(lambda c: c.execute(schema.meta.insert().values(name="hush-name", value="hush-value")))
+    other.close()
+    assert "hush-value" not in caplog.text
+    assert "hush-value" not in str(caught.value.__cause__)

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from floodmark.cli.log import log as group
-from floodmark.errors import LogMissing, Permanent, VersionConflict
+from floodmark.errors import FloodmarkError, InvalidCursor, LogMissing, Permanent, VersionConflict
+from floodmark.eventlog import SqlTarget
 
 
 @pytest.fixture
@@ -160,3 +161,23 @@ def test_graph_draws_the_same_transactions_in_every_format(forked, tmp_path, cal
     drawing = ET.parse(tmp_path / "g.svg").getroot()
     assert len(drawing.findall(".//{http://www.w3.org/2000/svg}circle")) == len(ids)
     assert len(call("graph", forked, "--limit", "1").splitlines()) <= 2
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000])
+def test_what_is_no_number_is_refused_as_a_position_and_as_a_version(call, ledger, text):
+    assert isinstance(call("events", ledger, "--after", text, raises=InvalidCursor), InvalidCursor)
+    call("append", ledger, "account-1", "{}", "--expect", text, code=2)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "postgresql+psycopg://u:hush@127.0.0.1:port/x",
+        "nothing://u:hush@h/x",
+        "postgresql+psycopg://u:hush@127.0.0.1:9/x",
+    ],
+)
+def test_a_target_that_cannot_be_used_is_told_without_its_password(target, ledger):
+    with pytest.raises(FloodmarkError) as caught:
+        SqlTarget(target).begin()
+    assert "hush" not in str(caught.value)

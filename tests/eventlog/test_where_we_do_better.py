@@ -1,5 +1,6 @@
 """The points where tools of this format go wrong: one test (or more) for each, named for what holds here."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -479,3 +480,52 @@ def test_fault_points_of_the_event_log_are_all_exercised_by_the_crash_tests():
     from test_crashes import EXERCISED
 
     assert {point for point in faults.POINTS if point.startswith("eventlog.")} == set(EXERCISED)
+
+
+# Files with hashes that are right, and with content that a reader would stumble over later.
+
+
+def strange(path, *, data=b"{}", bases='{"s":0}', at="2026-01-01T00:00:00+00:00"):
+    name, event = "01890000-0000-7000-8000-000000000001", "01890000-0000-7000-8000-000000000002"
+    body = b'{"record":"event","event_id":"%s","stream_id":"s","event_type":"T","event_data":%s}\n' % (
+        event.encode(),
+        data,
+    )
+    header = (
+        f'{{"record":"header","format_version":2,"transaction_id":"{name}","replica_id":"{name}",'
+        f'"parent_transaction_ids":[],"created_at":"{at}","stream_bases":{bases},'
+        f'"content_hash":"{hashlib.sha256(body).hexdigest()}"}}\n'
+    )
+    (path / "events" / f"{name}.jsonl").write_bytes(header.encode() + body)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"data": b"[" * 20_000 + b"]" * 20_000},
+        {"data": b"[" * 1100 + b"]" * 1100},
+        {"data": b'"\\ud800"'},
+        {"bases": '{"s":18446744073709551616}'},
+        {"bases": '{"s":-1}'},
+    ],
+)
+def test_a_transaction_that_could_not_be_read_later_is_reported_and_left_out_at_once(replica, content):
+    a = replica()
+    a.append("one")
+    strange(a.path, **content)
+    a.reopen()
+    assert a.texts() == ["one"]
+    a.append("two")
+    assert [problem.error for problem in a.log.fsck().problems] == [True]
+    a.reopen()
+    assert a.texts() == ["one", "two"]
+
+
+def test_numbers_beyond_a_position_are_damage_and_not_believed(replica):
+    a = replica()
+    a.append("one")
+    a.log.close()
+    log = a.path / "index" / "ingestion.log"
+    log.write_bytes(log.read_bytes() + b'{"event_id":"01890000-0000-7000-8000-000000000001","seq":%d}\n' % 2**70)
+    a.reopen()
+    assert [event.seq for event in a.log.read_events()] == [1]

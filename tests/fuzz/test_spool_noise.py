@@ -52,7 +52,7 @@ LINES = st.one_of(
 
 
 @given(lines=st.lists(LINES, min_size=1, max_size=4))
-@inputs(30)
+@inputs(20)
 def test_a_landing_line_is_rows_or_held_and_never_in_the_way(stands: Stand, lines: list[bytes]) -> None:
     stand = stands.again()
     dataset = fresh("lines")
@@ -140,7 +140,7 @@ def _put(path: bytes, kind: str, content: bytes) -> None:
     where=st.sampled_from(["landing", "segments"]),
     content=st.sampled_from([b"", b"noise", GOOD % 5, b"PAR1", b"\0" * 100]),
 )
-@inputs(24)
+@inputs(14)
 def test_files_of_strangers_in_the_spool_hold_nothing_up(
     stands: Stand, names: list[bytes], kind: str, where: str, content: bytes
 ) -> None:

@@ -314,3 +314,8 @@ def test_more_requests_than_a_worker_takes_are_told_to_come_again(store, start_h
     hub.hub.busy = 0
     assert hub.capture(b"[]").status_code == 200
     assert hub.hub.busy == 0
+
+
+def test_an_address_with_a_slash_too_many_is_no_address_and_nobody_is_sent_elsewhere(hub):
+    problem(hub.get("/healthz/"), 404, "NotFound")
+    problem(hub.post("/v1/datasets/events/capture/", b"[]"), 404, "NotFound")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from spooling import EVENTS, ids_of, landing_of, numbered, rows_of
@@ -295,3 +297,47 @@ def test_rows_with_a_new_column_survive_bad_neighbours(store: Store) -> None:
     store.flush(EVENTS)
     assert rows_of(store) == [{"id": 1, "real": "x"}]
     assert len(store.quarantine.entries(EVENTS)) == 1
+
+
+# ── what no writer of ours has made ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("levels", [120, 300, 900])
+def test_a_line_that_nests_deeper_than_we_write_is_held_as_it_stands(store: Store, levels: int) -> None:
+    store.capture(EVENTS, numbered(1))
+    line = b'{"version":1,"columns":["id"],"rows":[[%b]]}\n' % (b"[" * levels + b"]" * levels)
+    add_to(store, line)
+    store.capture(EVENTS, numbered(3))
+    report = store.flush(EVENTS)
+    assert (report.rows, report.quarantined) == (2, 1)
+    [entry] = store.quarantine.entries(EVENTS)
+    assert store.quarantine.show(entry.id)[1] == line
+
+
+@pytest.mark.parametrize(
+    "name", [b"x.jsonl", b"\xff.jsonl", b"\n.jsonl", b"x" * 200 + b".jsonl", b"\xc2\xb2-a.parquet"]
+)
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link to itself"])
+def test_what_strangers_put_into_the_spool_holds_nothing_up(store: Store, name: bytes, kind: str) -> None:
+    store.capture(EVENTS, numbered(1))
+    store.flush(EVENTS)
+    for folder in ("landing", "segments"):
+        path = Path(os.fsdecode(os.fsencode(store.path / "spool" / EVENTS / folder) + b"/" + name))
+        path.parent.mkdir(exist_ok=True)
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(path)
+    store.capture(EVENTS, numbered(2))
+    store.flush(EVENTS)
+    assert ids_of(store) == [1, 2]
+    assert store.fsck().findings is not None
+
+
+def test_a_name_that_is_no_dataset_never_becomes_a_path(store: Store) -> None:
+    for name in ("../../elsewhere", "\ud800", ""):
+        for work in (store.flush, store.seal):
+            with pytest.raises(Permanent):
+                work(name)

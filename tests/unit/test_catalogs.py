@@ -120,3 +120,21 @@ def test_a_session_learns_of_the_catalog_whose_table_is_read_and_of_no_other(tmp
     assert known["spark.sql.catalog.central.uri"] == "https://c.example"
     assert known["spark.sql.catalog.central.cache-enabled"] == "false"
     assert not any("other" in key for key in known)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'type = "rest"\nuri = "http://user:hush/hush@host"',
+        'type = "rest"\nuri = "hush"',
+        'type = "sql"\nuri = "postgresql://user:hush@host:port/x"\nwarehouse = "w"',
+    ],
+)
+def test_an_address_that_is_none_is_told_and_not_repeated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidSetting, match="is not the address") as caught:
+        catalog(tmp_path, text + "\n")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_catalog_does_not_show_its_settings(tmp_path: Path) -> None:
+    assert "hush" not in repr(catalog(tmp_path, 'type = "rest"\nuri = "https://c"\ntoken = "hush"\n'))

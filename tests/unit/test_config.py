@@ -60,7 +60,7 @@ def test_settings_are_taken(file: Path) -> None:
         ('store_id = "s"\n[spool]\nbacklog_bytes_max = -5', r"spool\.backlog_bytes_max is -5"),
         ('store_id = "s"\n[flush]\nrows_max = true', r"flush\.rows_max is True"),
         ('store_id = "s"\n[flush]\nrows_max = 1.5', r"flush\.rows_max is 1\.5"),
-        ('store_id = "s"\n[spark]\nmaster = 1', r"spark\.master is 1"),
+        ('store_id = "s"\n[spark]\nmaster = 1', r"spark\.master is of type int"),
         ('store_id = "s"\n[spark.settings]\na = 1', r"spark\.settings is"),
     ],
 )
@@ -82,3 +82,33 @@ def test_a_missing_store_is_told_with_the_way_to_make_one(file: Path) -> None:
     with pytest.raises(StoreMissing, match=str(file.parent)) as caught:
         config.load(file)
     assert "init" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["store_id = " + "9" * 5000, "a = " + "[" * 5000, 'store_id = "s"\n[flush]\nrows_max = ' + "9" * 5000]
+)
+def test_numbers_and_nestings_beyond_all_bounds_are_no_toml(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InvalidSetting, match="not valid TOML"):
+        config.load(file)
+
+
+def test_a_directory_in_the_files_place_is_told(file: Path) -> None:
+    file.mkdir()
+    with pytest.raises(StoreMissing, match="cannot be read"):
+        config.load(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[spark.settings]\n"spark.hadoop.fs.s3a.secret.key" = "hush"\n"spark.x" = 5',
+        '[catalogs.central]\ntype = "rest"\nuri = ["hush"]',
+        '[flush]\nrows_max = "hush"',
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_not_repeated_for_it_may_be_a_secret(file: Path, text: str) -> None:
+    file.write_text(f'store_id = "s"\n{text}')
+    with pytest.raises(InvalidSetting) as caught:
+        config.load(file)
+    assert "hush" not in str(caught.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.errors import reason_of
+from floodmark.errors import FloodmarkError, reason_of
 
 JAVA = """An error occurred while calling o288.overwrite.
 : org.apache.spark.SparkException: Writing job failed.
@@ -31,3 +31,10 @@ Caused by: java.io.IOException: No space left on device
 )
 def test_the_innermost_cause_is_told_in_one_line(error: Exception, told: str) -> None:
     assert reason_of(error) == told
+
+
+def test_a_message_is_one_line_that_no_terminal_obeys_whatever_is_put_into_it() -> None:
+    error = FloodmarkError("a\nb \x1b[2J \ud800 é", hint="x" * 100_000)
+    assert error.message == "a b \\x1b[2J \\ud800 é"
+    assert len(error.hint or "") == 2000
+    assert "\n" not in str(error)

@@ -188,3 +188,13 @@ def test_tallies_of_disjoint_parts_add_up_in_any_order(a: Tally, b: Tally, c: Ta
 def test_a_tally_survives_its_text(a: Tally) -> None:
     assert len(a.checksum_text) == 16
     assert Tally.of(a.rows, a.checksum_text) == a
+
+
+def test_a_version_of_thousands_of_digits_is_refused_as_any_other() -> None:
+    with pytest.raises(InvalidCursor, match="version 9999"):
+        Cursor.parse("fm" + "9" * 5000 + ".AAAA")
+
+
+def test_a_cursor_with_half_a_character_in_a_name_is_damaged() -> None:
+    with pytest.raises(InvalidCursor, match="damaged"):
+        Cursor.parse(forged(["s", "\ud800", None, 5]))

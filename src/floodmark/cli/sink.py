@@ -83,9 +83,11 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
       floodmark sink add central forward --url https://hub.example --token env:HUB_TOKEN --every 30s
       floodmark sink add copy table --table prod.events --datasets messages --where "kind <> 'debug'"
     """
-    settings = {**more, **given, "format": object_format}
+    given["format"] = object_format
+    # Only what was given: an option that was not must not push aside what --set says.
+    settings = {**more, **{key: value for key, value in given.items() if value is not None}}
     with open_store() as store:
-        store.add_sink(name, kind, **{key: value for key, value in settings.items() if value is not None})
+        store.add_sink(name, kind, **settings)
         added = next(item for item in store.sinks() if item.name == name)
     if as_json:
         print_json(_described(added))

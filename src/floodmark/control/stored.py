@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from floodmark.errors import Corrupt
+from floodmark.errors import Corrupt, Permanent
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ def read_back(what: str, read: Callable[[], T]) -> T:
     """What `read` makes of a record; `Corrupt` if it is not what was written there."""
     try:
         return read()
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Permanent) as error:
         raise Corrupt(
             f"The record of {what} in the control database cannot be read ({type(error).__name__}).",
             hint="Keep the store as it is: restore the control database from a backup, and run `floodmark fsck`.",
