@@ -188,3 +188,10 @@ def test_the_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch, 
     assert run(["init"]) == 0
     assert run(["status"]) == 0
     assert str(tmp_path / "elsewhere") in capfd.readouterr().out
+
+
+def test_what_the_operating_system_refuses_is_told_with_the_path(capsys, tmp_path: Path):
+    assert run(["-s", str(tmp_path / ("x" * 300)), "init"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: /")
+    assert "File name too long.\nTry:   " in said

@@ -189,6 +189,9 @@ class OddText(str):
 class OddZone(dt.tzinfo):
     """A time zone that fails."""
 
+    def __repr__(self) -> str:
+        return "OddZone()"
+
     def utcoffset(self, _when: Any) -> Any:
         raise RuntimeError("do not ask")
 

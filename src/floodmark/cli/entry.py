@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import click
 
 from floodmark.cli.group import app
-from floodmark.errors import Corrupt, FloodmarkError
+from floodmark.errors import Corrupt, FloodmarkError, Retryable
 
 FAILED, USAGE, CORRUPT, INTERRUPTED = 1, 2, 3, 130
 
@@ -59,7 +59,18 @@ def _report(error: FloodmarkError) -> int:
     return CORRUPT if isinstance(error, Corrupt) else FAILED
 
 
+def _refused_by_the_system(error: OSError) -> FloodmarkError:
+    """A path that is too long, a disk that is full, a right that is missing: nobody's mistake in the code."""
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:200]}: "
+    return Retryable(
+        f"{where}{error.strerror or error}.",
+        hint="What was acknowledged is safe; correct the path or free what is missing, then run it again.",
+    )
+
+
 def _report_unexpected(error: Exception) -> int:
+    if isinstance(error, OSError):
+        return _report(_refused_by_the_system(error))
     traced = _trace(error)
     lines = str(error).strip().splitlines()
     detail = f": {lines[0][:300]}" if lines else ""
