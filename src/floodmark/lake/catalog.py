@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from floodmark.commit import Snapshot, TableState
 from floodmark.control.database import sqlite_url
 from floodmark.errors import FilesMissing, Retryable
-from floodmark.lake.files import local_location
+from floodmark.lake.files import local_location, local_path
 from floodmark.lake.types import from_iceberg
 from floodmark.schema import is_system_column
 
@@ -33,6 +33,19 @@ DROPPED_PROPERTY = "floodmark.dropped"
 SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
+_POINTER = (
+    "SELECT metadata_location FROM iceberg_tables "
+    "WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :table"
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A table as it was read, and of which metadata file."""
+
+    table: IcebergTable
+    file: tuple[int, int, int]
+    state: TableState | None = None
 
 
 @dataclass
@@ -43,6 +56,7 @@ class Catalog:
     spark_settings: dict[str, str] = field(repr=False)
     python_settings: dict[str, str] = field(repr=False)
     namespace: str = NAMESPACE
+    _known: dict[str, _Known] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def embedded(cls, *, name: str, lake: Path) -> Catalog:
@@ -79,6 +93,37 @@ class Catalog:
 
         return load_catalog(self.name, **self.python_settings)
 
+    def load(self, table: str) -> IcebergTable:
+        """The table as PyIceberg loads it, and with its errors.
+
+        The catalog is asked every time. The metadata file that it names is read once: under one name it never changes,
+        and reading it takes the longer the more snapshots it lists, several times in every commit.
+        """
+        known = self._known.get(table)
+        if known is not None:
+            location = known.table.metadata_location
+            if self._pointer(table) == location and _identity(location) == known.file:
+                return _copy(known.table)
+        loaded = self.python.load_table((self.namespace, table))
+        file = _identity(loaded.metadata_location)
+        if file is None:
+            self._known.pop(table, None)
+        else:
+            self._known[table] = _Known(_copy(loaded), file)
+        return loaded
+
+    def _pointer(self, table: str) -> str | None:
+        """The metadata file that the catalog names, if the catalog is a SQL database."""
+        from sqlalchemy import text
+
+        engine = getattr(self.python, "engine", None)
+        if engine is None:
+            return None
+        here = {"catalog": self.name, "namespace": self.namespace, "table": table}
+        with engine.connect() as connection:
+            found = connection.execute(text(_POINTER), here).scalar_one_or_none()
+        return None if found is None else str(found)
+
     def table(self, table: str) -> IcebergTable | None:
         """The table as PyIceberg loads it, freshly from the catalog; None if there is none."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
@@ -86,10 +131,10 @@ class Catalog:
 
         try:
             try:
-                return self.python.load_table((self.namespace, table))
+                return self.load(table)
             except (OSError, ValueError, ValidationError):
                 # Others may have committed since the catalog named the file, and removed it as an old version.
-                return self.python.load_table((self.namespace, table))
+                return self.load(table)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except SQLAlchemyError as error:
@@ -103,7 +148,31 @@ class Catalog:
     def state(self, table: str) -> TableState | None:
         """The table's metadata, all of it from one load."""
         loaded = self.table(table)
-        return None if loaded is None else table_state(table, loaded)
+        if loaded is None:
+            return None
+        known = self._known.get(table)
+        if known is None or known.table.metadata_location != loaded.metadata_location:
+            return table_state(table, loaded)
+        if known.state is None:
+            known.state = table_state(table, loaded)
+        return known.state
+
+
+def _copy(table: IcebergTable) -> IcebergTable:
+    """The same load, for somebody else: a table may be refreshed by whoever has it."""
+    from pyiceberg.table import Table
+
+    return Table(table.name(), table.metadata, table.metadata_location, table.io, table.catalog)
+
+
+def _identity(location: str) -> tuple[int, int, int] | None:
+    """What tells a file on this machine from another one of that name; None if it is gone, or elsewhere."""
+    path = local_path(location)
+    try:
+        found = None if path is None else Path(path).stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def table_state(name: str, loaded: IcebergTable) -> TableState:

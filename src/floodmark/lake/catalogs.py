@@ -113,7 +113,7 @@ def loaded(catalog: Catalog, table: str) -> IcebergTable | None:
 
     where = f"Catalog {catalog.name!r}"
     try:
-        return catalog.python.load_table((catalog.namespace, table))
+        return catalog.load(table)
     except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
         return None
     except (
