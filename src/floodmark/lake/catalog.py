@@ -45,6 +45,8 @@ class _Known:
 
     table: IcebergTable
     file: tuple[int, int, int]
+    earlier: tuple[Snapshot, ...] = ()
+    """The history as it was read the time before: most of it is the same."""
     state: TableState | None = None
 
 
@@ -109,7 +111,8 @@ class Catalog:
         if file is None:
             self._known.pop(table, None)
         else:
-            self._known[table] = _Known(_copy(loaded), file)
+            earlier = known.state.lineage if known is not None and known.state is not None else ()
+            self._known[table] = _Known(_copy(loaded), file, earlier)
         return loaded
 
     def _pointer(self, table: str) -> str | None:
@@ -154,7 +157,8 @@ class Catalog:
         if known is None or known.table.metadata_location != loaded.metadata_location:
             return table_state(table, loaded)
         if known.state is None:
-            known.state = table_state(table, loaded)
+            known.state = table_state(table, loaded, known.earlier)
+            known.earlier = ()
         return known.state
 
 
@@ -175,12 +179,14 @@ def _identity(location: str) -> tuple[int, int, int] | None:
     return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def table_state(name: str, loaded: IcebergTable) -> TableState:
+def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] = ()) -> TableState:
+    """What a load says. A snapshot that is known from an earlier one is not looked at again: it never changes."""
     metadata = loaded.metadata
+    known = {snapshot.id: snapshot for snapshot in earlier}
     return TableState(
         name=name,
         uuid=str(metadata.table_uuid),
-        lineage=tuple(snapshot_of(snapshot) for snapshot in lineage(metadata)),
+        lineage=tuple(known.get(item.snapshot_id) or snapshot_of(item) for item in lineage(metadata)),
         columns=tuple(
             (field.name, from_iceberg(field.field_type))
             for field in metadata.schema().fields
