@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,14 +103,22 @@ class SparkGenerations(SparkReader):
             return
         if loaded is None:
             return
+        home = local_path(loaded.location())
         try:
-            self.spark.sql(f"DROP TABLE IF EXISTS {self.catalog.spark_name(table)} PURGE")
+            if home is None:
+                self.spark.sql(f"DROP TABLE IF EXISTS {self.catalog.spark_name(table)} PURGE")
+            else:
+                self._drop_with_home(table, Path(home))
         except Exception as error:
             raise Retryable(f"Table {table!r} could not be dropped: {reason_of(error)}.") from error
-        home = local_path(loaded.location())
-        if home is not None:
-            # The location is this table's alone: names of generations are never used again.
-            shutil.rmtree(Path(home), ignore_errors=True)
+
+    def _drop_with_home(self, table: str, home: Path) -> None:
+        """The location is this table's alone: names of generations are never used again. So nothing is looked for."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with contextlib.suppress(NoSuchTableError):
+            self.catalog.python.drop_table((self.catalog.namespace, table))
+        shutil.rmtree(home, ignore_errors=True)
 
     def location(self, table: str) -> str | None:
         loaded = self.catalog.table(table)
