@@ -529,3 +529,13 @@ def test_numbers_beyond_a_position_are_damage_and_not_believed(replica):
     log.write_bytes(log.read_bytes() + b'{"event_id":"01890000-0000-7000-8000-000000000001","seq":%d}\n' % 2**70)
     a.reopen()
     assert [event.seq for event in a.log.read_events()] == [1]
+
+
+def test_a_link_to_itself_among_the_events_is_reported_and_stops_nothing(replica):
+    a = replica()
+    a.append("one")
+    link = a.file("01890000-0000-7000-8000-000000000001")
+    link.symlink_to(link)
+    a.reopen()
+    assert a.texts() == ["one"]
+    assert [problem.file for problem in a.log.fsck().problems] == [f"events/{link.name}"]

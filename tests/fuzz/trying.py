@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from floodmark.errors import FloodmarkError
 from floodmark.store import Store, init
@@ -40,7 +40,6 @@ def inputs(ordinary: int) -> Any:
         deadline=None,
         database=None,
         print_blob=True,
-        phases=[Phase.explicit, Phase.generate] + ([Phase.shrink] if not os.environ.get("NOSHRINK") else []),
         suppress_health_check=list(HealthCheck),
     )
 

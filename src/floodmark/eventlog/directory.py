@@ -62,7 +62,7 @@ class EventsDirectory:
                 if not name.endswith(SUFFIX):
                     continue
                 transaction_id = name[: -len(SUFFIX)]
-                if transaction_id not in known and not (is_lower_uuid(transaction_id) and entry.is_file()):
+                if transaction_id not in known and not (is_lower_uuid(transaction_id) and _is_file(entry)):
                     strange.append(name)
                     continue
                 try:
@@ -136,6 +136,13 @@ class EventsDirectory:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself: as little a transaction as any other thing that is no file
+        return False
 
 
 def _write_file(path: str, content: bytes, *, sync: bool) -> int:
