@@ -101,8 +101,9 @@ def show(verdict: Verdict) -> None:
 
 
 def write_down(verdicts: list[Verdict], command: str, *, seconds: float) -> None:
-    from tests.evidence import Listing, record
+    from tests.evidence import RECORDS, Listing, record
 
+    RECORDS.mkdir(exist_ok=True)
     done = [verdict.exercised for verdict in verdicts]
     deaths = Counter((kill.kind, kill.how, kill.where) for item in done for kill in item.kills)
     record(
