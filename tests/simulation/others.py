@@ -10,6 +10,7 @@ import pyarrow as pa
 from sqlalchemy import text
 
 from floodmark.lake.adoptable import Part
+from floodmark.lake.targets import ORIGIN_PARTITION, ORIGIN_SEQ, ORIGIN_STORE
 
 PROJECTION = f"{__name__}:keep"
 SETTLE = f"{__name__}:settle"
@@ -42,7 +43,8 @@ def settle(rows: pa.Table) -> pa.Table:
 
 def stranger() -> pa.Table:
     """A row that the owner of a table has of his own."""
-    return pa.table({"id": ["the owner's"]})
+    origin = {ORIGIN_STORE: pa.nulls(1, pa.string()), ORIGIN_SEQ: pa.nulls(1, pa.int64())}
+    return pa.table({"id": ["the owner's"], **origin, ORIGIN_PARTITION: pa.nulls(1, pa.string())})
 
 
 @dataclass
