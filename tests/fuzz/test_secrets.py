@@ -406,3 +406,44 @@ def test_the_password_of_a_projections_target_is_shown_nowhere(
     code = watch.command(shop, "log", "project", "log", "planted_projection:planted", "--target", target)
     assert code == 1
     watch.see("a projection")
+
+
+# ── processes that are started ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_jvm_is_not_started_with_secrets_on_its_command_line(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of a machine sees the command lines of all its processes."""
+    from pyspark import SparkContext, java_gateway
+
+    from floodmark.lake import session
+
+    started: list[list[str]] = []
+
+    class Stopped(Exception):
+        """No JVM here."""
+
+    def start(command: list[str], **_: Any) -> None:
+        started.append(command)
+        raise Stopped
+
+    monkeypatch.setattr(java_gateway, "Popen", start)
+    monkeypatch.setattr(session, "ready_jars", list)
+    monkeypatch.setattr(session, "archive_options", list)
+    monkeypatch.setattr(session, "check_java", lambda: None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    settings = {
+        "spark.driver.memory": "2g",
+        "spark.driver.extraClassPath": "/drivers/postgresql.jar",
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+        "spark.sql.catalog.central.uri": f"jdbc:postgresql://user:{SECRET}@host/x",
+        "spark.ssl.keyPassword": SECRET,
+        "spark.driver.password": SECRET,
+    }
+    with pytest.raises(Stopped):
+        session.start_session(master="local[1]", settings=settings)
+    (command,) = started
+    watch.see(*command)
+    assert "spark.driver.memory=2g" in command
+    assert "spark.driver.extraClassPath=/drivers/postgresql.jar" in command
+    watch.see("no JVM")

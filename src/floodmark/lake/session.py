@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -38,6 +39,20 @@ _SETTINGS = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
 
+_AT_START = (
+    "spark.master",
+    "spark.driver.",
+    "spark.jars",
+    "spark.files",
+    "spark.archives",
+    "spark.submit.",
+    "spark.kerberos.",
+    "spark.kubernetes.",
+    "spark.yarn.",
+)
+"""What counts only if the JVM is started with it, or its launcher looks at."""
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself recognises one
+
 
 def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
     """The process's session: the one that is active already, or a new local one.
@@ -55,15 +70,37 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
         # PySpark prints every failed statement with its Java stack. We raise the error, and say it in a sentence.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
-        builder = SparkSession.builder.master(master)
-        for key, value in {**_SETTINGS, **settings}.items():
-            builder = builder.config(key, value)
         asked = settings.get(_JAVA_OPTIONS, "")
         own = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options()]
-        builder = builder.config(_JAVA_OPTIONS, " ".join([*own, asked]).strip())
-        # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
-        builder = builder.config("spark.jars", ",".join(str(path) for path in ready_jars()))
+        whole = {
+            "spark.master": master,
+            **_SETTINGS,
+            **settings,
+            _JAVA_OPTIONS: " ".join([*own, asked]).strip(),
+            # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
+            "spark.jars": ",".join(str(path) for path in ready_jars()),
+        }
+        _launch({key: value for key, value in whole.items() if _may_be_seen(key)})
+        builder = SparkSession.builder
+        for key, value in whole.items():
+            builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM with what it needs to start. PySpark would put every setting on its command line, passwords and
+    keys among them, and that is for every user of the machine to see; the others follow over its own connection.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        conf.set(key, value)
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - the one way to start it with fewer settings
+
+
+def _may_be_seen(key: str) -> bool:
+    return key in _SETTINGS or (key.startswith(_AT_START) and _SECRET.search(key) is None)
 
 
 def end_session(session: SparkSession) -> None:
