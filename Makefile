@@ -59,6 +59,13 @@ soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulate
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/fuzz
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
+.PHONY: evidence
+evidence: setup ## Run every proof and write docs/explanation/evidence.md anew (real kills for MINUTES=6)
+	@$(MAKE) --no-print-directory model
+	@$(PYTHON) -m tests.simulation --schedules 2000 --page
+	@$(PYTHON) -m tests.kills --minutes $(or $(MINUTES),6) --record
+	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),300) $(PYTHON) -m pytest -q -p no:cacheprovider --timeout 3600 tests/fuzz
+
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock

@@ -7,6 +7,7 @@ A server may be slow, hang, break off, answer without end or one byte a minute: 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import socket
 import threading
@@ -54,12 +55,12 @@ class Exchange:
         import httpx
 
         place = httpx.URL(url).netloc.decode()
-        try:
+
+        def once() -> Reply:
+            traced = {"trace": self._trace}
             with (
                 self._bounded(),
-                self._opened().stream(
-                    method, url, headers=headers, content=content, extensions={"trace": self._trace}
-                ) as response,
+                self._opened().stream(method, url, headers=headers, content=content, extensions=traced) as response,
             ):
                 return Reply(
                     response.status_code,
@@ -67,6 +68,14 @@ class Exchange:
                     retry_after=response.headers.get("retry-after"),
                     location=response.headers.get("location"),
                 )
+
+        try:
+            try:
+                return once()
+            except httpx.WriteError as error:
+                if not _was_let_go(error):
+                    raise
+                return once()
         except httpx.ConnectTimeout as error:
             raise Busy(f"{place} cannot be reached within {self._connect_timeout_seconds:g} s.") from error
         except httpx.TimeoutException as error:
@@ -130,6 +139,18 @@ class Exchange:
                 self._break_off()
 
 
+def _was_let_go(error: BaseException) -> bool:
+    """Whether another thread closed the connection as idle for too long, just as this one took it: nothing has left."""
+    return any(isinstance(cause, OSError) and cause.errno == errno.EBADF for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
 def _read(response: httpx.Response, bytes_max: int) -> bytes:
     """The body's beginning. The rest of a longer one is not waited for: its connection is closed instead."""
     pieces: list[bytes] = []
@@ -153,9 +174,6 @@ def _trusted() -> ssl.SSLContext:
 def _advice(error: BaseException) -> str | None:
     import ssl
 
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return "Its certificate is not trusted here: name the authority that signed it in SSL_CERT_FILE."
-        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+        return "Its certificate is not trusted here: name the authority that signed it in SSL_CERT_FILE."
     return None
