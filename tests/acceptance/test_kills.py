@@ -1,4 +1,4 @@
-"""Writers, the daemon with real Spark, a hub with two workers and an S3 server are killed at random for a minute."""
+"""Writers, the daemon with real Spark, a hub with two workers and an S3 server are killed at random for a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = 4
 def test_every_acknowledged_row_arrives_once_whoever_is_killed(tmp_path: Path) -> None:
     """I4, D1, D4, H1, H2. `make soak` does this for longer, and with the records in PostgreSQL."""
     disk = {"disk"} if may_mount(tmp_path) is None else set()
-    stage = Stage(tmp_path, SEED, 60, frozenset({"s3"} | disk), tell=print)
+    stage = Stage(tmp_path, SEED, 40, frozenset({"s3"} | disk), tell=print)
     verdict = stage.run()
     assert verdict.findings == []
     assert verdict.drained, verdict.stuck

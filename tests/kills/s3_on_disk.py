@@ -25,6 +25,12 @@ def serve(port: int, folder: Path) -> None:
             direct.put(f"/{unquote(path.name)}", data=path.read_bytes(), **host)
 
     def in_turn(environ, start_response):
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(length)
+        if len(body) < length:  # its client died: an object is there whole or not at all
+            start_response("400 Bad Request", [])
+            return [b""]
+        environ["wsgi.input"] = io.BytesIO(body)
         with turn:
             answer: list = []
             content = b"".join(app(environ, lambda status, headers, info=None: answer.append((status, headers))))

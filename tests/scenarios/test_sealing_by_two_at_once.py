@@ -157,6 +157,9 @@ def test_a_file_removed_by_another_sealer_hides_no_other_file(
             self.name = entry.name  # type: ignore[attr-defined]
             self._entry = entry
 
+        def is_file(self, **how: bool) -> bool:
+            return self._entry.is_file(**how)  # type: ignore[attr-defined]
+
         def stat(self) -> object:
             if self.path == str(gone):
                 raise FileNotFoundError(self.path)

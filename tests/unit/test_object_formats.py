@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floodmark.delivery.sinks import formats
 from floodmark.delivery.sinks.formats import FORMATS, check_format, encoded, holds_rows
 from floodmark.errors import InvalidSetting
 from floodmark.rows import fit, rows_to_columns
@@ -276,3 +278,21 @@ def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="xml") as refused:
         check_format("xml")
     assert "jsonl.zst" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("format", ["jsonl.gz", "jsonl.zst"])
+def test_what_is_unpacked_takes_room_by_what_it_is_and_not_by_what_it_may_be(
+    format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says how long an object of an audit should be: as much as it may be would be gigabytes for each."""
+    asked: list[int] = []
+    beginning = formats._beginning
+
+    def watched(read: Callable[[int], bytes], bytes_max: int) -> bytes:
+        return beginning(lambda size: asked.append(size) or read(size), bytes_max)
+
+    monkeypatch.setattr(formats, "_beginning", watched)
+    found = formats.decoded(bytes(encoded(ROWS, format, SCHEMA)), format, SCHEMA)
+
+    assert found.num_rows == ROWS.num_rows
+    assert max(asked) <= 4 << 20

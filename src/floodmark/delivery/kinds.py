@@ -20,7 +20,7 @@ from typing import Any
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Kind
 from floodmark.delivery.sinks import blob, forward, projection, table
-from floodmark.errors import InvalidSetting
+from floodmark.errors import Corrupt, InvalidSetting
 from floodmark.schema.partitions import value_text
 from floodmark.sequence import Cursor
 
@@ -36,6 +36,17 @@ COMMON: dict[str, Any] = {
 }
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def kind_of(sink: Sink) -> Kind:
+    """What a recorded sink is; `Corrupt` where the record says something that no version ever wrote."""
+    found = KINDS.get(sink.kind)
+    if found is None:
+        raise Corrupt(
+            f"The record of sink {sink.name!r} says that it is of the kind {sink.kind!r}, which does not exist.",
+            hint="Was the control database changed by hand? Restore it, or remove the sink and add it anew.",
+        )
+    return found
 
 
 def new_sink(name: str, kind: str, settings: Mapping[str, Any], *, starts: Callable[[Any], list[Any]]) -> Sink:
@@ -67,7 +78,7 @@ def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def shown(sink: Sink) -> dict[str, Any]:
     """The settings of a sink as they may be shown: no credential among them."""
-    secret = KINDS[sink.kind].secret
+    secret = kind_of(sink).secret
     return {
         key: "(not shown)" if key in secret and value is not None else value for key, value in sink.settings.items()
     }

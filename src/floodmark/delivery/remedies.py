@@ -18,7 +18,7 @@ from floodmark.control import deliveries, quarantine, sinks
 from floodmark.control.deliveries import Channel, Chunk, Intent
 from floodmark.control.quarantine import Entry
 from floodmark.delivery.destination import Destination, Parcel, TransactionalDestination
-from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Ahead, Oversized, Refused
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
@@ -131,7 +131,7 @@ class Remedies:
             return 0  # row by row: effect and record are one there
         piece = source.rows(intent, chunk.range)
         span = chunk.range
-        if KINDS[sink.kind].contiguous:
+        if kind_of(sink).contiguous:
             span = self.exporter.database.read(lambda c: deliveries.reach_of(c, group.channel, chunk))
         parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally)
         try:

@@ -24,7 +24,7 @@ from floodmark.control.sinks import Sink
 from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.destination import Destination, Surroundings
-from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
@@ -80,7 +80,7 @@ class Exporter:
         jobs = self.lake.jobs
         tick = Tick(
             sink,
-            KINDS[sink.kind],
+            kind_of(sink),
             Scope.of(sink.settings),
             report,
             self.database,
@@ -110,7 +110,7 @@ class Exporter:
 
     def destination(self, sink: Sink, dataset: Dataset, channel: Channel, settings: dict[str, Any]) -> Destination:
         """The destination under these settings, opened once per process and shape of the dataset."""
-        kind = KINDS[sink.kind]
+        kind = kind_of(sink)
         whole = {**sink.settings, **{key: value for key, value in settings.items() if key in kind.pinned}}
         key = (sink.instance, dataset.name, dataset.schema, json.dumps(whole, sort_keys=True))
         with self._lock:

@@ -11,6 +11,7 @@ from floodmark.control.database import Database
 from floodmark.control.quarantine import Entry
 from floodmark.errors import Permanent, SchemaConflict
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
+from floodmark.spool.payloads import kept_payload
 from floodmark.spool.segments import SegmentStore
 
 
@@ -30,7 +31,7 @@ class Quarantine:
     def show(self, id: str) -> tuple[Entry, bytes]:
         """One entry with its whole payload."""
         entry = self.database.read(lambda c: quarantine.get(c, id))
-        return entry, self._payload(entry)
+        return entry, kept_payload(self.root, entry)
 
     def replay(self, id: str) -> int:
         """Make an entry a segment, if it fits now; returns its rows. `SchemaConflict` says why it still does not.
@@ -68,8 +69,3 @@ class Quarantine:
         """Give an entry up for good; its record stays."""
         entry = self.database.read(lambda c: quarantine.get(c, id))
         return self.database.transact(lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.clock.now()))
-
-    def _payload(self, entry: Entry) -> bytes:
-        if entry.payload_path is not None:
-            return (self.root / entry.payload_path).read_bytes()
-        return (entry.payload or "").encode()

@@ -14,7 +14,7 @@ from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.inspection import ChunkRecord, GivenUpRow, IntentRecord, Removal
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Account, Settled
-from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.source import RowSource
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.upkeep.conservation import Committed
@@ -54,7 +54,7 @@ def read_records(connection: Connection, sink: Sink, channel: Channel) -> Record
     forfeited = inspection.forfeits_of(connection, channel)
     return Records(
         deliveries.watermark(connection, channel),
-        deliveries.reach_back(connection, channel) if KINDS[sink.kind].contiguous else None,
+        deliveries.reach_back(connection, channel) if kind_of(sink).contiguous else None,
         inspection.intents_of(connection, channel),
         Committed(figures),
         figures,
@@ -111,7 +111,7 @@ def accounts(
         delivered = any(item.tally.rows for item in items)
         reach = records.reach if delivered else None
         yield (
-            {key: value for key, value in settings[place].items() if key in KINDS[sink.kind].pinned},
+            {key: value for key, value in settings[place].items() if key in kind_of(sink).pinned},
             Account(
                 tuple(sorted(items, key=lambda item: item.range)),
                 tuple(pending),
@@ -125,12 +125,12 @@ def accounts(
 
 
 def _pinned_today(sink: Sink, source: RowSource) -> dict[str, Any]:
-    own = {key: sink.settings[key] for key in KINDS[sink.kind].pinned}
+    own = {key: sink.settings[key] for key in kind_of(sink).pinned}
     return own | {"columns": list(source.view.dataset.schema.names), "where": sink.settings.get("where")}
 
 
 def _place(sink: Sink, intent: Intent) -> str:
-    where_to = {key: intent.settings.get(key) for key in KINDS[sink.kind].pinned if key not in _HOW}
+    where_to = {key: intent.settings.get(key) for key in kind_of(sink).pinned if key not in _HOW}
     return json.dumps(where_to, sort_keys=True)
 
 

@@ -32,7 +32,7 @@ from floodmark.control.deliveries import Channel, Watermark
 from floodmark.control.inspection import ChunkRecord, Removal
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled, Surroundings
-from floodmark.delivery.kinds import KINDS
+from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.read import Reader, View
@@ -193,7 +193,7 @@ class Auditor:
         self, sink: Sink, channel: Channel, settings: Mapping[str, Any], account: Account, *, deep: bool
     ) -> tuple[Audited, list[Finding]]:
         where = f"{channel.dataset} {channel.partition}"
-        with closing(KINDS[sink.kind].connect(self.surroundings, channel, {**sink.settings, **settings})) as made:
+        with closing(kind_of(sink).connect(self.surroundings, channel, {**sink.settings, **settings})) as made:
             if not isinstance(made, AuditableDestination):
                 note = f"What a {sink.kind} does with rows cannot be asked: only the records were compared."
                 lost = [

@@ -24,6 +24,7 @@ from floodmark.lake.filters import check_text
 from floodmark.lake.table import Lake
 from floodmark.rows import decode_envelope, fit
 from floodmark.schema import Column, Schema
+from floodmark.spool.payloads import kept_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,13 +109,11 @@ class QuarantinePurge:
 
     def _values(self, entry: Entry) -> dict[str, list[Any]] | None:
         try:
-            payload = (entry.payload or "").encode()
-            if entry.payload_path is not None:
-                payload = (self.root / entry.payload_path).read_bytes()
+            payload = kept_payload(self.root, entry)
             if entry.sink is not None:
                 row = orjson.loads(payload)
                 return {name: [value] for name, value in row.items()} if isinstance(row, dict) else None
             envelope = decode_envelope(payload)
-        except (OSError, ValueError, FloodmarkError):
+        except (ValueError, FloodmarkError):
             return None
         return {name: list(values) for name, values in zip(envelope.columns, envelope.values, strict=True)}

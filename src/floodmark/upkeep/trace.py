@@ -25,13 +25,14 @@ from floodmark.control.quarantine import Entry
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.scope import Scope
-from floodmark.errors import FloodmarkError
+from floodmark.errors import Corrupt, FloodmarkError
 from floodmark.lake.inspection import StoredRow
 from floodmark.read import Reader, View
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, Column, Schema, parse_partition_key, partition_key
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
+from floodmark.spool.payloads import kept_payload
 from floodmark.upkeep.wanted import Wanted
 
 ROWS_MAX = 100
@@ -196,11 +197,8 @@ class Tracer:
 
     def _is_in(self, dataset: Dataset, wanted: Wanted, entry: Entry) -> bool:
         try:
-            payload = (entry.payload or "").encode()
-            if entry.payload_path is not None:
-                payload = (self.root / entry.payload_path).read_bytes()
-            envelope = decode_envelope(payload)
-        except (OSError, MalformedEnvelope):
+            envelope = decode_envelope(kept_payload(self.root, entry))
+        except (Corrupt, MalformedEnvelope):
             return False
         # Only the columns that were asked for: another one is what does not fit.
         asked = [name for name in envelope.columns if name in wanted.values]

@@ -48,6 +48,7 @@ ROW_GROUP_ROWS = 131_072
 SAMPLE_ROWS = 2_000
 _ZSTD_LEVEL = 1
 _SLACK_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 UNPACKED_BYTES_MAX = 4 << 30
 """How long an object may be once it is unpacked, where nothing says how long it should be."""
 
@@ -288,15 +289,23 @@ def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
     try:
         if format == "jsonl.gz":
             with gzip.open(io.BytesIO(content)) as file:
-                found = file.read(bytes_max + 1)
+                found = _beginning(file.read, bytes_max + 1)
         else:
             with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
-                found = stream.read(bytes_max + 1)
+                found = _beginning(stream.read, bytes_max + 1)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise ValueError(str(error)) from error
     if len(found) > bytes_max:
         raise ValueError("it is far longer than these rows are")
     return found
+
+
+def _beginning(read: Callable[[int], bytes], bytes_max: int) -> bytes:
+    """Up to so many bytes, piece by piece: asked for all of them at once, Arrow would make room for all at once."""
+    found = bytearray()
+    while len(found) < bytes_max and (piece := read(min(_PIECE_BYTES, bytes_max - len(found)))):
+        found += piece
+    return bytes(found)
 
 
 def _same_lines(found: bytes, expected: bytes) -> bool:
