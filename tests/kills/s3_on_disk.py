@@ -37,9 +37,8 @@ def serve(port: int, folder: Path) -> None:
             status, headers = answer[0]
             name = quote(environ["PATH_INFO"].strip("/"), safe="")
             if environ["REQUEST_METHOD"] == "PUT" and status.startswith("200"):
-                kept = direct.get(f"/{unquote(name)}", **host).data if "%2F" in name else b""
                 temporary = folder / f".{name}"
-                temporary.write_bytes(kept)
+                temporary.write_bytes(body)
                 temporary.replace(folder / name)
         start_response(status, headers)
         return io.BytesIO(content)
