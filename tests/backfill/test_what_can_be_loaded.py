@@ -227,6 +227,15 @@ def test_lines_of_a_csv_that_are_no_rows_go_to_quarantine_once(
     ]
 
 
+def test_a_csv_with_other_bytes_than_text_is_refused_in_words(messages: Store, tmp_path: Path) -> None:
+    """Also in a row of too many columns, which the parser hands over as text."""
+    file = csv(tmp_path / "h.csv", rows(0, 3))
+    file.write_bytes(file.read_bytes() + b"4,2026-01-05T00:00:00Z,a,\xff\n")
+    with pytest.raises(Permanent, match=r"h\.csv cannot be read as csv: .*0xff"):
+        messages.backfill("messages", file)
+    assert stored(messages) == []
+
+
 def test_a_source_of_which_nothing_fits_is_refused_and_leaves_no_trace(messages: Store, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "h.jsonl", [{"id": f"x{number}"} for number in range(200)])
     with pytest.raises(SchemaConflict, match="none of 200 rows fits"):

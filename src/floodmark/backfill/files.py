@@ -205,7 +205,9 @@ def _csv(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     import pyarrow as pa
     from pyarrow import csv
 
-    blocks = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)  # in threads nobody counts the rows
+    # Not in threads: there nobody counts the rows. And by a name of UTF-8 that has Arrow decode before it parses: a
+    # broken row of other bytes would else be told by a traceback that nobody can catch.
+    blocks = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding="utf-8-sig")
     broken = _BrokenRows()
     # A text in quotes may go over several lines, and over the end of a block.
     lines = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=broken.skip)
