@@ -1,7 +1,10 @@
 """`floodmark log`: every verb, its text and its JSON."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -181,3 +184,14 @@ def test_a_target_that_cannot_be_used_is_told_without_its_password(target, ledge
     with pytest.raises(FloodmarkError) as caught:
         SqlTarget(target).begin()
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_place_whose_name_is_no_text_is_a_place_as_well(tmp_path, options):
+    place = os.fsencode(tmp_path) + b"/\xff"
+    for _ in range(2):  # and is known again
+        done = subprocess.run(
+            [sys.executable, "-m", "floodmark.cli", "log", "init", place, *options], capture_output=True, check=False
+        )
+        assert b"unexpected" not in done.stderr
+        assert done.returncode == 0, done.stderr

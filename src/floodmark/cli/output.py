@@ -7,6 +7,7 @@ work with.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,8 +19,11 @@ def print_json(report: Any) -> None:
     """A report (a dataclass, or lists and dicts of them) as one JSON document."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(report), indent=2)
-    click.echo(text.decode())
+    try:
+        text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    except UnicodeEncodeError:  # a path may hold bytes that are no text: escaped, they are JSON as well
+        text = json.dumps(msgspec.to_builtins(report), indent=2)
+    click.echo(text)
 
 
 def print_table(

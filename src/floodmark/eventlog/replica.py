@@ -9,6 +9,7 @@ E4  Everything one replica writes forms a chain: each of its transactions descen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def stored_identity(root: Path) -> str | None:
     folder = root / ".eventcore"
     try:
         replica = (folder / "replica_id").read_text().strip()
-        place = (folder / "replica_fingerprint").read_text().strip()
+        place = os.fsdecode((folder / "replica_fingerprint").read_bytes()).strip()
     except (OSError, UnicodeDecodeError):
         return None
     return replica if is_lower_uuid(replica) and place == fingerprint(root) else None
@@ -53,5 +54,5 @@ def new_identity(root: Path, *, make: Callable[[], str]) -> str:
     # would be taken for this place's own.
     durable_write(folder / "replica_id", replica.encode())
     faults.reach("eventlog.identity_made")
-    durable_write(folder / "replica_fingerprint", fingerprint(root).encode())
+    durable_write(folder / "replica_fingerprint", os.fsencode(fingerprint(root)))
     return replica
