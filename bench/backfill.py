@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Cost, measured, median
 from bench.sample import renewed, table
 from bench.store import SCHEMA, SEGMENT_ROWS, _plain_append, _prepare_plain, _ratios, _speed
+from floodmark.backfill import spread
 from floodmark.store import Store, init
 
 WARMING_TURNS = 6
@@ -29,6 +31,7 @@ def run(*, scale: float | None = None) -> dict[str, Any]:
         with init(directory / "store") as store:
             return {
                 "half_stored": half_stored(store, directory, int(1_000_000 * scale)),
+                "large_text": large_text(store, directory, int(1_000_000 * scale)),
                 "live_dedup": live_dedup(store, [int(n * scale) for n in (100_000, 1_000_000, 5_000_000)]),
             }
     finally:
@@ -69,6 +72,42 @@ def half_stored(store: Store, directory: Path, count: int, *, rounds: int = 3) -
         "plain_append": _speed(count, median(plain)),
         "backfill": {**_speed(count, median(ours)), **_ratios(median(plain), median(ours))},
         "target": "rows/s at least 0.6 of the plain append",
+    }
+
+
+def large_text(store: Store, directory: Path, count: int, *, rounds: int = 2) -> dict[str, Any]:
+    """The same JSON lines, parsed by this process and by Spark's workers; both store and commit them."""
+    folder = directory / "lines"
+    folder.mkdir()
+    like, size = table(min(SEGMENT_ROWS, count // 4)), 0
+    for number in range(4):
+        with (folder / f"{number}.jsonl").open("wb") as file:
+            for first in range(0, count // 4, like.num_rows):
+                rows = renewed(like, first=number * count + first).slice(0, count // 4 - first).to_pylist()
+                size += file.write(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    held: dict[str, list[Cost]] = {"here": [], "workers": []}
+    usual = spread.LARGE_BYTES
+    try:
+        for turn in range(rounds + 1):
+            for way, spread.LARGE_BYTES in (("here", size + 1), ("workers", 1)):
+                name = f"lines_{way}_{turn}"
+                store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
+                found: list[Any] = []
+                cost = measured(lambda name=name, found=found: found.append(store.backfill(name, folder)))
+                if found[0].new != 4 * (count // 4):
+                    raise SystemExit(f"the backfill did something else: {found[0]}")
+                if turn:  # the first turn warms the JVM up for both
+                    held[way].append(cost)
+    finally:
+        spread.LARGE_BYTES = usual
+    here, workers = median(held["here"]), median(held["workers"])
+    return {
+        "rows": count,
+        "bytes": size,
+        "here": _speed(count, here),
+        "workers": {**_speed(count, workers), **_ratios(here, workers)},
+        "cores": os.cpu_count(),
+        "about": f"workers parse from {usual >> 20} MB on, on as many cores as Spark has",
     }
 
 

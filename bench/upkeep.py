@@ -113,7 +113,7 @@ def _go_back_to(store: Store, dataset: str, snapshot: int | None) -> None:
 def tick_figures(store: Store, directory: Path, count: int) -> dict[str, Any]:
     """A thousand rows to a sink before and after a compaction; for a sink that lags, rows of the compacted file."""
     _fill(store, "ticked", rows_each=max(NEW_ROWS, count // 20), commits=20)
-    _settings(store, snapshots_keep=1, snapshots_age_seconds=1, files_min=2)
+    _settings(store, snapshots_keep=1, snapshots_age_seconds=0, files_min=2)
     sinks = _Sinks(store, directory)
     sinks.up_to_date("current")
     fresh_before = [sinks.fresh_tick("current") for _ in range(TURNS + 2)][2:]
@@ -177,7 +177,7 @@ def small_flush_figures(store: Store, flushes: int, *, rows_each: int = 10) -> d
     """Planning time and metadata of a table of very many commits, before and after, against a table of one commit."""
     times = _fill(store, "crumbs", rows_each=rows_each, commits=flushes)
     _fill(store, "whole", rows_each=rows_each * flushes, commits=1)
-    _settings(store, snapshots_keep=1, snapshots_age_seconds=1)
+    _settings(store, snapshots_keep=1, snapshots_age_seconds=0)
     before = _metadata(store, "crumbs", rows_each * flushes)
     cost = measured(lambda: store.compact("crumbs"))
     after = _metadata(store, "crumbs", rows_each * flushes)

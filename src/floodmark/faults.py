@@ -54,6 +54,7 @@ POINTS: dict[str, str] = {
     "adopt.stored": "a part of the adopted data is a registered segment, and the position is behind it",
     "backfill.staging": "what Spark read of a source is written down, and not yet known to be whole",
     "backfill.staged": "what Spark read of a source is written down, nothing of it is stored",
+    "backfill.spread": "workers have parsed some of a large source, nothing of that is stored",
     "backfill.sealed": "a backfill has sealed the landing logs, nothing of its source is stored",
     "backfill.read": "rows of a source are read and fitted, nothing of them is stored",
     "backfill.stored": "rows of a source are a registered segment, and the positions are behind them",

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 
 from floodmark import config
-from floodmark.backfill.framed import frame_files, load_frame, needs_spark
+from floodmark.backfill.framed import load_frame, needs_spark, open_frame
 from floodmark.backfill.load import Backfiller
-from floodmark.backfill.opening import is_table_name, open_source
+from floodmark.backfill.opening import open_source
 from floodmark.backfill.purging import StagedPurge
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, moment
+from floodmark.backfill.spread import Workers
+from floodmark.backfill.staged import Staging
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
@@ -218,44 +220,20 @@ class Store:
         declared = self._database.read(lambda c: dataset_records.get(c, dataset))
         shape = Shape(dict(map or {}), moment(since), moment(until), select)
         if needs_spark(source, shape, provider=found):
-            return self._backfill_frame(declared, source, shape, format=format, source_id=source_id, progress=progress)
+            frame = open_frame(source, declared, shape, format=format, session=self._spark_with)
+            return load_frame(self._backfiller, declared, shape, frame, source_id=source_id, progress=progress)
         opened = open_source(
             source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=found
         )
-        return self._backfiller.load(dataset, opened, shape, named=source_id is not None, progress=progress)
+        with self._workers(dataset, shape).reading(opened) as read:
+            return self._backfiller.load(dataset, read, shape, named=source_id is not None, progress=progress)
 
-    def _backfill_frame(
-        self,
-        declared: Dataset,
-        source: Any,
-        shape: Shape,
-        *,
-        format: str | None,
-        source_id: str | None,
-        progress: Callable[[BackfillReport], None] | None,
-    ) -> BackfillReport:
-        from floodmark.lake import staging
-
-        name: str | None = None
-        version = ""
-        if hasattr(source, "sparkSession"):
-            frame = source
-        elif is_table_name(source):
-            name, version, frame = staging.table_frame(self._spark_with(source), source)
-        elif isinstance(source, str | Path):
-            paths, kind, version = frame_files(source, format=format)
-            name, frame = str(Path(source).expanduser().absolute()), staging.files_frame(self.spark, paths, format=kind)
-        else:
-            frame = staging.given_frame(self.spark, source)
-        asked = staging.FrameShape(shape.select, shape.renamed, declared.event_time, shape.since, shape.until)
-        return load_frame(
-            self._backfiller,
-            declared,
-            shape,
-            found=(name, version),
-            write=lambda directory: staging.stage(frame, directory, asked),
-            source_id=source_id,
-            progress=progress,
+    def _workers(self, dataset: str, shape: Shape) -> Workers:
+        return Workers(
+            spark=lambda: self.spark,
+            staging=Staging.of(self.path, dataset),
+            schema=lambda: self._database.read(lambda c: dataset_records.get(c, dataset)).schema,
+            renamed=shape.renamed,
         )
 
     def feed(self, dataset: str, log: EventLog | str | Path) -> FeedReport:
@@ -565,11 +543,12 @@ class Store:
         embedded = Catalog.embedded(name=name, lake=self.path / "lake")
         return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
 
-    def _spark_with(self, table: str) -> SparkSession:
+    def _spark_with(self, table: str | None) -> SparkSession:
         """The session, with the catalog of a table that is named as `catalog.namespace.table`."""
         from floodmark.lake.catalogs import attach_described
 
-        attach_described(self.spark, table, self.settings.catalogs)
+        if table is not None:
+            attach_described(self.spark, table, self.settings.catalogs)
         return self.spark
 
     def _start_spark(self) -> SparkSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ import pytest
 
 from acceptance.stores import make_store, said_by, start_script
 from floodmark import faults
-from floodmark.backfill import files, known, load
+from floodmark.backfill import files, known, load, spread
 from floodmark.errors import InvalidSetting, Retryable
 from floodmark.store import open_store
 
@@ -66,6 +67,48 @@ def test_frames_tables_and_queries_beside_live_rows(store, tmp_path: Path, spark
     wanted = {row["id"]: (row["at"], row["text"]) for row in history(0, 100).to_pylist()}
     found = {row["id"]: (row["at"], row["text"]) for b in store.read_since("events") for row in b.table.to_pylist()}
     assert found == wanted
+
+
+def test_large_texts_are_parsed_by_sparks_workers(store, tmp_path: Path, monkeypatch) -> None:
+    """In pieces, beside live rows; interrupted, and gone on with; and nobody can tell from the rows."""
+    for module, name, value in (
+        (spread, "LARGE_BYTES", 1),
+        (spread, "PIECE_BYTES", 4_000),
+        (spread, "GROUP_BYTES", 30_000),
+        (files, "BLOCK_BYTES", 3_000),
+        (load, "STEP_ROWS", 100),
+    ):
+        monkeypatch.setattr(module, name, value)
+    rows = [{**row, "at": row["at"].isoformat(), "tags": {"n": row["id"]}} for row in history(0, 1000).to_pylist()]
+    lines = [json.dumps(row) for row in rows[:600]]
+    lines[300:300] = ["no row", json.dumps({"id": "x"})]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "1.jsonl").write_text("\n".join(lines))
+    with gzip.open(tmp_path / "old" / "2.jsonl.gz", "wt") as packed:
+        packed.writelines(json.dumps(row) + "\n" for row in rows[600:800])
+    csv = "".join(f"{row['id']},{row['at']},{row['text']}\n" for row in rows[800:])
+    (tmp_path / "old" / "3.csv").write_text("id,at,text\nwhat?\n" + csv)
+
+    store.capture("events", history(250, 260).to_pylist())
+    faults.arm("backfill.spread", faults.nth_time(2, _interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.backfill("events", tmp_path / "old")
+    faults.disarm_all()
+    report = store.backfill("events", tmp_path / "old")
+    assert stored(store) == list(range(1000))
+    assert report.units == 3
+    held = [entry.reason.partition("old/")[2].split(": ")[0] for entry in store.quarantine.entries("events")]
+    assert sorted(held) == ["1.jsonl:301", "1.jsonl:302", "3.csv row 1"]
+    found = {row["id"]: row for b in store.read_since("events") for row in b.table.to_pylist()}
+    wanted = {row["id"]: row for row in history(0, 1000).to_pylist()}
+    assert all((found[id]["at"], found[id]["text"]) == (row["at"], row["text"]) for id, row in wanted.items())
+    assert json.loads(found[599]["tags"]) == {"n": 599}
+    assert store.backfill("events", tmp_path / "old").units_loaded_before == 3
+    assert not list((store.path / "spool" / "events" / "staged").iterdir())
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path, monkeypatch) -> None:

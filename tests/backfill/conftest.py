@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from floodmark.backfill import files
+from floodmark.backfill import spread as spread_module
 from floodmark.control import database
+from floodmark.lake import spreading
 from floodmark.store import Store
 
+Work = Callable[[Any], Iterator[tuple[Any, ...]]]
 MEMORY = Path("/dev/shm")
 
 
@@ -35,3 +43,31 @@ def plain(store: Store) -> Store:
     """A store with a dataset whose rows have no identity."""
     store.add_dataset("plain", schema={"id": "long"})
     return store
+
+
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of any size is large, and cut into pieces of a few lines; its workers work here, one after the other."""
+
+    def written(_: object, tasks: Sequence[Any], work: Work, directory: Path, *, columns: str) -> list[Path]:
+        directory.mkdir()
+        for number, task in enumerate(tasks):
+            pq.write_table(pa.Table.from_pylist(_done(work, task, columns)), directory / f"part-{number:05}.parquet")
+        return sorted(directory.iterdir())
+
+    def gathered(_: object, tasks: Sequence[Any], work: Work, *, columns: str) -> list[dict[str, Any]]:
+        return [row for task in tasks for row in _done(work, task, columns)]
+
+    monkeypatch.setattr(spreading, "written", written)
+    monkeypatch.setattr(spreading, "gathered", gathered)
+    monkeypatch.setattr(Store, "spark", None)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 120)
+    for name, value in (("LARGE_BYTES", 1), ("PIECE_BYTES", 150), ("GROUP_BYTES", 400)):
+        monkeypatch.setattr(spread_module, name, value)
+
+
+def _done(work: Work, task: Any, columns: str) -> list[dict[str, Any]]:
+    """As a worker gets it and gives it: by its bytes."""
+    names = [column.partition(":")[0].strip() for column in columns.split(",")]
+    records = pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task)))
+    return [dict(zip(names, record, strict=True)) for record in records]

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from backfill.histories import jsonl, parquet
 from floodmark import faults
 from floodmark.backfill import files, known, load
-from floodmark.backfill.framed import load_frame
+from floodmark.backfill.framed import Frame, load_frame
 from floodmark.backfill.shaping import Shape
 from floodmark.control import database
 from floodmark.errors import FloodmarkError
@@ -136,8 +136,7 @@ class Histories(RuleBasedStateMachine):
             self.store._backfiller,
             self.store.datasets()[0],
             Shape(),
-            found=(name, "1"),
-            write=write,
+            Frame(name, "1", write),
             source_id=None,
             progress=None,
         )

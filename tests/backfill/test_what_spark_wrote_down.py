@@ -11,7 +11,7 @@ import pytest
 from backfill.histories import parquet, rows, stored
 from floodmark import faults
 from floodmark.backfill import files, known, load
-from floodmark.backfill.framed import load_frame
+from floodmark.backfill.framed import Frame, load_frame
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape
 from floodmark.backfill.staged import Staging
@@ -44,8 +44,7 @@ class Table:
             store._backfiller,
             declared,
             shape or Shape(),
-            found=(self.name, self.version),
-            write=self.write,
+            Frame(self.name, self.version, self.write),
             source_id=source_id,
             progress=None,
         )

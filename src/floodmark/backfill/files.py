@@ -17,24 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from floodmark.backfill.texts import KindOf, typed_columns, value_of
-from floodmark.backfill.units import Batch, Mark, Problem, Source, Unit
+from floodmark.backfill.units import Batch, Mark, Problem, Source, SourceFile, Unit
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: Path
-    kind: str
-    constants: tuple[tuple[str, str], ...] = ()
-    """What the names of its directories say."""
-
-    @property
-    def is_gzipped(self) -> bool:
-        return self.path.suffix.lower() == ".gz"
 
 
 def file_source(path: str | Path, kind_of: KindOf, *, format: str | None) -> Source:
@@ -43,7 +31,7 @@ def file_source(path: str | Path, kind_of: KindOf, *, format: str | None) -> Sou
     return Source(str(_canonical(path)), tuple(_unit(file, kind_of) for file in found))
 
 
-def find_files(path: str | Path, *, format: str | None) -> list[_File]:
+def find_files(path: str | Path, *, format: str | None) -> list[SourceFile]:
     if format is not None and format not in FORMATS.values():
         raise InvalidSetting(
             f"Files of format {format!r} cannot be loaded.",
@@ -80,7 +68,7 @@ def _format_of(path: Path) -> str | None:
     return FORMATS.get(name.suffix.lower())
 
 
-def _file(path: Path, root: Path, *, format: str | None, named: bool) -> _File:
+def _file(path: Path, root: Path, *, format: str | None, named: bool) -> SourceFile:
     kind = format or _format_of(path)
     if kind is None:
         raise InvalidSetting(
@@ -88,30 +76,34 @@ def _file(path: Path, root: Path, *, format: str | None, named: bool) -> _File:
         )
     parts = () if named or not path.is_relative_to(root) else path.relative_to(root).parts[:-1]
     pairs = [part.partition("=") for part in parts if "=" in part]
-    return _File(path, kind, tuple((name, value) for name, _, value in pairs))
+    return SourceFile(path, kind, tuple((name, value) for name, _, value in pairs))
 
 
-def _unit(file: _File, kind_of: KindOf) -> Unit:
+def _unit(file: SourceFile, kind_of: KindOf) -> Unit:
     about = file.path.stat()
-    read: dict[str, Callable[[_File, KindOf, Mark], Iterator[Batch]]] = {
-        "jsonl": _json_lines,
-        "csv": _csv,
-        "parquet": _parquet,
-    }
+    is_parquet = file.kind == "parquet"
     return Unit(
         name=str(file.path),
-        read=lambda mark: _reading(file, read[file.kind](file, kind_of, mark)),
+        read=lambda mark: read_file(file, kind_of, mark),
         fingerprint=f"{about.st_size}-{about.st_mtime_ns}",
         bytes=about.st_size,
-        file=file.path if file.kind == "parquet" and not file.is_gzipped else None,
+        file=file.path if is_parquet and not file.is_gzipped else None,
+        text=None if is_parquet else file,
     )
 
 
-def _reading(file: _File, batches: Iterator[Batch]) -> Iterator[Batch]:
+def read_file(file: SourceFile, kind_of: KindOf, mark: Mark, *, end: int | None = None) -> Iterator[Batch]:
+    """The batches of a file behind a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
     import pyarrow as pa
 
     try:
-        yield from batches
+        match file.kind:
+            case "jsonl":
+                yield from _json_lines(file, kind_of, mark, end)
+            case "csv":
+                yield from _csv(file, kind_of, mark)
+            case _:
+                yield from _parquet(file, kind_of, mark)
     except (
         FileNotFoundError,
         PermissionError,
@@ -135,7 +127,7 @@ def _reading(file: _File, batches: Iterator[Batch]) -> Iterator[Batch]:
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _json_lines(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None) -> Iterator[Batch]:
     """The mark is a place in the (unpacked) bytes, and how many lines stand before it."""
     offset, number = mark or (0, 0)
     constants = {name: value_of(text, kind_of(name)) for name, text in file.constants}
@@ -143,13 +135,13 @@ def _json_lines(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
         lines.seek(offset)
         rest, consumed = b"", _consumed(lines)
         while True:
-            block = lines.read(BLOCK_BYTES)
+            block = lines.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - offset - len(rest)))
             text = rest + block
-            end = text.rfind(b"\n") + 1 if block else len(text)
-            rest = text[end:]
-            if end:
-                rows, places, problems, count = _parsed(file, text[:end], number, constants)
-                number, offset = number + count, offset + end
+            whole = text.rfind(b"\n") + 1 if block else len(text)
+            rest = text[whole:]
+            if whole:
+                rows, places, problems, count = _parsed(file, text[:whole], number, constants)
+                number, offset = number + count, offset + whole
                 before, consumed = consumed, _consumed(lines)
                 yield Batch(
                     rows,
@@ -163,7 +155,7 @@ def _json_lines(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
 
 
 def _parsed(
-    file: _File, text: bytes, before: int, constants: dict[str, Any]
+    file: SourceFile, text: bytes, before: int, constants: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[int], list[Problem], int]:
     """Rows with the numbers of their lines, what is no row, and how many lines there are."""
     import orjson
@@ -188,7 +180,7 @@ def _parsed(
     return rows, places, problems, number - before
 
 
-def _opened(file: _File) -> IO[bytes]:
+def _opened(file: SourceFile) -> IO[bytes]:
     return gzip.open(file.path, "rb") if file.is_gzipped else file.path.open("rb")  # type: ignore[return-value]
 
 
@@ -200,7 +192,7 @@ def _consumed(opened: IO[bytes]) -> int:
 # ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _csv(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     """The mark is a number of rows. All is read as text, and each value made what its column is."""
     import pyarrow as pa
     from pyarrow import csv
@@ -227,9 +219,9 @@ def _csv(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
         for batch in batches:
             done += batch.num_rows
             places, found = broken.beside(batch.num_rows)
+            before, consumed = consumed, _consumed(opened)
             if done <= (mark or 0):
                 continue  # a row may go over several lines, so the way into the middle is through the beginning
-            before, consumed = consumed, _consumed(opened)
             yield Batch(
                 typed_columns(_with_constants(pa.Table.from_batches([batch]), file), kind_of, guessed),
                 done,
@@ -280,12 +272,12 @@ def _place(row: Any) -> int:
     return int(row.number) - 1
 
 
-def _broken_row(file: _File, row: Any) -> Problem:
+def _broken_row(file: SourceFile, row: Any) -> Problem:
     reason = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
     return Problem(f"{file.path} row {_place(row)}", reason, row.text.encode())
 
 
-def _with_constants(table: Any, file: _File) -> Any:
+def _with_constants(table: Any, file: SourceFile) -> Any:
     import pyarrow as pa
 
     for name, value in file.constants:
@@ -297,7 +289,7 @@ def _with_constants(table: Any, file: _File) -> Any:
 # ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parquet(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
+def _parquet(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     """The mark is a number of rows; row groups before it are not read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -328,7 +320,7 @@ def _parquet(file: _File, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
 
 
 @contextlib.contextmanager
-def _seekable(file: _File) -> Iterator[Path]:
+def _seekable(file: SourceFile) -> Iterator[Path]:
     """The file as it can be read from any place: unpacked, if it is packed."""
     if not file.is_gzipped:
         yield file.path

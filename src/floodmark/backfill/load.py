@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -202,13 +202,17 @@ class _Run:
         known = self._known()
         if self.stored is None:
             self.stored = self._stored(known)
-        self.report = replace(self.report, units_loaded_before=0)
+        left: list[tuple[Unit, Mark]] = []
         for unit in self.source.units:
             record = known.get(self._id(unit))
             position = json.loads(record.position) if record else {"mark": None, "done": False}
-            if position["done"]:
-                self.report = replace(self.report, units_loaded_before=self.report.units_loaded_before + 1)
-            elif not self._load_or_keep(unit, record, self._start(unit, position["mark"])):
+            if not position["done"]:
+                left.append((unit, position["mark"] if unit.steady else None))
+        self.report = replace(self.report, units_loaded_before=len(self.source.units) - len(left))
+        for (unit, mark), batches in zip(left, self.source.read(left), strict=True):
+            record = known.get(self._id(unit))
+            self._check_goes_on(unit, record)
+            if not self._load_or_keep(unit, record, mark, batches):
                 return False
         return (not self.step.moves or self._store()) and self._stored_so_far()
 
@@ -217,18 +221,18 @@ class _Run:
         left = [unit for unit in self.source.units if self._id(unit) not in begun]
         return stored_rows(self.parts.lake, self.declared, left, {} if self.shape.applied else self.shape.renamed)
 
-    def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
+    def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
         """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
         try:
-            return self._load_unit(unit, record, mark)
+            return self._load_unit(unit, record, mark, batches)
         except FloodmarkError:
             if not self.step.moves or self._store():
                 self._stored_so_far()
             raise
 
-    def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark) -> bool:
+    def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
         id = self._id(unit)
-        for batch in unit.read(mark):
+        for batch in batches:
             self._take(batch, unit.file)
             mark = batch.behind
             self.step.moves[id] = (record, _position(mark, done=False))
@@ -240,12 +244,10 @@ class _Run:
         self.report = replace(self.report, units=self.report.units + 1)
         return True
 
-    def _start(self, unit: Unit, mark: Mark) -> Mark:
+    def _check_goes_on(self, unit: Unit, record: SourceRecord | None) -> None:
         """B4."""
-        if mark is None or unit.steady:
-            return mark
-        if self.declared.identity:
-            return None
+        if record is None or unit.steady or self.declared.identity or json.loads(record.position)["mark"] is None:
+            return
         raise Permanent(
             f"{self.source.name} was loaded in part, and need not give the same rows in the same order again.",
             hint="Its rows have no identity, so it cannot be gone on with. Load the rest under another source id.",

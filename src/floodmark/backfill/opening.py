@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.backfill.files import FORMATS, file_source
+from floodmark.backfill.fitting import kinds
 from floodmark.backfill.given import given_source, provider_source
 from floodmark.backfill.units import Source
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidSetting
 from floodmark.providers import Provider
-from floodmark.schema.types import ColumnType
 
 _TABLE_NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
 
@@ -44,12 +44,7 @@ def open_source(
     elif source is None:
         raise InvalidSetting("There is nothing to load.", hint="Give a source, or name a provider.")
     elif isinstance(source, str | Path):
-
-        def kind_of(name: str) -> ColumnType | None:
-            column = declared.schema.get(renamed.get(name, name))
-            return None if column is None else column.type
-
-        opened = file_source(source, kind_of, format=format)
+        opened = file_source(source, kinds(declared.schema, renamed), format=format)
     else:
         opened = given_source(source, name=source_id)
     return opened if source_id is None else replace(opened, name=source_id, anonymous=False)

@@ -1,8 +1,4 @@
-"""Rows of a source as rows of a dataset: renamed, fitted to its schema, and of the asked time. Pure but for the schema.
-
-Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted row
-by row, so that only the rows that are wrong go to quarantine.
-"""
+"""Rows of a source as rows of a dataset: renamed, fitted to its schema, which grows by them, and of the asked time."""
 
 from __future__ import annotations
 
@@ -12,16 +8,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from floodmark.backfill.fitting import fit_batch, misfits
 from floodmark.backfill.units import Batch, Problem
 from floodmark.control import datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
-from floodmark.errors import InvalidSetting, Retryable, SchemaConflict, UnserialisableValue
-from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
-from floodmark.schema import Schema
+from floodmark.errors import InvalidSetting, Retryable, SchemaConflict
+from floodmark.rows import Fit
 from floodmark.spool.payloads import keep_payload
 
 if TYPE_CHECKING:
@@ -92,21 +88,26 @@ class Shaper:
     def shaped(self, batch: Batch, *, first: bool) -> Shaped:
         """The rows that fit, and the others as they go to quarantine; `SchemaConflict` if none of many fits."""
         declared, fitted = self._fitted(batch)
-        if fitted.misfits and fitted.table.num_rows == 0 and (first or batch.count >= ALIKE_ROWS):
-            wrong = fitted.misfits[0]
+        problems = [*misfits(fitted, batch, self._renamed), *batch.problems]
+        wrong = [item for item in problems if item.misfit]
+        count = len(wrong) + fitted.table.num_rows
+        if wrong and fitted.table.num_rows == 0 and (first or count >= ALIKE_ROWS):
             raise SchemaConflict(
-                f"{batch.place(wrong.row)}: {wrong.reason}; none of {batch.count:,} rows fits.",
+                f"{wrong[0].place}: {wrong[0].reason}; none of {count:,} rows fits.",
                 hint="Rename columns with `map`, or convert them with `select`. What was loaded before stays loaded.",
             )
-        held = [self._misfit(batch, row, reason) for row, reason in reasons_by_row(fitted.misfits).items()]
-        held += [self._problem(item) for item in batch.problems]
         rows = self._windowed(fitted.table, declared)
-        return Shaped(declared, rows, held, fitted.table.num_rows - rows.num_rows)
+        return Shaped(declared, rows, [self._held(item) for item in problems], fitted.table.num_rows - rows.num_rows)
+
+    @property
+    def _renamed(self) -> Mapping[str, str]:
+        return {} if self.shape.applied else self.shape.renamed
 
     def _fitted(self, batch: Batch) -> tuple[Dataset, Fit]:
+        renamed = {} if batch.fitted else self._renamed
         for _ in range(SCHEMA_RACES_MAX):
-            declared = self.database.read(lambda c: datasets.get(c, self.dataset))
-            fitted = self._fit(declared.schema, batch)
+            declared = self._grown(batch)
+            fitted = fit_batch(declared.schema, batch, renamed)
             if not fitted.evolves:
                 return declared, fitted
             grow = partial(datasets.evolve, name=self.dataset, columns=(*fitted.new_columns, *fitted.widened))
@@ -116,25 +117,15 @@ class Shaper:
                 continue  # another writer gave a new column another type a moment ago: fit again, to that
         raise Retryable(f"The schema of {self.dataset!r} kept changing while rows were fitted to it.")
 
-    def _fit(self, schema: Schema, batch: Batch) -> Fit:
-        if isinstance(batch.rows, list):
-            return self._fit_rows(schema, batch.rows)
-        table = batch.rows.rename_columns([self._name(name) for name in batch.rows.column_names])
+    def _grown(self, batch: Batch) -> Dataset:
+        """The dataset, with the columns that a batch was found to bring, where they can be added."""
+        declared = self.database.read(lambda c: datasets.get(c, self.dataset))
         try:
-            return fit_table(schema, table)
-        except SchemaConflict as conflict:
-            try:
-                fitted = self._fit_rows(schema, batch.rows.to_pylist())
-            except SchemaConflict:
-                raise conflict from None
-        return fitted
-
-    def _fit_rows(self, schema: Schema, rows: list[dict[str, Any]]) -> Fit:
-        columns, values = rows_to_columns(rows)
-        return fit(schema, [self._name(name) for name in columns], values, rows=len(rows))
-
-    def _name(self, name: str) -> str:
-        return name if self.shape.applied else self.shape.renamed.get(name, name)
+            if declared.schema.merge(batch.columns) == declared.schema:
+                return declared
+            return self.database.transact(partial(datasets.evolve, name=self.dataset, columns=batch.columns))
+        except SchemaConflict:
+            return declared  # an earlier batch brought the same column with another type: the rows are judged by that
 
     def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
         """The rows whose event time lies in the window; a row without one does not."""
@@ -156,20 +147,6 @@ class Shaper:
             inside = pc.and_(inside, pc.less(micros, self.shape.until))
         return rows.filter(pc.fill_null(inside, fill_value=False))
 
-    # ── what goes to quarantine ──────────────────────────────────────────────────────────────────────────────────
-
-    def _misfit(self, batch: Batch, row: int, reason: str) -> Held:
-        found = batch.rows[row] if isinstance(batch.rows, list) else batch.rows.slice(row, 1).to_pylist()[0]
-        named = {self._name(name): value for name, value in found.items()}
-        try:
-            payload = encode_envelope(list(named), [[value] for value in named.values()], rows=1)
-        except UnserialisableValue:
-            payload = repr(found).encode()
-        return self._held(batch.place(row), reason, payload)
-
-    def _problem(self, problem: Problem) -> Held:
-        return self._held(problem.place, problem.reason, problem.payload)
-
-    def _held(self, place: str, reason: str, payload: bytes) -> Held:
-        text, path = keep_payload(self.root, self.dataset, name=uuid.uuid4().hex, payload=payload)
-        return Held(reason=f"{place}: {reason}", payload=text, payload_path=path)
+    def _held(self, problem: Problem) -> Held:
+        text, path = keep_payload(self.root, self.dataset, name=uuid.uuid4().hex, payload=problem.payload)
+        return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path)

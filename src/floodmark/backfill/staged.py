@@ -115,6 +115,20 @@ class Staging:
             yield Source(name, (*_units(staged), whole), anonymous)
             shutil.rmtree(place)
 
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory for what can be read from its source again at any time."""
+        make_directory(self.directory)
+        self._remove_dead()
+        place = self.directory / f"{_ONCE}{new_token()}"
+        with alone(place, place.name):
+            place.mkdir()
+            try:
+                yield place
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+                _lock_of(place).unlink(missing_ok=True)
+
     def forget(self, whole: Unit, *, name: str) -> None:
         """Remove what is left of a source that is loaded."""
         shutil.rmtree(self.directory / _label(whole, name), ignore_errors=True)
@@ -143,11 +157,14 @@ def _units(staged: Staged) -> tuple[Unit, ...]:
     )
 
 
+def _lock_of(place: Path) -> Path:
+    return place.with_suffix(".lock")
+
+
 @contextlib.contextmanager
 def alone(place: Path, name: str) -> Iterator[None]:
     """Two processes must not write the same files. Whoever died has let go."""
-    lock = place.with_suffix(".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(_lock_of(place), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not try_lock(descriptor):
             raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or look whether it hangs.")

@@ -6,10 +6,12 @@ Behind each batch stands a *mark*, a value from which the same unit can be read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from floodmark.schema import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +27,8 @@ class Problem:
     place: str
     reason: str
     payload: bytes
+    misfit: bool = False
+    """It is a row, and does not fit the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,29 @@ class Batch:
     """How much of the source this is."""
     first: int = 0
     """Of a Parquet file: the place of the first of these rows in it."""
+    columns: tuple[Column, ...] = ()
+    """What the dataset lacks of a batch that is fitted."""
+    fitted: bool = False
+    """The rows have the names and types of the dataset; those that did not fit are among the problems."""
 
     @property
     def count(self) -> int:
         return len(self.rows) if isinstance(self.rows, list) else int(self.rows.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file, what it holds, and how."""
+
+    path: Path
+    kind: str
+    """jsonl, csv or parquet."""
+    constants: tuple[tuple[str, str], ...] = ()
+    """What the names of its directories say."""
+
+    @property
+    def is_gzipped(self) -> bool:
+        return self.path.suffix.lower() == ".gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +81,18 @@ class Unit:
     bytes: int | None = None
     file: Path | None = None
     """The Parquet file that it is, if it is one: what Spark can look into."""
+    text: SourceFile | None = None
+    """The text file that it is, if it is one: what Spark's workers can parse."""
     steady: bool = True
     """Whether reading it twice gives the same rows in the same order."""
+
+
+Reading = Callable[[Sequence[tuple[Unit, Mark]]], Iterator[Iterator[Batch]]]
+"""The batches of some units behind their marks, unit by unit: each is read to its end before the next."""
+
+
+def read_each(left: Sequence[tuple[Unit, Mark]]) -> Iterator[Iterator[Batch]]:
+    return (unit.read(mark) for unit, mark in left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +103,8 @@ class Source:
     units: tuple[Unit, ...]
     anonymous: bool = False
     """Nothing tells this source from another one: only the rows' identities keep it from being loaded twice."""
+    read: Reading = read_each
+    """How its units are read."""
 
     @property
     def bytes(self) -> int | None:

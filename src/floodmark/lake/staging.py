@@ -73,10 +73,22 @@ def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     raw = directory / "raw"
+    with reading_by_spark(), _query(spark, frame, shape.select) as rows, _exact_timestamps(spark):
+        shaped = _shaped(rows, shape)
+        shaped.write.parquet(f"file://{raw}", compression="lz4")
+    for number, path in enumerate(sorted(raw.glob("*.parquet"))):
+        sync_file(path)
+        path.rename(directory / f"part-{number:05}.parquet")
+    shutil.rmtree(raw)
+    sync_directory(directory)
+    sync_directory(directory.parent)
+
+
+@contextlib.contextmanager
+def reading_by_spark() -> Iterator[None]:
+    """Say in words what goes wrong where Spark reads a source."""
     try:
-        with _query(spark, frame, shape.select) as rows, _exact_timestamps(spark):
-            shaped = _shaped(rows, shape)
-            shaped.write.parquet(f"file://{raw}", compression="lz4")
+        yield
     except InvalidSetting:
         raise
     except Exception as error:
@@ -87,14 +99,8 @@ def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
             ) from error
         raise Retryable(
             f"The source could not be read by Spark: {reason_of(error)}.",
-            hint="Nothing of it was stored; run it again.",
+            hint="Run it again: what was loaded before stays loaded.",
         ) from error
-    for number, path in enumerate(sorted(raw.glob("*.parquet"))):
-        sync_file(path)
-        path.rename(directory / f"part-{number:05}.parquet")
-    shutil.rmtree(raw)
-    sync_directory(directory)
-    sync_directory(directory.parent)
 
 
 @contextlib.contextmanager
