@@ -27,7 +27,6 @@ from floodmark.daemon.events import Event, Voice, told_of
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.look import look_at
 from floodmark.daemon.plan import Export, Flush, Moment, Outcome, Plan, Work
-from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.shared import Stop
 from floodmark.errors import Corrupt, UnknownSink
@@ -37,6 +36,8 @@ from floodmark.store import Store
 
 LOOK_SECONDS = 1.0
 """How often the loop looks. What ends wakes it earlier."""
+LOOK_DOUBLINGS_MAX = 6
+"""After a look that failed it waits a second, then two, and a minute at most: a database is often back in a moment."""
 SLOW_SECONDS = 300.0
 """Work that takes longer than this is told, once."""
 
@@ -110,8 +111,8 @@ class Daemon:
         try:
             self._look(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, the daemon goes on, and says so
+            wait = LOOK_SECONDS * 2 ** min(self._bad_looks, LOOK_DOUBLINGS_MAX)
             self._bad_looks += 1
-            wait = wait_seconds(self._bad_looks)
             self._look_at_seconds = now.seconds + wait
             self._voice.problem("store", told_of(error), retry_seconds=wait, error=error)
             return
