@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 
 from floodmark import config
-from floodmark.backfill.framed import load_frame, needs_spark, open_frame
 from floodmark.backfill.load import Backfiller
-from floodmark.backfill.opening import open_source
 from floodmark.backfill.purging import StagedPurge
 from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, moment
-from floodmark.backfill.spread import Workers
-from floodmark.backfill.staged import Staging
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
@@ -44,6 +40,7 @@ from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.table import Lake
+from floodmark.loading import Loader
 from floodmark.providers import Provider
 from floodmark.providers import find as find_provider
 from floodmark.read import Batch, Reader, known_columns, slice_of
@@ -120,9 +117,10 @@ class Store:
             patience_seconds=settings.flush.patience_seconds,
         )
         self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
-        self._backfiller = Backfiller(
+        backfiller = Backfiller(
             root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock
         )
+        self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
@@ -219,21 +217,8 @@ class Store:
             self._declare_if_absent(provided(dataset, found.declaration))
         declared = self._database.read(lambda c: dataset_records.get(c, dataset))
         shape = Shape(dict(map or {}), moment(since), moment(until), select)
-        if needs_spark(source, shape, provider=found):
-            frame = open_frame(source, declared, shape, format=format, session=self._spark_with)
-            return load_frame(self._backfiller, declared, shape, frame, source_id=source_id, progress=progress)
-        opened = open_source(
-            source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=found
-        )
-        with self._workers(dataset, shape).reading(opened) as read:
-            return self._backfiller.load(dataset, read, shape, named=source_id is not None, progress=progress)
-
-    def _workers(self, dataset: str, shape: Shape) -> Workers:
-        return Workers(
-            spark=lambda: self.spark,
-            staging=Staging.of(self.path, dataset),
-            schema=lambda: self._database.read(lambda c: dataset_records.get(c, dataset)).schema,
-            renamed=shape.renamed,
+        return self._loader.load(
+            declared, source, shape, format=format, source_id=source_id, provider=found, progress=progress
         )
 
     def feed(self, dataset: str, log: EventLog | str | Path) -> FeedReport:

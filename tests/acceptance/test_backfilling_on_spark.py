@@ -74,7 +74,7 @@ def test_large_texts_are_parsed_by_sparks_workers(store, tmp_path: Path, monkeyp
     for module, name, value in (
         (spread, "LARGE_BYTES", 1),
         (spread, "PIECE_BYTES", 4_000),
-        (spread, "GROUP_BYTES", 30_000),
+        (spread, "GROUP_BYTES", 40_000),
         (files, "BLOCK_BYTES", 3_000),
         (load, "STEP_ROWS", 100),
     ):

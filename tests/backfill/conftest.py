@@ -68,6 +68,6 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _done(work: Work, task: Any, columns: str) -> list[dict[str, Any]]:
     """As a worker gets it and gives it: by its bytes."""
-    names = [column.partition(":")[0].strip() for column in columns.split(",")]
-    records = pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task)))
-    return [dict(zip(names, record, strict=True)) for record in records]
+    records = [record._asdict() for record in pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(task)))]
+    assert all([column.split()[0] for column in columns.split(",")] == list(record) for record in records)
+    return records

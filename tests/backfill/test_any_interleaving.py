@@ -133,7 +133,7 @@ class Histories(RuleBasedStateMachine):
                     parquet(directory / f"part-{number:05}.parquet", turned[number::2])
 
         load_frame(
-            self.store._backfiller,
+            self.store._loader.backfiller,
             self.store.datasets()[0],
             Shape(),
             Frame(name, "1", write),

@@ -41,7 +41,7 @@ class Table:
     ) -> BackfillReport:
         declared = next(item for item in store.datasets() if item.name == dataset)
         return load_frame(
-            store._backfiller,
+            store._loader.backfiller,
             declared,
             shape or Shape(),
             Frame(self.name, self.version, self.write),

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from floodmark import errors, faults
 from floodmark.backfill.files import read_file
@@ -32,7 +32,6 @@ from floodmark.schema import Column, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 LARGE_BYTES = 256 << 20
 """Less text than this is loaded here before the workers would have begun."""
@@ -41,8 +40,6 @@ PIECE_BYTES = 32 << 20
 GROUP_BYTES = 512 << 20
 """What is parsed at once. So much of it is stored, and as much waits parsed."""
 COUNT_BYTES = 1 << 20
-_SPAN = "begin: bigint, end: bigint, lines: bigint"
-_RECORD = "behind: string, size: bigint, rows: binary, problems: binary, fault: string"
 _FILLER = "rows"
 """A column of nulls: without it, rows of nothing would not be counted."""
 _COLUMNS = b"floodmark.columns"
@@ -52,7 +49,10 @@ _COLUMNS = b"floodmark.columns"
 class Workers:
     """Who reads large text files for a backfill."""
 
-    spark: Callable[[], SparkSession]
+    gathered: Callable[..., list[Any]]
+    """What they say of some tasks: `(tasks, work, *, columns)`."""
+    written: Callable[..., list[Path]]
+    """What they make of some tasks, in files: `(tasks, work, directory, *, columns)`."""
     staging: Staging
     schema: Callable[[], Schema]
     """The dataset's, at this moment."""
@@ -89,15 +89,29 @@ class Workers:
             shutil.rmtree(group.directory)
 
     def _parsed(self, texts: Sequence[_Piece], scratch: Path) -> Iterator[_Group]:
-        from floodmark.lake.spreading import written
-
-        spark = self.spark()
-        for number, pieces in enumerate(_planned(spark, texts)):
+        for number, pieces in enumerate(self._planned(texts)):
             tasks = list(_by_size(pieces, PIECE_BYTES))
             directory = scratch / f"group-{number}"
             work = partial(_parse, schema=self.schema(), renamed=dict(self.renamed))
-            parts = written(spark, tasks, work, directory, columns=_RECORD)
+            parts = self.written(tasks, work, directory, columns=_RECORD)
             yield _Group(directory, parts, pieces)
+
+    def _planned(self, texts: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+        """The pieces in groups, with the marks that this process would have come to."""
+        lines = 0
+        for group in _by_size((part for piece in texts for part in _cut(piece)), GROUP_BYTES):
+            cut = [piece for piece in group if piece.end is not None]
+            spans = iter(self.gathered(cut, _span, columns=_SPAN) if cut else ())
+            planned = []
+            for piece in group:
+                if piece.end is None:
+                    planned.append(piece)
+                    continue
+                span = next(spans)
+                before = lines if piece.mark and piece.mark[1] is None else (piece.mark or (0, 0))[1]
+                lines = before + span["lines"]
+                planned.append(replace(piece, mark=(span["begin"], before), end=span["end"]))
+            yield planned
 
 
 def _up_to_none(stream: Iterator[Batch | None]) -> Iterator[Batch]:
@@ -157,30 +171,21 @@ def _by_size(pieces: Iterable[_Piece], limit: int) -> Iterator[list[_Piece]]:
         yield gathered
 
 
-def _planned(spark: SparkSession, texts: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """The pieces in groups, with the marks that this process would have come to."""
-    from floodmark.lake.spreading import gathered
-
-    lines = 0
-    for group in _by_size((part for piece in texts for part in _cut(piece)), GROUP_BYTES):
-        cut = [piece for piece in group if piece.end is not None]
-        spans = iter(gathered(spark, cut, _span, columns=_SPAN) if cut else ())
-        planned = []
-        for piece in group:
-            if piece.end is None:
-                planned.append(piece)
-                continue
-            span = next(spans)
-            before = lines if piece.mark and piece.mark[1] is None else (piece.mark or (0, 0))[1]
-            lines = before + span["lines"]
-            planned.append(replace(piece, mark=(span["begin"], before), end=span["end"]))
-        yield planned
-
-
 # ── in the workers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _span(piece: _Piece) -> Iterator[tuple[int, int, int]]:
+class _Span(NamedTuple):
+    """The lines of a piece."""
+
+    begin: int
+    end: int
+    lines: int
+
+
+_SPAN = "begin long, end long, lines long"
+
+
+def _span(piece: _Piece) -> Iterator[_Span]:
     """Where the lines of a piece begin and end, and how many there are."""
     begin, number = piece.mark or (0, 0)
     end = begin + piece.bytes
@@ -191,7 +196,7 @@ def _span(piece: _Piece) -> Iterator[tuple[int, int, int]]:
         lines, left = 0, last - first
         while left and (block := opened.read(min(left, COUNT_BYTES))):
             lines, left = lines + block.count(b"\n"), left - len(block)
-    yield first, last, lines
+    yield _Span(first, last, lines)
 
 
 def _line_behind(opened: IO[bytes], place: int) -> int:
@@ -225,6 +230,9 @@ class _Record(NamedTuple):
     rows: bytes | None = None
     problems: bytes | None = None
     fault: str | None = None
+
+
+_RECORD = "behind string, size long, rows binary, problems binary, fault string"
 
 
 def _record(batch: Batch, fitted: Fit, renamed: Mapping[str, str]) -> _Record:
