@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, select
 
+from floodmark.control import chunks as chunk_records
 from floodmark.control import datasets, deliveries
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -79,7 +80,7 @@ def pin(database: Database, channel: Channel, ranges: Sequence[SequenceRange]) -
 
 
 def acknowledge(database: Database, intent: Intent, range: SequenceRange, tally: Tally) -> bool:
-    return database.transact(lambda c: deliveries.acknowledge(c, intent, range, tally, now=NOW))
+    return database.transact(lambda c: chunk_records.acknowledge(c, intent, range, tally, now=NOW))
 
 
 def watermark(database: Database, channel: Channel) -> int:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 import channels
 from floodmark import errors
 from floodmark.clock import SystemClock
-from floodmark.control import deliveries
+from floodmark.control import chunks
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.destination import CopyingDestination, Parcel, Surroundings, TransactionalDestination
@@ -78,7 +78,7 @@ class Export:
                 channels.acknowledge(self.database, self.intent, span, parcel.tally)
 
     def _within(self, connection: Connection, destination: TransactionalDestination, parcel: Parcel) -> None:
-        if deliveries.acknowledge(connection, self.intent, parcel.range, parcel.tally, now=channels.NOW):
+        if chunks.acknowledge(connection, self.intent, parcel.range, parcel.tally, now=channels.NOW):
             destination.deliver_within(connection, parcel)
 
 

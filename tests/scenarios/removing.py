@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from floodmark.control import deliveries
+from floodmark.control import removals as removal_records
 from floodmark.control.deliveries import Channel
 from floodmark.control.schema import forfeits, operations, removals
 from floodmark.schema import SEQ
@@ -100,7 +101,7 @@ class Aged:
         there = self.lake.figures(
             TABLE, snapshot=state.head, within=within, partition_by=("site",), where={"site": site}
         )
-        gone = self.store._database.read(lambda c: deliveries.removed_within(c, channel, within))
+        gone = self.store._database.read(lambda c: removal_records.removed_within(c, channel, within))
         return sum((item.tally for item in there), Tally()) + gone
 
     def watermark(self, name: str = "out", site: str = "a") -> Any:

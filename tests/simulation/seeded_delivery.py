@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import update
 
 from floodmark.control import bases, deliveries
+from floodmark.control import chunks as chunk_records
 from floodmark.control.schema import chunks, intents, watermarks
 from floodmark.delivery import channel
 from floodmark.delivery.channel import ChannelRun
@@ -47,7 +48,7 @@ def _nothing(*_arguments: Any, **_options: Any) -> Any:
 
 @contextlib.contextmanager
 def watermark_by_maximum() -> Iterator[None]:
-    real = deliveries.advance
+    real = chunk_records.advance
 
     def advance(connection: Any, intent: Any) -> int:
         real(connection, intent)
@@ -56,7 +57,7 @@ def watermark_by_maximum() -> Iterator[None]:
         connection.execute(update(intents).where(intents.c.id == intent.id).values(state="closed"))
         return int(intent.range.through)
 
-    with replaced(deliveries, "advance", advance):
+    with replaced(chunk_records, "advance", advance):
         yield
 
 
@@ -114,14 +115,14 @@ def _() -> Iterator[None]:
         return real(within, found, rows_max=next(sizes, rows_max - 1), fixed=fixed)
 
     def anew(connection: Any, intent: Any) -> list[Any]:
-        recorded = deliveries.chunks_of(connection, intent)
+        recorded = chunk_records.of_intent(connection, intent)
         if any(chunk.state != "pending" for chunk in recorded):
             return recorded
         connection.execute(chunks.delete().where(chunks.c.intent == intent.id))
         return []
 
     with (
-        mutated(ChannelRun, "_plan", "deliveries.chunks_of(connection, intent)", "anew(connection, intent)", anew=anew),
+        mutated(ChannelRun, "_plan", "chunks.of_intent(connection, intent)", "anew(connection, intent)", anew=anew),
         replaced(channel, "chunk_ranges", cut),
         replaced(BlobSink, "held", _nothing),
     ):
@@ -135,13 +136,13 @@ def _() -> Iterator[None]:
     short=[stops(0, "export figures", "delivery.planned"), does(1, "export figures"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real = deliveries.acknowledge
+    real = chunk_records.acknowledge
 
     def acknowledge(*arguments: Any, **options: Any) -> bool:
         real(*arguments, **options)
         return True
 
-    with replaced(deliveries, "acknowledge", acknowledge):
+    with replaced(chunk_records, "acknowledge", acknowledge):
         yield
 
 

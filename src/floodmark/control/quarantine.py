@@ -1,4 +1,4 @@
-"""Quarantine: what could not become a row, with its reason, until somebody decides.
+"""Quarantine: what could not become a row, and rows that a sink gave up; with the reason, until somebody decides.
 
 held ──replay──▶ replayed        (in the transaction that registers its segment)
   └───discard──▶ discarded
@@ -7,14 +7,16 @@ held ──replay──▶ replayed        (in the transaction that registers it
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, Row, func, select, update
 
+from floodmark.control.deliveries import Channel
 from floodmark.control.schema import quarantine
 from floodmark.errors import UnknownQuarantineEntry
+from floodmark.sequence import SequenceRange, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,15 @@ class Held:
     landing_file: str | None = None
     landing_offset: int | None = None
     landing_row: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A row that a sink leaves behind."""
+
+    seq: int
+    tally: Tally
+    payload: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,52 @@ def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: da
     ]
     if values:
         connection.execute(quarantine.insert(), values)
+
+
+def hold_given_up(
+    connection: Connection, channel: Channel, rows: Sequence[GivenUp], *, reason: str, now: datetime
+) -> None:
+    """Put rows into quarantine under the sink's name; those that are there already stay as they are."""
+    known = {
+        seq
+        for (seq,) in connection.execute(
+            select(quarantine.c.seq).where(
+                quarantine.c.sink == channel.sink,
+                quarantine.c.dataset == channel.dataset,
+                quarantine.c.seq.in_([row.seq for row in rows]),
+            )
+        )
+    }
+    for row in rows:
+        if row.seq in known:
+            continue
+        connection.execute(
+            quarantine.insert().values(
+                id=uuid.uuid4().hex,
+                dataset=channel.dataset,
+                state="held",
+                reason=reason,
+                payload=row.payload,
+                sink=channel.sink,
+                seq=row.seq,
+                partition_key=channel.partition,
+                checksum=row.tally.checksum_text,
+                created_at=now.isoformat(),
+            )
+        )
+
+
+def given_up_within(connection: Connection, channel: Channel, within: SequenceRange) -> dict[int, Tally]:
+    """The rows of a range that a sink gave up, whatever became of them since."""
+    found = connection.execute(
+        select(quarantine.c.seq, quarantine.c.checksum).where(
+            quarantine.c.sink == channel.sink,
+            quarantine.c.dataset == channel.dataset,
+            quarantine.c.seq > within.after,
+            quarantine.c.seq <= within.through,
+        )
+    )
+    return {row.seq: Tally.of(1, row.checksum) for row in found}
 
 
 def entries(connection: Connection, *, dataset: str | None = None, state: str | None = "held") -> list[Entry]:

@@ -213,6 +213,23 @@ def proved_delivered(connection: Connection, channel: Channel) -> int:
     )
 
 
+def removed_within(connection: Connection, channel: Channel, within: SequenceRange) -> Tally:
+    """What retention and purge took out of a range: still part of the totals that both sides compare.
+
+    What went before this sink had it is not: it never arrived there.
+    """
+    gone = connection.execute(
+        select(removals.c.row_count, removals.c.checksum).where(*_inside(removals, channel, within))
+    )
+    lost = connection.execute(
+        select(forfeits.c.row_count, forfeits.c.checksum).where(
+            forfeits.c.sink == channel.sink, *_inside(forfeits, channel, within)
+        )
+    )
+    delivered = sum((Tally.of(row.row_count, row.checksum) for row in gone), Tally())
+    return delivered - sum((Tally.of(row.row_count, row.checksum) for row in lost), Tally())
+
+
 def is_rebuilding(connection: Connection, dataset: str) -> bool:
     """Whether a copy of the dataset is being made: rows that go now could come back with it."""
     found = connection.execute(select(func.count()).where(rebuilds.c.dataset == dataset, rebuilds.c.state == "open"))
@@ -288,6 +305,15 @@ def _operation_of(part: str) -> str:
 
 def _parts(operation: Operation) -> Any:
     return (removals.c.operation == operation.id) | removals.c.operation.startswith(f"{operation.id}.")
+
+
+def _inside(table: Any, channel: Channel, within: SequenceRange) -> tuple[Any, ...]:
+    return (
+        table.c.dataset == channel.dataset,
+        table.c.partition_key == channel.partition,
+        table.c.after_seq >= within.after,
+        table.c.through_seq <= within.through,
+    )
 
 
 def _range_values(item: Part | Forfeit) -> dict[str, str | int]:

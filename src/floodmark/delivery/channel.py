@@ -1,7 +1,7 @@
 """One channel's way through a tick: ask → pin → plan → ship → acknowledge → advance.
 
-The order of every step is the point (D1 to D4 in `control.deliveries`): whatever dies in between, the next tick,
-by this process or another, finds an open intent and sends exactly the same ranges.
+The order of every step is the point (D1 to D4 in `control.deliveries` and `control.chunks`): whatever dies in between,
+the next tick, by this process or another, finds an open intent and sends exactly the same ranges.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.control import deliveries
+from floodmark.control import chunks, deliveries
 from floodmark.control.chunking import chunk_ranges
-from floodmark.control.deliveries import Channel, Chunk, Intent
+from floodmark.control.chunks import Chunk
+from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.comparing import Comparison
 from floodmark.delivery.destination import CopyingDestination, ParallelDestination
 from floodmark.delivery.shared import Errand, Tick
@@ -79,12 +80,12 @@ class ChannelRun:
     def _fulfil(self, intent: Intent) -> None:
         """Ship the intent's pending chunks in order."""
         destination = self.errand.connect(intent.settings)
-        chunks, rows = self.errand.transact(lambda c: self._plan(c, intent))
+        planned, rows = self.errand.transact(lambda c: self._plan(c, intent))
         faults.reach("delivery.planned")
-        pending = [chunk for chunk in chunks if chunk.state == "pending"]
+        pending = [chunk for chunk in planned if chunk.state == "pending"]
         shipment = Shipment(self.errand, self.comparison, intent, destination)
         if not pending:
-            self.errand.transact(lambda c: deliveries.advance(c, intent))
+            self.errand.transact(lambda c: chunks.advance(c, intent))
         elif isinstance(destination, CopyingDestination):
             shipment.copy(destination, pending)
         elif isinstance(destination, ParallelDestination) and rows >= PARALLEL_ROWS_MIN and len(pending) > 1:
@@ -95,10 +96,10 @@ class ChannelRun:
     def _plan(self, connection: Connection, intent: Intent) -> tuple[list[Chunk], int]:
         """The intent's chunks, and about how many rows it has."""
         found = deliveries.stretches(connection, self.errand.channel, intent.range)
-        recorded = deliveries.chunks_of(connection, intent)
+        recorded = chunks.of_intent(connection, intent)
         if not recorded:
             fixed = [item for item in self.comparison.fixed if intent.range.intersect(item) == item]
             rows_max = intent.settings["chunk_rows"]
             ranges = chunk_ranges(intent.range, found, rows_max=rows_max, fixed=fixed)
-            recorded = deliveries.plan(connection, intent, ranges)
+            recorded = chunks.plan(connection, intent, ranges)
         return recorded, sum(stretch.rows for stretch in found)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from floodmark.control import deliveries, removals
-from floodmark.control.deliveries import Channel, Chunk, GivenUp, Intent, Watermark
+from floodmark.control import deliveries, quarantine, removals
+from floodmark.control.chunks import Chunk
+from floodmark.control.deliveries import Channel, Intent, Watermark
+from floodmark.control.quarantine import GivenUp
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.shared import Errand, Tick
 from floodmark.errors import DivergedHistory, Retryable
@@ -73,7 +75,7 @@ class Comparison:
 
         def work(connection: Connection) -> None:
             if deliveries.fast_forward(connection, self.channel, seen=mark, to=to):
-                deliveries.hold(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
+                quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
 
         self.errand.transact(work)
 
@@ -107,7 +109,7 @@ class Comparison:
             return (
                 removals.under_way(connection, self.channel, after=within.after),
                 removals.moment(connection, self.channel.dataset),
-                deliveries.removed_within(connection, self.channel, within),
+                removals.removed_within(connection, self.channel, within),
             )
 
         before: tuple[bool, int, Tally] = self.errand.read(gone)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from floodmark.control import deliveries
+from floodmark.control import chunks, deliveries
 from floodmark.control.chunking import chunk_ranges
 from floodmark.control.deliveries import Lag
 from floodmark.delivery.channel import INTENT_CHUNKS_MAX
@@ -72,7 +72,7 @@ def _spans(connection: Connection, lag: Lag, start: int, chunk_rows: int) -> lis
     spans: list[tuple[SequenceRange, bool]] = []
     after = start if lag.mark is None else lag.mark.seq
     if intent is not None:
-        recorded = deliveries.chunks_of(connection, intent)
+        recorded = chunks.of_intent(connection, intent)
         pending = [chunk.range for chunk in recorded if chunk.state == "pending"]
         if not recorded:
             stretches = deliveries.stretches(connection, lag.channel, intent.range)

@@ -14,9 +14,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.control import deliveries, quarantine, sinks
-from floodmark.control.deliveries import Channel, Chunk, Intent
+from floodmark.control import chunks, deliveries, quarantine, sinks
+from floodmark.control.chunks import Chunk
+from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import Entry
+from floodmark.control.reach import reach_of
 from floodmark.delivery.destination import Destination, Parcel, TransactionalDestination
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Ahead, Oversized, Refused
@@ -74,7 +76,7 @@ class Remedies:
 
         def first(connection: Connection) -> tuple[Intent, SequenceRange] | None:
             intent = deliveries.open_intent(connection, channel)
-            pending = [] if intent is None else deliveries.chunks_of(connection, intent)
+            pending = [] if intent is None else chunks.of_intent(connection, intent)
             spans = [chunk.range for chunk in pending if chunk.state == "pending"]
             return (intent, spans[0]) if intent is not None and spans else None
 
@@ -84,7 +86,7 @@ class Remedies:
         intent, span = found
         rows = source.rows(intent, span).one_by_one()
         ours = database.transact(
-            lambda c: deliveries.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
+            lambda c: chunks.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
         )
         return Skipped(channel.dataset, channel.partition, span, len(rows)) if ours else None
 
@@ -111,7 +113,7 @@ class Remedies:
         for entry in entries:
             channel = Channel(sink.instance, entry.dataset, entry.partition or "")
             found = self.exporter.database.read(
-                lambda c, channel=channel, entry=entry: deliveries.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
+                lambda c, channel=channel, entry=entry: chunks.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
             )
             alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
             key = (entry.dataset, alone if found is None else found[1].range)
@@ -132,7 +134,7 @@ class Remedies:
         piece = source.rows(intent, chunk.range)
         span = chunk.range
         if kind_of(sink).contiguous:
-            span = self.exporter.database.read(lambda c: deliveries.reach_of(c, group.channel, chunk))
+            span = self.exporter.database.read(lambda c: reach_of(c, group.channel, chunk))
         parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally)
         try:
             destination.deliver(parcel)

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.control import deliveries
-from floodmark.control.deliveries import Channel, Chunk, Intent, Watermark
+from floodmark.control import chunks, deliveries, quarantine
+from floodmark.control.chunks import Chunk
+from floodmark.control.deliveries import Channel, Intent, Watermark
+from floodmark.control.reach import reach_back
 from floodmark.delivery.comparing import GIVEN_UP_BEFORE, Comparison
 from floodmark.delivery.destination import (
     CopyingDestination,
@@ -173,7 +175,7 @@ class Shipment:
 
         def work(connection: Connection) -> Delivered | None:
             now = self.tick.clock.now()
-            if not deliveries.acknowledge(connection, self.intent, chunk.range, parcel.tally, now=now):
+            if not chunks.acknowledge(connection, self.intent, chunk.range, parcel.tally, now=now):
                 return None
             delivered = destination.deliver_within(connection, parcel)
             faults.reach("delivery.shipped")
@@ -201,9 +203,7 @@ class Shipment:
         if not self.tick.kind.contiguous:
             return parcel
         waiting = {int(item.sequence[0].as_py()): item.tally for _, item, _ in self._waiting}
-        reach, mark = self.errand.read(
-            lambda c: (deliveries.reach_back(c, self.channel), deliveries.watermark(c, self.channel))
-        )
+        reach, mark = self.errand.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
         if mark is not None and mark.seq > chunk.range.after:
             return None
         after, before, end = reach.after, reach.before, self.comparison.end
@@ -219,7 +219,7 @@ class Shipment:
     def _acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
         faults.reach("delivery.shipped")
         now = self.tick.clock.now()
-        ours = self.errand.transact(lambda c: deliveries.acknowledge(c, self.intent, chunk.range, tally, now=now))
+        ours = self.errand.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
         faults.reach("delivery.acknowledged")
         if ours:
             self.tick.settled(rows=tally.rows, bytes=bytes)
@@ -233,7 +233,7 @@ class Shipment:
         return halves
 
     def _split(self, chunk: Chunk, piece: Piece, *, at: int) -> list[tuple[Chunk, Piece]]:
-        halves = self.errand.transact(lambda c: deliveries.split(c, self.intent, chunk, at=at, rows=piece.rows))
+        halves = self.errand.transact(lambda c: chunks.split(c, self.intent, chunk, at=at, rows=piece.rows))
         return [(half, piece.within(half.range)) for half in halves or ()]
 
     def _refused(self, chunk: Chunk, piece: Piece, words: str) -> None:
@@ -241,7 +241,7 @@ class Shipment:
         if (
             root is not None
             and root.rows > BLAME_ROWS_MIN
-            and not self.errand.read(lambda c: deliveries.root_was_accepted(c, self.intent, root))
+            and not self.errand.read(lambda c: chunks.root_was_accepted(c, self.intent, root))
         ):
             self._waiting.append((chunk, piece, words))
         else:
@@ -255,9 +255,7 @@ class Shipment:
     def _give_up(self, chunk: Chunk, piece: Piece, words: str) -> None:
         now = self.tick.clock.now()
         rows = piece.one_by_one()
-        ours = self.errand.transact(
-            lambda c: deliveries.give_up(c, self.intent, chunk.range, rows, reason=words, now=now)
-        )
+        ours = self.errand.transact(lambda c: chunks.give_up(c, self.intent, chunk.range, rows, reason=words, now=now))
         faults.reach("delivery.given_up")
         if ours:
             with self.tick.lock:
@@ -280,9 +278,9 @@ class Shipment:
         now = self.tick.clock.now()
 
         def work(connection: Connection) -> bool:
-            ours = deliveries.acknowledge(connection, self.intent, chunk.range, piece.tally, now=now)
+            ours = chunks.acknowledge(connection, self.intent, chunk.range, piece.tally, now=now)
             if ours:  # what it counts and never got is held here again
-                deliveries.hold(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
+                quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
             return ours
 
         if self.errand.transact(work):
@@ -292,7 +290,7 @@ class Shipment:
         return []
 
     def _is_pending(self, chunk: Chunk) -> bool:
-        found = self.errand.read(lambda c: deliveries.chunks_of(c, self.intent))
+        found = self.errand.read(lambda c: chunks.of_intent(c, self.intent))
         return any(item.range == chunk.range and item.state == "pending" for item in found)
 
 

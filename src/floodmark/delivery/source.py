@@ -11,7 +11,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from floodmark.control.deliveries import Channel, GivenUp, Intent
+from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.quarantine import GivenUp
 from floodmark.delivery import destination
 from floodmark.errors import Retryable
 from floodmark.lake.table import Lake

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from floodmark.control import deliveries, inspection
 from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.inspection import ChunkRecord, GivenUpRow, IntentRecord, Removal
+from floodmark.control.reach import Reach, reach_back
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Account, Settled
 from floodmark.delivery.kinds import kind_of
@@ -31,7 +32,7 @@ class Records:
     """All that is on record about one channel, read at one instant."""
 
     mark: Watermark | None
-    reach: deliveries.Reach | None
+    reach: Reach | None
     """Of a channel whose destination keeps a ledger: up to where that must reach."""
     intents: list[IntentRecord]
     committed: Committed
@@ -54,7 +55,7 @@ def read_records(connection: Connection, sink: Sink, channel: Channel) -> Record
     forfeited = inspection.forfeits_of(connection, channel)
     return Records(
         deliveries.watermark(connection, channel),
-        deliveries.reach_back(connection, channel) if kind_of(sink).contiguous else None,
+        reach_back(connection, channel) if kind_of(sink).contiguous else None,
         inspection.intents_of(connection, channel),
         Committed(figures),
         figures,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
 from floodmark.commit import Base
-from floodmark.control import bases, deliveries
+from floodmark.control import bases, deliveries, removals
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.destination import (
@@ -273,7 +273,7 @@ class TableSink:
         intent, mark = chunk.intent, chunk.mark
         if intent is None:
             return False
-        removed = self.database.read(lambda c: deliveries.removed_within(c, intent.channel, mark.range))
+        removed = self.database.read(lambda c: removals.removed_within(c, intent.channel, mark.range))
         landed = _landed(state, mark)
         return landed is not None and landed.mark.tally == mark.tally + removed
 
