@@ -142,7 +142,7 @@ def test_values_that_change_in_the_old_table_meanwhile_are_those_of_the_new_one(
         notes = pa.array(["settled"] * rows.num_rows)
         names = [name for name in rows.column_names if name != "note"]
         changed = world.lake.store(rows.select(names).append_column("note", notes))
-        world.lake._commit(found, operation="overwrite", files=(changed, *files[1:]), added_rows=0)
+        world.lake.commit(found, operation="overwrite", files=(changed, *files[1:]), added_rows=0)
 
     with at(point, settle):
         world.rebuild()

@@ -8,7 +8,7 @@ from typing import Any
 
 from floodmark.backfill import load
 from floodmark.flush import Flusher
-from floodmark.lake import memory, memory_settling
+from floodmark.lake import memory, memory_appends, memory_settling
 
 from . import others
 from .replacing import replaced
@@ -79,7 +79,10 @@ def _() -> Iterator[None]:
 
     others.mischief.append("it moves rows")
     try:
-        with replaced(memory, "settled_table", unchecked), replaced(memory_settling, "settled_table", unchecked):
+        with (
+            replaced(memory_appends, "settled_table", unchecked),
+            replaced(memory_settling, "settled_table", unchecked),
+        ):
             yield
     finally:
         others.mischief.clear()
@@ -92,9 +95,8 @@ def _() -> Iterator[None]:
     short=[does(1, "seal"), LEARN, stops(0, "settle", "settle.planned"), does(1, "flush"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    with mutated(
-        memory.MemoryLake, "resettle", "since is None or any(snapshot.brought_rows for snapshot in since)", "False"
-    ):
+    appended = "since is None or any(snapshot.brought_rows for snapshot in since)"
+    with mutated(memory_settling, "put_settled", appended, "False", onto=memory):
         yield
 
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from floodmark.errors import Retryable
 from floodmark.lake.generations import Copy
+from floodmark.lake.memory_reading import selected
 from floodmark.lake.table import AppendRefused
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from floodmark.lake.memory import MemoryLake
+    from floodmark.lake.memory_tables import MemoryTable
 
 
 def copied(lake: MemoryLake, request: Copy) -> pa.Table:
     """The rows that a copy brings."""
-    return lake.rows_of(request.source, request.snapshot, request.within)
+    return selected(lake, request.source, request.snapshot, request.within)
 
 
 def land_copy(lake: MemoryLake, request: Copy, rows: pa.Table) -> None:
@@ -29,7 +31,9 @@ def land_copy(lake: MemoryLake, request: Copy, rows: pa.Table) -> None:
     state = lake.load(request.target)
     if state is None or not state.may_append_on(request.base):
         raise AppendRefused("found conflicting files")
-    lake.add_file(request.target, rows, through=request.through)
+    found = lake.tables[request.target]
+    files = (*found.head_files, *lake.store_by_bucket(request.target, rows))
+    lake.commit(found, operation="append", files=files, added_rows=rows.num_rows, through=request.through)
 
 
 def tallies_of(rows: pa.Table, *, width: int) -> dict[int, Tally]:
@@ -43,6 +47,12 @@ def tallies_of(rows: pa.Table, *, width: int) -> dict[int, Tally]:
 
 def outside(rows: pa.Table, within: SequenceRange) -> pa.Table:
     return rows.filter(pc.or_(pc.less_equal(rows[SEQ], within.after), pc.greater(rows[SEQ], within.through)))
+
+
+def cleared(lake: MemoryLake, table: MemoryTable, within: SequenceRange) -> None:
+    """Take the rows of a range out of a table."""
+    files, _ = lake.pruned(table, lambda part: outside(part, within))
+    lake.commit(table, operation="delete", files=files, added_rows=0, added_files=0)
 
 
 def renamed(lake: MemoryLake, table: str, to: str) -> bool:

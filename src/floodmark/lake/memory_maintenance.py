@@ -11,20 +11,12 @@ import pyarrow.compute as pc
 from floodmark.commit import TableState
 from floodmark.compaction import Bucket, DataFile
 from floodmark.errors import FilesMissing
-from floodmark.lake.maintenance import Orphan
+from floodmark.lake.maintenance import Orphan, highest_known, kept_snapshots
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
     from floodmark.lake.memory import MemoryLake
-
-
-def by_bucket(rows: pa.Table, width: int) -> list[pa.Table]:
-    """Rows in the files that a commit writes: one for each bucket."""
-    if rows.num_rows == 0:
-        return []
-    places = pc.divide(rows[SEQ], width)
-    return [rows.filter(pc.equal(places, place)) for place in sorted(set(places.to_pylist()))]
 
 
 def buckets_in_memory(lake: MemoryLake, state: TableState) -> list[Bucket]:
@@ -63,12 +55,26 @@ def rewritten(lake: MemoryLake, state: TableState, within: SequenceRange, *, fil
     return (*kept, *(lake.store(part.combine_chunks()) for part in parts))
 
 
+def expired(lake: MemoryLake, table: str, *, keep: int, since: int | None) -> int:
+    """Forget old snapshots, with the files that only they reach; how many."""
+    found, state = lake.table(table), lake.load(table)
+    if state is None:
+        return 0
+    kept = kept_snapshots(state, keep=keep, since=since)
+    found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
+    gone = [id for id in found.snapshots if id not in kept]
+    found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
+    for file in {file for id in gone for file in found.files[id]} - lake.reached():
+        lake.data.pop(file, None)
+    return len(gone)
+
+
 def orphans_in_memory(lake: MemoryLake, *, before: datetime) -> list[Orphan]:
-    reached = {file for table in lake.tables.values() for id in table.snapshots for file in table.files[id]}
+    wanted = lake.reached()
     return [
         Orphan(f"memory:{file}", part.nbytes)
         for file, part in lake.data.items()
-        if file not in reached and lake.born[file] < before
+        if file not in wanted and lake.born[file] < before
     ]
 
 

@@ -1,15 +1,20 @@
-"""A settle function over committed rows in memory: Arrow tables in, Arrow tables out."""
+"""A settle function over committed rows in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodmark.errors import Retryable
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.schema import SEQ
 from floodmark.settlement import Resettled, Resettling
+
+if TYPE_CHECKING:
+    from floodmark.lake.memory import MemoryLake
 
 
 def resettle_in_memory(
@@ -37,3 +42,13 @@ def resettle_in_memory(
     collapsed = sorted(seq for group in groups.values() if changed & set(group) for seq in group[1:])
     settled = whole.filter(pc.invert(pc.is_in(whole[SEQ], pa.array(collapsed, pa.int64()))))
     return Resettled(len(changed - set(collapsed)), tuple(collapsed), tuple(dropped), commit=lambda: put(settled))
+
+
+def put_settled(lake: MemoryLake, request: Resettling, settled: pa.Table) -> None:
+    """The compare-and-swap: refused if anything was appended since the function was asked."""
+    state, found = lake.load(request.table), lake.tables[request.table]
+    since = state.since(request.snapshot) if state else None
+    if since is None or any(snapshot.brought_rows for snapshot in since):
+        raise Retryable("Rows were appended meanwhile.")
+    files = (lake.store(settled),) if settled.num_rows else ()
+    lake.commit(found, operation="overwrite", files=files, added_rows=0, added_files=len(files), settled=True)

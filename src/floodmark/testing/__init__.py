@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from floodmark import faults
-from floodmark.lake.memory import AnswerLost, MemoryLake
+from floodmark.lake.memory import MemoryLake
+from floodmark.lake.memory_requests import AnswerLost
 from floodmark.lake.memory_targets import MemoryTargets, TargetAnswerLost
 from floodmark.lake.table import AppendRefused
 from floodmark.store import Store

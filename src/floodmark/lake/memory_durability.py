@@ -1,0 +1,42 @@
+"""What reaches the disk of a lake in memory, and the way back to it after a power loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from floodmark.commit import Snapshot, TableState
+from floodmark.errors import FilesMissing
+
+if TYPE_CHECKING:
+    from floodmark.lake.memory import MemoryLake
+
+
+def make_durable(lake: MemoryLake, state: TableState) -> None:
+    """Cover the head's files, all of them: that is cheap here."""
+    if state.head is None:
+        return
+    for file in lake.files_of(state.name, state.head):
+        if file not in lake.data:
+            raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
+        lake.durable.add(file)
+
+
+def gone_back(lake: MemoryLake, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+    """Move the head back to the last snapshot that is there whole; false if one in between may not be dropped."""
+    found, state = lake.tables[table], lake.load(table)
+    lineage = () if state is None else state.lineage
+    synced = set(found.files.get(durable or 0, ()))
+    for back in range(len(lineage) + 1):
+        before = lineage[back:]
+        if state is None or replace(state, lineage=before).since(durable) is None:
+            return False
+        if not before or lake.data.keys() >= set(found.files[before[0].id]) - synced:
+            found.head = before[0].id if before else None
+            for snapshot in lineage[:back]:
+                found.snapshots.pop(snapshot.id)
+            return True
+        if not droppable(before[0]):
+            return False
+    return False
