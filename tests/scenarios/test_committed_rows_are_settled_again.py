@@ -172,6 +172,20 @@ def test_what_a_sink_got_and_what_it_never_gets_add_up(world: Keyed, tmp_path: P
     assert store.audit("out", deep=True).sound
 
 
+def test_one_that_was_cut_off_keeps_sinks_waiting_and_they_say_what_ends_it(world: Keyed, tmp_path: Path) -> None:
+    """U14: nothing is pinned over rows that are going, and only a compaction asks the function again."""
+    store = committed(world, 4)
+    store.add_sink("out", "blob", url=(tmp_path / "out").as_uri())
+    known.update({"3": "1"})
+    dies(lambda: store.compact(DATASET), at="settle.planned")
+    kill_store(store)
+    store = world.open()
+    assert "`compact` was cut off" in next(iter(store.export("out").errors.values()))
+    store.compact(DATASET)
+    assert not store.export("out").errors
+    assert store.audit("out", deep=True).sound
+
+
 def test_one_that_fails_changes_nothing(world: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     """B6"""
     store = committed(world, 2)

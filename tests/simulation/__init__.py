@@ -5,7 +5,7 @@
 | `stage`    | actors that take turns: one runs at a time, and stops where the scheduler says                      |
 | `disk`     | what a power cut leaves of files: unsynced writes and names may be gone, torn or holed              |
 | `places`   | a lake, a bucket and a network that lose, delay and repeat requests                                 |
-| `others`   | what users bring along: a projection, a settle function, data without numbers                       |
+| `others`   | what users bring along: a projection, a settle function, data without numbers or an order           |
 | `world`    | two stores, their destinations, the processes on them, and what happens to them                     |
 | `workshop` | where worlds are made, and what is put in the place of what a machine would decide                  |
 | `operations` | what processes do, and where they are stopped or killed                                           |

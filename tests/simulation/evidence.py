@@ -36,6 +36,8 @@ FACTS = {
     "purge: done": "purges",
     "rebuild: done": "rebuilds",
     "backfill: done": "backfills",
+    "backfill in another order: done": "backfills of what comes in another order each time",
+    "backfill: refused": "… and refused: cut off before, and without an identity to tell what is stored",
     "adopt: done": "tables adopted",
     "rows that turned out to be one": "rows that turned out to be another one",
     "duplicates dropped": "rows captured again and dropped as duplicates",

@@ -50,7 +50,9 @@ def _gone(world: World, lake: Rows, *, sinks: tuple[str, ...]) -> set[str]:
     be everywhere else.
     """
     excused = {*world.purges, *world.twins, *world.twins.values()}
-    if world.removing and sinks:
+    if not sinks:
+        excused |= world.retired
+    elif world.removing:
         excused |= set(world.oracle.acknowledged) - {row["id"] for row in lake}
     return excused
 

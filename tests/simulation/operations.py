@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodmark.errors import Permanent
 from floodmark.schema import SEQ
 from floodmark.store import Store
 from floodmark.upkeep.adopt import Adopter
 
-from .others import Legacy
+from .others import Legacy, Unsteady
 from .world import DATASET, World
 
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
@@ -52,6 +53,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("backfill.sealed", "backfill.read", "backfill.stored", "backfill.loaded", "backfill.answered"),
         *_SEGMENT,
     ),
+    "backfill in another order": ("backfill.read", "backfill.stored", "backfill.loaded"),
     "adopt": ("adopt.read", "adopt.stored", "adopt.answered", *_SEGMENT),
     "rebuild": (
         *("rebuild.taken_over", "rebuild.named", "rebuild.copying", "rebuild.copied", "rebuild.caught_up"),
@@ -99,6 +101,33 @@ def backfill(world: World, store: Store, _size: int) -> Any:
     report = store.backfill(DATASET, [world.as_captured(row) for row in world.history], source_id="history")
     world.stage.pause("backfill.answered")
     world.oracle.acknowledge(world.history)
+    return report
+
+
+def backfill_in_another_order(world: World, store: Store, _size: int) -> Any:
+    """History that comes in another order each time. Without an identity only its first run may bring it."""
+    if not world.unsteady:
+        known = list(world.oracle.attempted.values())[:1] if world.identified else []
+        world.unsteady = [*known, *world.oracle.rows(2, partitions=world.sites)]
+    world.counts["histories read in another order"] += 1
+    rows = Unsteady(list(map(world.as_captured, world.unsteady)), turn=world.counts["histories read in another order"])
+    try:
+        report = store.backfill(DATASET, rows, source_id="unsteady")
+    except Permanent as error:
+        if world.identified or "loaded in part" not in error.message:
+            raise
+        world.counts["backfill: refused"] += 1  # and nobody was told that its rows are stored
+        return None
+    world.stage.pause("backfill.answered")
+    world.oracle.acknowledge(world.unsteady)
+    return report
+
+
+def settle(world: World, store: Store, _size: int) -> Any:
+    world.settling += 1
+    report = store.compact(DATASET)
+    if not any(item.settled.problem for item in report.datasets):
+        world.settling -= 1
     return report
 
 
@@ -161,10 +190,11 @@ OPERATIONS: dict[str, Operation] = {
     "retain": retain,
     "purge": purge,
     "backfill": backfill,
+    "backfill in another order": backfill_in_another_order,
     "adopt": adopt,
     "compact": compact,
     "check": check,
-    "settle": lambda _world, store, _size: store.compact(DATASET),
+    "settle": settle,
     "rebuild": rebuild,
     "fsck": fsck,
 }

@@ -1,4 +1,4 @@
-"""What users bring along: a projection, a settle function, data without numbers, the owner of a table."""
+"""What users bring along: a projection, a settle function, data without numbers or an order, the owner of a table."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ def stranger() -> pa.Table:
     """A row that the owner of a table has of his own."""
     origin = {ORIGIN_STORE: pa.nulls(1, pa.string()), ORIGIN_SEQ: pa.nulls(1, pa.int64())}
     return pa.table({"id": ["the owner's"], **origin, ORIGIN_PARTITION: pa.nulls(1, pa.string())})
+
+
+class Unsteady:
+    """History that need not come in the same order again: another row is its first each time it is read."""
+
+    def __init__(self, rows: list[dict[str, Any]], *, turn: int) -> None:
+        self._rows, self._turn = rows, turn % len(rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        turned = self._rows[self._turn :] + self._rows[: self._turn]
+        self._turn = (self._turn + 1) % len(self._rows)
+        return iter(turned)
 
 
 @dataclass

@@ -4,6 +4,7 @@ whoever sends it: an operation brings its own chances, so that it meets the same
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -28,6 +29,11 @@ from .stage import ServerDied, Stage
 LAND, LOSE, DROP, HOLD = "land", "lose_answer", "drop", "hold"
 """A request arrives; arrives without its answer; is lost; or arrives later, when its client has given up."""
 Fate = Callable[[str], str]
+
+
+def drawn(chance: random.Random) -> str:
+    """What becomes of a request, by chance."""
+    return LAND if chance.random() < 0.7 else chance.choice([LOSE, DROP, HOLD])
 
 
 def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake:

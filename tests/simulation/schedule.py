@@ -36,6 +36,7 @@ class Profile:
 
 
 _SPOOL = {"capture": 5, "capture arrow": 1, "seal": 2, "flush": 7, "read": 1}
+_BACKFILL = {"backfill": 3, "backfill in another order": 4}
 _OWNER = {"owner": 6}
 PROFILES = {
     profile.name: profile
@@ -45,7 +46,7 @@ PROFILES = {
         Profile("hub", {**_SPOOL, "export central": 5}, ("central",), {"repeat": 3}),
         Profile("table", {**_SPOOL, "export mirror": 6}, ("mirror",), _OWNER),
         Profile("projection", {**_SPOOL, "export figures": 6}, ("figures",)),
-        Profile("upkeep", {**_SPOOL, "backfill": 4, "adopt": 3, "rebuild": 4, "compact": 5}),
+        Profile("upkeep", {**_SPOOL, **_BACKFILL, "adopt": 3, "rebuild": 4, "compact": 5}),
         Profile(
             "removal",
             {**_SPOOL, "export archive": 4, "export mirror": 3, "retain": 2, "purge": 5, "backfill": 1, "rebuild": 1},
@@ -221,7 +222,8 @@ def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -
             return [begin, stopped, Step("power", 0, "edge" if process < 3 else "hub", 0, chance.getrandbits(32))]
         if point.startswith(("hub.", "segment.")) and name == "export central" and chance.random() < 0.5:
             return [begin, stopped, Step("die", 3)]  # the worker that takes its request
-        if then == "stay" and process < 3 and chance.random() < 0.4:
+        again = name == "backfill in another order"  # of which the rest is the question
+        if again or (then == "stay" and process < 3 and chance.random() < 0.4):
             other = (process + 1) % 3
             overtakes = replace(begin, process=other, seed=chance.getrandbits(32))
             return [begin, stopped, overtakes, Step("run", other, number=TO_THE_END)]

@@ -12,7 +12,7 @@ from floodmark.lake import memory, memory_appends, memory_settling
 
 from . import others
 from .replacing import replaced
-from .seeding import GOES_ON, LEARN, bug, dies, does, mutated, stops
+from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, stops
 
 
 @bug(
@@ -64,7 +64,43 @@ def _() -> Iterator[None]:
         yield
 
 
+@bug(
+    "a source is read on from its middle in another order",
+    invariant="B4",
+    profile="upkeep",
+    short=[
+        dies(0, "backfill in another order", "backfill.stored"),
+        does(1, "backfill in another order"),
+    ],
+)
+def _() -> Iterator[None]:
+    with (
+        replaced(load._Run, "_check_goes_on", lambda *_arguments: None),
+        mutated(load._Run, "load_units", 'position["mark"] if unit.steady else None', 'position["mark"]'),
+    ):
+        yield
+
+
 # ── settlement ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "a settle function that leaves nothing ends a block that was sent",
+    invariant="B5",
+    profile="settlement",
+    short=[
+        does(1, "flush"),
+        does(0, "capture"),
+        held_up(dies(0, "flush", "flush.appended")),
+        *[LEARN] * 3,
+        does(1, "flush"),
+        LATE,
+    ],
+    shows="not settled",
+)
+def _() -> Iterator[None]:
+    with mutated(Flusher, "_commit", "not (fresh and attempt == 0)", "False"):
+        yield
 
 
 @bug(

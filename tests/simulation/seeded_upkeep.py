@@ -8,9 +8,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import update
+
 from floodmark import compaction, flush
 from floodmark import recovery as recovery_module
 from floodmark.control import deliveries, generations, removals, sources
+from floodmark.control.schema import rebuilds
 from floodmark.lake import memory, memory_maintenance
 from floodmark.removal import Need
 from floodmark.schema import SEQ
@@ -19,10 +22,26 @@ from floodmark.upkeep.adopt import Adopter
 from floodmark.upkeep.levelling import Levelling
 from floodmark.upkeep.purge import Purge
 from floodmark.upkeep.rebuild import Rebuilder
+from floodmark.upkeep.removing import Remover
 
 from .replacing import replaced
+from .schedule import Step
 from .seeded_delivery import watermark_by_maximum
-from .seeding import BACK_UP, GOES_ON, OTHER_GOES_ON, POWER, RESTORE, REWRITTEN, bug, dies, does, mutated, stops
+from .seeding import (
+    BACK_UP,
+    GOES_ON,
+    LATE,
+    OTHER_GOES_ON,
+    POWER,
+    RESTORE,
+    REWRITTEN,
+    bug,
+    dies,
+    does,
+    held_up,
+    mutated,
+    stops,
+)
 
 # ── keeping tables small ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,6 +169,34 @@ def _() -> Iterator[None]:
 
 
 @bug(
+    "a purge is remembered while a block is undecided",
+    invariant="U13",
+    profile="removal",
+    identified=True,
+    short=[
+        does(1, "flush"),
+        dies(0, "capture", "capture.answered"),
+        held_up(dies(2, "flush", "flush.appended")),
+        does(0, "capture again"),
+        does(1, "purge"),
+        does(1, "flush"),
+        LATE,
+    ],
+    shows="back again",
+)
+def _() -> Iterator[None]:
+    # Nor is the block settled, wherever a purge meets it: each of these alone would still do it in time.
+    waits = "not self.remover.database.read(lambda c: segment_records.is_waiting(c, id))"
+    with (
+        replaced(removals, "check_decided", lambda *_arguments: None),
+        mutated(Remover, "ready", "self.flusher.settle(dataset)", "pass"),
+        mutated(Purge, "_purge_spool", "self.remover.flusher.settle(declared.name)", "break"),
+        mutated(Purge, "_purge_segment", waits, "True"),
+    ):
+        yield
+
+
+@bug(
     "a range is pinned over rows that are being removed",
     invariant="U14",
     profile="everything",
@@ -161,6 +208,29 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with replaced(deliveries, "_check_unremoved", lambda *_arguments, **_options: None):
+        yield
+
+
+@bug(
+    "the highest number goes with its row",
+    invariant="U15",
+    profile="upkeep",
+    short=[
+        does(0, "flush"),
+        BACK_UP,
+        does(0, "capture, flush"),
+        does(0, "read"),
+        does(0, "purge"),
+        RESTORE,
+        does(0, "capture, flush"),
+    ],
+)
+def _() -> Iterator[None]:
+    # Nor by expiry, which takes the last commit that knows of it.
+    with (
+        mutated(Remover, "_delete", "self.lake.raise_max_seq(table, selection.through)", "pass"),
+        mutated(memory_maintenance, "expired", "found.max_seq = highest_known(state)", "pass", onto=memory),
+    ):
         yield
 
 
@@ -178,6 +248,51 @@ def _() -> Iterator[None]:
 
 
 # ── rebuilding ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sends_a_copy(process: int) -> list[Step]:
+    """A rebuilder that has sent a copy, and does not know what became of it."""
+    return [*stops(process, "rebuild", "lake.copy"), Step("run", process, "control.read", 1)]
+
+
+@bug(
+    "the staging table keeps its name",
+    invariant="U20",
+    profile="upkeep",
+    short=[
+        does(1, "flush"),
+        held_up(_sends_a_copy(0)),
+        [Step("die", 0)],
+        does(1, "retain", 0),
+        does(1, "rebuild"),
+        LATE,
+    ],
+)
+def _() -> Iterator[None]:
+    real = generations.take_over
+
+    def take_over(connection: Any, *, dataset: str, **options: Any) -> Any:
+        found = generations.unfinished(connection, dataset)
+        if found is None:
+            return real(connection, dataset=dataset, **options)
+        later = replace(found, epoch=found.epoch + 1)
+        connection.execute(update(rebuilds).where(rebuilds.c.id == found.id).values(epoch=later.epoch))
+        return later
+
+    with replaced(generations, "take_over", take_over):
+        yield
+
+
+@bug(
+    "a late copy of one's own is passed over",
+    invariant="U21",
+    profile="upkeep",
+    short=[does(1, "flush"), held_up(_sends_a_copy(0)), does(1, "retain", 0), GOES_ON, LATE],
+)
+def _() -> Iterator[None]:
+    taken = "self._take_over(dataset, layout)"
+    with mutated(Rebuilder, "_attempts", taken, f"{taken} if failed is None else turn.mine"):
+        yield
 
 
 @bug(

@@ -5,11 +5,13 @@ import __future__
 
 import contextlib
 import inspect
+import random
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .places import HOLD, drawn
 from .replacing import replaced
 from .schedule import PROFILES, TO_THE_END, Schedule, Step
 
@@ -34,7 +36,7 @@ class Bug:
 
     def schedule(self, seed: int) -> Schedule:
         """The short schedule with other chances."""
-        steps = tuple(replace(step, seed=seed) for step in self.short)
+        steps = tuple(replace(step, seed=step.seed or seed) for step in self.short)
         return Schedule(seed, PROFILES[self.profile], self.identified, partitions=self.partitions, steps=steps)
 
     def found(self, wrong: list[Any]) -> str | None:
@@ -99,6 +101,12 @@ def dies(process: int, name: str, at: str, *, times: int = 1, size: int = 1) -> 
     return [Step("begin", process, name, size), Step("die", process, at, times)]
 
 
+def held_up(steps: list[Step]) -> list[Step]:
+    """What is begun there has its first request under way until late, whatever the other chances."""
+    return [replace(step, seed=_HOLDS) for step in steps]
+
+
+_HOLDS = next(seed for seed in range(1, 1_000) if drawn(random.Random(seed)) == HOLD)
 GOES_ON = [Step("run", 0, number=TO_THE_END)]
 OTHER_GOES_ON = [Step("run", 1, number=TO_THE_END)]
 REWRITTEN = [Step("compact", 0, "edge")]

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from floodmark import faults, files, process
 from floodmark import store as store_module
-from floodmark.backfill import load
+from floodmark.backfill import given, load
 from floodmark.control import database
 from floodmark.control.database import Database
 from floodmark.delivery import shipping
@@ -220,6 +220,8 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(store_module, "migrate", lambda _database: None)
     yield replaced(blob, "place_of", lambda _settings: world.bucket)
     yield replaced(forward, "Exchange", lambda **_options: world.network)
+    for owner, name in ((given, "BATCH_ROWS"), (load, "STEP_ROWS")):
+        yield replaced(owner, name, 1)  # so that a history of a few rows has a middle
     for module in (load, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)
     yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)

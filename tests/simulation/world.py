@@ -98,6 +98,8 @@ class World:
     reader_rows: list[dict[str, Any]] = field(default_factory=list)
     cursor: Any = None
     history: list[Any] = field(default_factory=list)
+    unsteady: list[Any] = field(default_factory=list)
+    """History that comes in another order each time."""
     legacy: list[Any] = field(default_factory=list)
     rebuilding: bool = False
     """Whether a rebuild was begun, and may have been cut off."""
@@ -110,6 +112,8 @@ class World:
     disowned: set[str] = field(default_factory=set)
     """The rows that the owner of a target has deleted there, or that were given up because nobody can tell."""
     compacted: bool = False
+    settling: int = 0
+    """How many settlements were begun and not seen to their end: the rows they remove keep sinks waiting."""
     twins: dict[str, str] = field(default_factory=dict)
     """The rows that turned out to be another one."""
     restored: bool = False
@@ -137,10 +141,9 @@ class World:
         """What becomes of a request, by the chances of the operation that sends it."""
         actor = self.stage.running
         chance = self.chances.get(actor)
-        if chance is None or chance.random() < 0.7:
-            return places.LAND
-        fate = chance.choice([places.LOSE, places.DROP, places.HOLD])
-        self.counts[f"{what}: {fate}"] += 1
+        fate = places.LAND if chance is None else places.drawn(chance)
+        if fate != places.LAND:
+            self.counts[f"{what}: {fate}"] += 1
         return fate
 
     def hub_worker(self) -> Process | None:
@@ -419,6 +422,9 @@ class World:
         if self.rebuilding:  # one that was cut off behind the fence is gone on with by asking for it again
             edge.rebuild(DATASET)
             self.rebuilding = False
+        if self.settling:
+            self._settle_again(edge)
+            self.settling = 0
         self._purge_again(edge)
         self.counts["duplicates dropped"] += edge.flush(DATASET).duplicates
         for sink in sinks:
@@ -436,9 +442,13 @@ class World:
         if self.compacted:
             self._compact_to_the_end(edge)
         if self.settles:
-            problems = [item.settled.problem for item in edge.compact(DATASET).datasets]
-            if any(problems):
-                raise Retryable(str(problems))
+            self._settle_again(edge)
+
+    @staticmethod
+    def _settle_again(store: Store) -> None:
+        problems = [item.settled.problem for item in store.compact(DATASET).datasets]
+        if any(problems):
+            raise Retryable(str(problems))
 
     def _compact_to_the_end(self, store: Store) -> None:
         for _ in range(COMPACTIONS_MAX):

@@ -225,7 +225,7 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
             f"Rows of {channel.dataset!r} that this sink does not have are being removed.",
-            hint="Export again; if it stays so, a `floodmark retain` or `floodmark purge` was cut off: run it again.",
+            hint="Export again; if it stays so, a `floodmark retain`, `purge` or `compact` was cut off: run it again.",
         )
     _check_none_went(connection, channel, SequenceRange(after, SEQUENCE_MAX), seen=seen)
 
