@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import socket
@@ -258,30 +257,3 @@ def test_an_error_of_the_network_does_not_show_the_token(sender: Sender, server:
     with pytest.raises(Busy) as raised:
         sender.sink(server.url, token=TOKEN).deliver(numbered(3))
     assert TOKEN not in "".join(traceback.format_exception(raised.value))
-
-
-# ── a connection that is let go ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("number", "arrives"), [(errno.EBADF, True), (errno.EPIPE, False)])
-def test_a_connection_that_another_thread_let_go_as_idle_costs_no_delivery(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch, number: int, arrives: bool
-) -> None:
-    """The pool closes what was idle for too long, also under a thread that has just taken it: nothing has left then."""
-    real, failed = httpx.HTTPTransport.handle_request, []
-
-    def let_go(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        if failed:
-            return real(self, request)
-        failed.append(request)
-        raise httpx.WriteError("let go", request=request) from OSError(number, "let go")
-
-    with KeyOnlyServer() as server:
-        sink = sender.sink(server.url)
-        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", let_go)
-        if arrives:
-            sink.deliver(numbered(2))
-        else:
-            with pytest.raises(Busy):
-                sink.deliver(numbered(2))
-        assert len(server.rows()) == (2 if arrives else 0)

@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import re
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -132,6 +134,30 @@ def test_partitions_share_the_sink_from_threads_and_each_row_arrives_once(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(sink.deliver, parcels))
     assert len(server.rows()) == 800
+    assert server.connections <= KIND.defaults["concurrency"]
+
+
+def test_a_connection_is_one_threads_at_a_time(
+    sink: ForwardSink, server: KeyOnlyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that threads share may close a connection as idle on which a reply has just begun to arrive."""
+    handle = httpx.HTTPTransport.handle_request
+    busy: Counter[int] = Counter()
+    most: Counter[int] = Counter()
+
+    def watched(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        busy[id(self)] += 1
+        most[id(self)] = max(most[id(self)], busy[id(self)])
+        try:
+            return handle(self, request)
+        finally:
+            busy[id(self)] -= 1
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", watched)
+    parcels = [replace(numbered(3), channel=replace(CHANNEL, partition=f"p={index}")) for index in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(sink.deliver, parcels))
+    assert set(most.values()) == {1}
     assert server.connections <= KIND.defaults["concurrency"]
 
 

@@ -1,13 +1,13 @@
 """HTTP exchanges with one server, bounded in time and in bytes.
 
 A server may be slow, hang, break off, answer without end or one byte a minute: whatever it does, an exchange ends in an
-`Reply` or in `Busy`, and other exchanges go on. Connections are kept alive and shared by threads.
+`Reply` or in `Busy`, and other exchanges go on. Connections are kept alive. Each is one thread's at a time: where
+threads share a pool of them, it may take a reply that has just begun to arrive for the end of an idle connection.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import socket
 import threading
@@ -36,9 +36,9 @@ class Exchange:
     def __init__(self, *, timeout_seconds: float, connect_timeout_seconds: float, connections_max: int) -> None:
         self._timeout_seconds = timeout_seconds
         self._connect_timeout_seconds = connect_timeout_seconds
-        self._connections_max = connections_max
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
+        self._room = threading.BoundedSemaphore(connections_max)
+        self._free: list[httpx.Client] = []
         self._closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -56,11 +56,12 @@ class Exchange:
 
         place = httpx.URL(url).netloc.decode()
 
-        def once() -> Reply:
-            traced = {"trace": self._trace}
+        traced = {"trace": self._trace}
+        try:
             with (
+                self._client(place) as client,
                 self._bounded(),
-                self._opened().stream(method, url, headers=headers, content=content, extensions=traced) as response,
+                client.stream(method, url, headers=headers, content=content, extensions=traced) as response,
             ):
                 return Reply(
                     response.status_code,
@@ -68,14 +69,6 @@ class Exchange:
                     retry_after=response.headers.get("retry-after"),
                     location=response.headers.get("location"),
                 )
-
-        try:
-            try:
-                return once()
-            except httpx.WriteError as error:
-                if not _was_let_go(error):
-                    raise
-                return once()
         except httpx.ConnectTimeout as error:
             raise Busy(f"{place} cannot be reached within {self._connect_timeout_seconds:g} s.") from error
         except httpx.TimeoutException as error:
@@ -88,27 +81,46 @@ class Exchange:
     def close(self) -> None:
         """Let go of the connections, for good; what another thread has under way ends in `Busy`."""
         with self._lock:
-            client, self._client, self._closed = self._client, None, True
+            free, self._free, self._closed = self._free, [], True
         self._break_off()
-        if client is not None:
+        for client in free:
             client.close()
 
-    def _opened(self) -> httpx.Client:
+    @contextlib.contextmanager
+    def _client(self, place: str) -> Iterator[httpx.Client]:
+        """A client of one connection, for one request."""
+        if not self._room.acquire(timeout=self._timeout_seconds):
+            raise Busy(f"All connections to {place} were in use for {self._timeout_seconds:g} s.")
+        try:
+            with self._lock:
+                if self._closed:
+                    raise Busy("The sink was closed before its request left.")
+                client = self._free.pop() if self._free else self._made()
+            try:
+                yield client
+            finally:
+                if not self._kept(client):
+                    client.close()
+        finally:
+            self._room.release()
+
+    def _kept(self, client: httpx.Client) -> bool:
+        with self._lock:
+            if not self._closed:
+                self._free.append(client)
+            return not self._closed
+
+    def _made(self) -> httpx.Client:
         import httpx
 
-        with self._lock:
-            if self._closed:
-                raise Busy("The sink was closed before its request left.")
-            if self._client is None:
-                self._client = httpx.Client(
-                    timeout=httpx.Timeout(self._timeout_seconds, connect=self._connect_timeout_seconds),
-                    limits=httpx.Limits(max_connections=self._connections_max, keepalive_expiry=IDLE_SECONDS_MAX),
-                    verify=_trusted(),
-                    follow_redirects=False,
-                    # What is compressed could become anything; and the words of an error need no compression.
-                    headers={"Accept-Encoding": "identity", "User-Agent": "floodmark"},
-                )
-            return self._client
+        return httpx.Client(
+            timeout=httpx.Timeout(self._timeout_seconds, connect=self._connect_timeout_seconds),
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS_MAX),
+            verify=_trusted(),
+            follow_redirects=False,
+            # What is compressed could become anything; and the words of an error need no compression.
+            headers={"Accept-Encoding": "identity", "User-Agent": "floodmark"},
+        )
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -137,11 +149,6 @@ class Exchange:
                 self._sockets.add(found)
             if self._closed:  # while this connection was being made
                 self._break_off()
-
-
-def _was_let_go(error: BaseException) -> bool:
-    """Whether another thread closed the connection as idle for too long, just as this one took it: nothing has left."""
-    return any(isinstance(cause, OSError) and cause.errno == errno.EBADF for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
