@@ -25,6 +25,10 @@ class Base:
     snapshot: int | None
 
 
+SEGMENTS_NAMED_MAX = 32
+"""An append of more segments does not name them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One commit in a table's history, as far as a verdict needs it."""
@@ -40,6 +44,8 @@ class Snapshot:
     """Rows of the block that its settle function left out."""
     settled: bool = False
     """Whether it is the settle function's second look at rows that were committed before."""
+    segments: frozenset[int] = frozenset()
+    """What an append was made of; empty where that was too much to name."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 
@@ -167,6 +173,13 @@ class Append:
     partition_by: tuple[str, ...] = ()
     """The columns that a settle function must leave alone, beside the event time."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
+
+
+def named_segments(request: Append) -> frozenset[int]:
+    """The segments of a block, if they are few: their names stand in the table's metadata as long as the snapshot."""
+    if len(request.segments) > SEGMENTS_NAMED_MAX:
+        return frozenset()
+    return frozenset(segment.id for segment in request.segments)
 
 
 def may_be_expired(request: Append) -> bool:

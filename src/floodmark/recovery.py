@@ -28,7 +28,7 @@ from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import Sealer
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.segments import SegmentStore, segment_names
 
 Settle = Callable[[str], object]
 
@@ -50,7 +50,7 @@ class Recovery:
             return
         highest = 0
         for declared in self.database.read(datasets.everyone):
-            self._mend(declared)
+            highest = max(highest, self._mend(declared))
             declared, state = find_table(self.database, self.lake, declared)  # noqa: PLW2901 - as it is by now
             if state is not None:
                 highest = max(highest, self.lake.highest_seq(state))
@@ -60,19 +60,25 @@ class Recovery:
         self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=highest))
         self._done = True
 
-    def _mend(self, declared: Dataset) -> None:
+    def _mend(self, declared: Dataset) -> int:
         """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
 
         Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
-        heals, and stay an error.
+        heals, and stay an error. Returns the highest number that the records knew nothing of and that is gone now.
         """
+        forgotten = [0]
         block, removing = self.database.read(
             lambda c: (blocks.undecided(c, declared.name), removals.unfinished(c, declared.name))
         )
         own = declared if block is None else declared.of_generation(block.base.generation)
 
         def droppable(snapshot: Snapshot) -> bool:
-            return _droppable(snapshot, block=block, removing=removing)
+            if _droppable(snapshot, block=block, removing=removing):
+                return True
+            if not self._is_forgotten(declared, snapshot):
+                return False
+            forgotten.append(snapshot.through or 0)
+            return True
 
         for table in (own.table_name, own.fenced_name):
             try:
@@ -81,6 +87,19 @@ class Recovery:
                 if not self.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
                     raise
                 self._make_durable(own, table)
+        return max(forgotten)
+
+    def _is_forgotten(self, declared: Dataset, snapshot: Snapshot) -> bool:
+        """Whether an append is of a block that a restored control database has never heard of, and all of its segments
+        are still there (I7): it was under way when the power went. They are flushed, as what waits.
+        """
+        id = snapshot.block
+        if snapshot.operation != "append" or id is None or not snapshot.segments:
+            return False
+        if self.database.read(lambda c: blocks.get(c, id)) is not None:
+            return False
+        there = segment_names(self.segments.directory(declared.name)).values()
+        return snapshot.segments <= set(there)
 
     def _make_durable(self, declared: Dataset, table: str) -> None:
         state = self.lake.load(table)

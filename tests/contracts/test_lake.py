@@ -29,6 +29,7 @@ from lakes import (
     some,
 )
 
+from floodmark import commit
 from floodmark.commit import Append, Verdict
 from floodmark.errors import Corrupt, Retryable
 from floodmark.rows.content import content_ids, partition_figures
@@ -87,6 +88,15 @@ def test_ensure_never_narrows_or_removes(blocks: Blocks) -> None:
         ("ratio", "double"),
         ("note", "string"),
     ]
+
+
+def test_an_append_names_its_segments_if_they_are_few(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U4: by them it is known whether what is lost of it is still in the spool."""
+    request = blocks.commit([{"id": 1}], [{"id": 2}])
+    assert blocks.state().lineage[0].segments == {segment.id for segment in request.segments}
+    monkeypatch.setattr(commit, "SEGMENTS_NAMED_MAX", 1)
+    blocks.commit([{"id": 3}], [{"id": 4}])
+    assert blocks.state().lineage[0].segments == set()
 
 
 def test_two_may_ensure_the_same_table_and_columns_at_once(blocks: Blocks) -> None:

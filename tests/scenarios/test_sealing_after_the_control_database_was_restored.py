@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from spooling import ids_of, landing_of, numbered
 
+from floodmark.errors import FilesMissing
 from floodmark.store import Store
-from floodmark.testing import MemoryLake
+from floodmark.testing import MemoryLake, crash_at
 
 FILES = ("control.db", "control.db-wal", "control.db-shm")
 
@@ -104,6 +105,66 @@ def test_the_allocator_does_not_go_back_with_the_control_database(world: World, 
         report = store.flush("events")
         assert report.block is not None
         assert report.block.after >= 3
+
+
+@pytest.fixture
+def cut_off(world: World, lake: MemoryLake) -> World:
+    """An append whose files the power took, and behind it a control database that never heard of its block."""
+    writer, visit = world
+    with visit() as store:
+        store.add_dataset("events", schema={"id": "long"})
+        writer.capture("events", numbered(1))
+        store.flush("events")
+        store.capture("events", pa.table({"id": [2]}))
+        writer.capture("events", numbered(3))
+    backup = Backup(writer.path)
+    with visit() as store, crash_at("flush.decided"):
+        store.flush("events")
+    lake.lose_power()
+    backup.restore()
+    return world
+
+
+def test_an_append_that_was_forgotten_and_lost_is_taken_back_and_its_segments_are_flushed(cut_off: World) -> None:
+    """U4: it was under way, so they are all there. Its numbers are not given again."""
+    writer, visit = cut_off
+    with visit() as store:
+        report = store.flush("events")
+        assert ids_of(store) == [1, 2, 3]
+        assert report.block is not None
+        assert report.block.after >= 3
+    writer.capture("events", numbered(4))
+    with visit() as store:
+        store.flush("events")
+        assert ids_of(store) == [1, 2, 3, 4]
+
+
+def test_a_repair_goes_from_what_was_lost_to_what_was_forgotten(cut_off: World) -> None:
+    """U32: only when the table is whole again it can be told which segments of nobody's are committed."""
+    writer, visit = cut_off
+    writer.capture("events", pa.table({"id": [4]}))
+    with visit() as store:
+        assert {item.kind for item in store.fsck().findings} >= {"file-missing"}
+        assert store.fsck(repair=True).sound
+        store.flush("events")
+        assert ids_of(store) == [1, 2, 3, 4]
+
+
+def test_an_append_that_was_forgotten_and_lost_is_damage_once_a_segment_of_it_is_gone(
+    cut_off: World, lake: MemoryLake
+) -> None:
+    """U4: a segment goes only behind its rows, so they were on the disk. What is left of them is not touched."""
+    writer, visit = cut_off
+    gone = next((writer.path / "spool" / "events" / "segments").glob("*.parquet"))
+    gone.rename(gone.with_suffix(".away"))
+    head = lake.tables["events_g1"].head
+    with visit() as store, pytest.raises(FilesMissing):
+        store.flush("events")
+    assert lake.tables["events_g1"].head == head
+    gone.with_suffix(".away").rename(gone)
+    with visit() as store:
+        store.flush("events")
+        assert ids_of(store) == [1, 2, 3]
 
 
 def test_a_dataset_that_had_no_rows_at_the_backup_is_found_beside_one_that_had(world: World) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
+SEGMENTS_PROPERTY = "floodmark.segments"
 SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
@@ -220,5 +221,6 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         through=int(through) if through else None,
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
         settled=SETTLED_PROPERTY in extra,
+        segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.commit import Append
+from floodmark.commit import Append, named_segments
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.memory_reading import ALL_NUMBERS
 from floodmark.lake.memory_removals import doomed_numbers, without
@@ -68,6 +68,7 @@ def land_append(lake: MemoryLake, request: Append, rows: pa.Table) -> None:
         block=request.block,
         through=request.range.through,
         dropped=request.settlement.dropped,
+        segments=named_segments(request),
     )
 
 

@@ -146,6 +146,7 @@ class MemoryTables:
         through: int | None = None,
         dropped: int = 0,
         settled: bool = False,
+        segments: frozenset[int] = frozenset(),
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -159,6 +160,7 @@ class MemoryTables:
             through=through,
             dropped=dropped,
             settled=settled,
+            segments=segments,
             at=self.clock.now(),
         )
         table.files[id] = files

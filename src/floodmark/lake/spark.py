@@ -14,11 +14,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState, may_be_expired
+from floodmark.commit import Append, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
 from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
-from floodmark.lake.catalog import BLOCK_PROPERTY, DROPPED_PROPERTY, NAMESPACE, THROUGH_PROPERTY, table_state
+from floodmark.lake.catalog import (
+    BLOCK_PROPERTY,
+    DROPPED_PROPERTY,
+    NAMESPACE,
+    SEGMENTS_PROPERTY,
+    THROUGH_PROPERTY,
+    table_state,
+)
 from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.goingback import go_back
@@ -260,6 +267,7 @@ class SparkLake(SparkGenerations):
                 .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
                 .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
                 .option(f"snapshot-property.{DROPPED_PROPERTY}", str(request.settlement.dropped))
+                .option(f"snapshot-property.{SEGMENTS_PROPERTY}", ",".join(map(str, named_segments(request))))
             )
             if request.base.snapshot is not None:
                 writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))

@@ -43,18 +43,27 @@ def check_spool(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     known = workshop.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
     unknown = [name for name, id in sorted(names.items()) if id not in known]
     committed = _committed_segments(workshop, dataset) if unknown else set()
-    for name in unknown:
-        yield _orphan(workshop, dataset, name, committed=names[name] in committed)
+    if committed is not None:
+        for name in unknown:
+            yield _orphan(workshop, dataset, name, committed=names[name] in committed)
     yield from _waiting(workshop, dataset)
     yield from _dead_writers(workshop, dataset)
     yield from _landing(workshop, dataset)
 
 
-def _committed_segments(workshop: Workshop, dataset: Dataset) -> set[int]:
-    """The ids of all segments that have rows in the table: the table decides what is committed."""
-    state = workshop.table(dataset)
-    if state is None or state.head is None:
-        return set()
+def _committed_segments(workshop: Workshop, dataset: Dataset) -> set[int] | None:
+    """The ids of all segments that have rows in the table: the table decides what is committed.
+
+    None while files of it are missing: that is a finding of its own, and comes first.
+    """
+    try:
+        state = workshop.table(dataset)
+        if state is None or state.head is None:
+            return set()
+        if workshop.lake.inspect_files(state).missing:
+            return None
+    except FilesMissing:
+        return None
     return workshop.lake.segments_above(state.name, snapshot=state.head, after=0)
 
 
