@@ -146,6 +146,27 @@ def test_texts_that_are_not_utf_8_are_refused():
         wire.decode_columns(content, header_of(content, 1, 0))
 
 
+def test_a_message_of_no_known_kind_in_the_place_of_the_schema_is_refused():
+    """Nobody checks what such a one holds. Arrow would take it for a schema all the same, and end the process."""
+
+    def damaged(content: bytes, place: int, value: int) -> bytes:
+        return content[:place] + bytes([value]) + content[place + 1 :]
+
+    def is_unknown(content: bytes) -> bool:
+        try:
+            return pa.ipc.MessageReader.open_stream(content).read_next_message().type == "unknown"
+        except (OSError, pa.ArrowException):
+            return False
+
+    content, header = chunk(table_of(ROWS))
+    size = len(pa.ipc.MessageReader.open_stream(content).read_next_message().serialize())
+    kind = next(place for place in range(size) if content[place] == 1 and is_unknown(damaged(content, place, 10)))
+    for place in range(kind + 1, size):
+        body = damaged(damaged(content, kind, 10), place, 255)
+        with pytest.raises(MalformedChunk, match="not a whole stream"):
+            wire.decode_columns(body, header_of(body, 2, 0, tally=header.tally))
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_whatever_becomes_of_the_bytes_it_is_refused_or_read_whole(data):

@@ -86,13 +86,22 @@ def _read(content: bytes) -> pa.Table:
 
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(content))
-        schema = pa.ipc.read_schema(messages.read_next_message())
+        schema = _schema(messages.read_next_message())
         table = pa.Table.from_batches([_batch(message, schema) for message in messages], schema)
         table.validate(full=True)
         _ = table.column_names  # Arrow takes any bytes for a name, and tells here that they are no text
     except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration, struct.error):
         raise malformed("its body is not a whole stream of Arrow's") from None
     return table.combine_chunks()
+
+
+def _schema(message: Any) -> pa.Schema:
+    """Arrow itself would take any message for a schema, and read what is not there."""
+    import pyarrow as pa
+
+    if message.type != "schema":
+        raise ValueError("not a schema")
+    return pa.ipc.read_schema(message)
 
 
 def _batch(message: Any, schema: pa.Schema) -> pa.RecordBatch:
