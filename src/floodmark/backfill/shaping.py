@@ -87,8 +87,9 @@ class Shaper:
 
     def shaped(self, batch: Batch, *, first: bool) -> Shaped:
         """The rows that fit, and the others as they go to quarantine; `SchemaConflict` if none of many fits."""
-        declared, fitted = self._fitted(batch)
-        problems = [*misfits(fitted, batch, self._renamed), *batch.problems]
+        renamed = {} if batch.fitted or self.shape.applied else self.shape.renamed
+        declared, fitted = self._fitted(batch, renamed)
+        problems = [*misfits(fitted, batch, renamed), *batch.problems]
         wrong = [item for item in problems if item.misfit]
         count = len(wrong) + fitted.table.num_rows
         if wrong and fitted.table.num_rows == 0 and (first or count >= ALIKE_ROWS):
@@ -99,12 +100,7 @@ class Shaper:
         rows = self._windowed(fitted.table, declared)
         return Shaped(declared, rows, [self._held(item) for item in problems], fitted.table.num_rows - rows.num_rows)
 
-    @property
-    def _renamed(self) -> Mapping[str, str]:
-        return {} if self.shape.applied else self.shape.renamed
-
-    def _fitted(self, batch: Batch) -> tuple[Dataset, Fit]:
-        renamed = {} if batch.fitted else self._renamed
+    def _fitted(self, batch: Batch, renamed: Mapping[str, str]) -> tuple[Dataset, Fit]:
         for _ in range(SCHEMA_RACES_MAX):
             declared = self._grown(batch)
             fitted = fit_batch(declared.schema, batch, renamed)

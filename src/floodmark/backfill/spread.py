@@ -161,14 +161,16 @@ def _cut(piece: _Piece) -> Iterator[_Piece]:
 
 def _by_size(pieces: Iterable[_Piece], limit: int) -> Iterator[list[_Piece]]:
     """Pieces that stand together, up to so many bytes."""
-    gathered: list[_Piece] = []
+    together: list[_Piece] = []
+    size = 0
     for piece in pieces:
-        if gathered and sum(item.bytes for item in gathered) + piece.bytes > limit:
-            yield gathered
-            gathered = []
-        gathered.append(piece)
-    if gathered:
-        yield gathered
+        if together and size + piece.bytes > limit:
+            yield together
+            together, size = [], 0
+        together.append(piece)
+        size += piece.bytes
+    if together:
+        yield together
 
 
 # ── in the workers ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,10 +270,12 @@ def _batch(record: _Record, rows: bytes, file: SourceFile) -> Batch:
     packed = _unpacked(rows)
     problems = _unpacked(record.problems).to_pylist() if record.problems else []
     columns = json.loads(packed.schema.metadata[_COLUMNS])
+    behind = json.loads(record.behind)
+    last = f"line {behind[1]}" if file.kind == "jsonl" else f"row {behind}"
     return Batch(
         rows=packed.select(packed.column_names[:-1]).replace_schema_metadata(None),
-        behind=json.loads(record.behind),
-        place=lambda row: f"{file.path}, row {row + 1} of those before {record.behind}",
+        behind=behind,
+        place=lambda _: f"{file.path}, up to {last}",  # which one it is, only its worker knew
         problems=tuple(Problem(**item) for item in problems),
         bytes=record.size,
         columns=tuple(Column.parse(name, text) for name, text in columns),
