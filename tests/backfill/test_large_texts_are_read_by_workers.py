@@ -119,18 +119,24 @@ def test_columns_that_the_dataset_lacks_come_with_their_types(store: Store, tmp_
     assert "'size' is long" in entry.reason
 
 
-def test_columns_that_change_their_names_do_so_once(store: Store, tmp_path: Path, spread: None) -> None:
-    """… also those of a row that only turns out not to fit where an earlier piece has given its column a type."""
+def test_columns_that_change_their_names_do_so_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """… also those of a row that fits for its worker, but not behind an earlier piece, which gave its column a type."""
+    request.getfixturevalue("spread")
+    monkeypatch.setattr(spread, "GROUP_BYTES", 1 << 20)
     store.add_dataset("messages", ["id"], schema={"id": "long"})
-    content: list[dict[str, Any]] = [{"id": id, "left": id, "right": "r"} for id in range(40)]
+    content: list[dict[str, Any]] = [{"id": id, "right": "r"} for id in range(40)]
+    content[20] |= {"left": 5}
     content[30] |= {"left": "l"}
     report = store.backfill("messages", jsonl(tmp_path / "h.jsonl", content), map={"left": "right", "right": "left"})
     assert (report.new, report.quarantined) == (39, 1)
-    [row] = [row for b in store.read_since("messages") for row in b.table.to_pylist() if row["id"] == 5]
+    [row] = [row for b in store.read_since("messages") for row in b.table.to_pylist() if row["id"] == 20]
     assert (row["left"], row["right"]) == ("r", 5)
     [entry] = store.quarantine.entries("messages")
-    assert json.loads(entry.payload)["columns"] == ["id", "right", "left"]
-    assert entry.reason.startswith(f"{tmp_path / 'h.jsonl'}")
+    held = json.loads(entry.payload)
+    assert dict(zip(held["columns"], held["rows"][0], strict=True)) == {"id": 30, "left": "r", "right": "l"}
+    assert entry.reason.startswith(f"{tmp_path / 'h.jsonl'}, up to line ")
 
 
 def test_a_line_longer_than_a_piece_and_one_without_an_end(messages: Store, tmp_path: Path, spread: None) -> None:
