@@ -49,7 +49,7 @@ from floodmark.schema import (
     check_dataset_name,
 )
 from floodmark.sequence import Cursor, SequenceRange
-from floodmark.spool.capture import Capture, Receipt
+from floodmark.spool.capture import Capture, Receipt, Texts
 from floodmark.spool.replay import Quarantine
 from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
@@ -100,9 +100,14 @@ class Store:
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
         self._segments = SegmentStore(root, self._database, self._clock)
-        self._sealer = Sealer(root, self._database, self._segments, self._clock)
+        self._sealer = Sealer(root, self._database, self._segments, self._clock, settings.spool)
         self._capture = Capture(
-            root, self._database, self._segments, self._clock, backlog_bytes_max=settings.spool.backlog_bytes_max
+            root,
+            self._database,
+            self._segments,
+            self._clock,
+            backlog_bytes_max=settings.spool.backlog_bytes_max,
+            limits=settings.spool,
         )
         recovery = Recovery(self._database, self._lake, self._segments, self._sealer, self._clock)
         self._flusher = Flusher(
@@ -118,7 +123,7 @@ class Store:
         )
         self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
         backfiller = Backfiller(
-            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock
+            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock, settings.spool
         )
         self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
@@ -129,7 +134,7 @@ class Store:
         self._rebuilder = Rebuilder(
             root, self._database, self._lake, self._flusher, self._remover, self._reader, self._clock
         )
-        self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
+        self.quarantine = Quarantine(root, self._database, self._segments, self._clock, settings.spool)
 
     def __enter__(self) -> Self:
         return self
@@ -189,6 +194,14 @@ class Store:
         quarantine, and the receipt counts them.
         """
         return self._capture.capture(dataset, rows)
+
+    def capture_texts(self, dataset: str, texts: Texts) -> Receipt:
+        """Store what was read from a file or a stream; durable on return.
+
+        Nothing of it is refused: what is no row of the dataset goes to quarantine with the place it came from.
+        """
+        receipt = self._capture.capture_texts(dataset, texts)
+        return receipt or Receipt(rows=0)
 
     def backfill(
         self,

@@ -12,6 +12,13 @@ from cli_input import lines
 from floodmark.errors import SpoolFull
 from floodmark.sequence import Cursor
 from floodmark.store import Store, open_store
+from floodmark.testing import MemoryLake
+
+
+def held(shop) -> list[tuple[str, str]]:
+    """What is in quarantine: the reasons and the payloads."""
+    with open_store(shop("status", "--json").json["store"], lake=MemoryLake()) as store:
+        return [(entry.reason, store.quarantine.show(entry.id)[1].decode()) for entry in store.quarantine.entries()]
 
 
 def order(number: int, **more: object) -> dict[str, object]:
@@ -30,46 +37,52 @@ def test_a_malformed_line_is_told_with_its_number_and_the_others_are_stored(shop
     content = lines(order(1)) + b"not json\n\n[1, 2]\n" + lines(order(2)) + b'{"id": "torn'
     done = shop("capture", "orders", stdin=content)
     assert done.code == 1
-    assert "Line 2: not JSON" in done.err
-    assert "Line 4: not an object but a list." in done.err
-    assert "Line 6: not JSON" in done.err
-    assert "Stored 2 rows of orders. Not JSON objects: 3." in done.out
+    assert "standard input, line 2: not JSON" in done.err
+    assert "standard input, line 4: not an object, but an array" in done.err
+    assert "standard input, line 6: not JSON" in done.err
+    assert done.out == "Stored 2 rows of orders. Quarantined: 3. Read to line 6.\n"
+    assert "`floodmark quarantine list orders`" in done.err
     assert "Traceback" not in done.err
+    assert sorted(payload for _, payload in held(shop)) == ["[1, 2]", "not json", '{"id": "torn']
 
 
-def test_a_row_with_an_impossible_column_is_refused_alone(shop):
+def test_a_row_with_an_impossible_column_goes_to_quarantine_alone(shop):
     rows = [order(n) for n in range(1, 8)] + [order(8, _ingest_seq=1)] + [order(n) for n in range(9, 12)]
     done = shop("capture", "orders", "--json", stdin=lines(*rows))
     assert done.code == 1
-    assert (done.json["rows"], done.json["refused"], done.json["lines"]) == (10, 1, 11)
-    assert "Line 8: refused. The column name '_ingest_seq'" in done.err
+    assert (done.json["rows"], done.json["quarantined"], done.json["lines"]) == (10, 1, 11)
+    assert "line 8: The column name '_ingest_seq'" in done.err
+    assert shop("status", "--json").json["datasets"][0]["quarantined"] == 1
 
 
-def test_rows_none_of_which_fits_are_refused_as_one_and_the_next_batch_goes_on(shop):
+def test_a_row_that_does_not_fit_goes_to_quarantine_also_where_it_is_alone_in_its_batch(shop):
+    """L7: a stream is read once, so nothing of it is refused."""
     rows = [order(1, total="x"), order(2, total="y"), order(3), order(4)]
-    done = shop("capture", "orders", "--batch-rows", "2", "--json", stdin=lines(*rows))
-    assert done.code == 1
-    assert (done.json["rows"], done.json["refused"]) == (2, 2)
-    assert done.json["problems"][0].startswith("Lines 1 to 2: refused.")
+    for size in ("1", "2", "3"):
+        done = shop("capture", "orders", "--batch-rows", size, "--json", stdin=lines(*rows))
+        assert done.code == 1
+        assert (done.json["rows"], done.json["quarantined"]) == (2, 2)
+        assert done.json["problems"][0].startswith("standard input, line 1: column 'total' is long")
+    assert len(held(shop)) == 6, "a line of a stream is another one each time"
 
 
 def test_a_thousand_bad_lines_are_counted_and_only_the_first_printed(shop):
     done = shop("capture", "orders", stdin=b"x\n" * 1000)
     assert done.code == 1
     assert done.err.count("not JSON") == 20
-    assert "Not JSON objects: 1,000." in done.out
+    assert "Quarantined: 1,000." in done.out
 
 
 def test_when_the_spool_is_full_the_command_says_how_far_it_got(shop, monkeypatch):
-    real, calls = Store.capture, []
+    real, calls = Store.capture_texts, []
 
-    def fills_up(self, dataset, rows):
-        calls.append(rows)
+    def fills_up(self, dataset, texts):
+        calls.append(texts)
         if len(calls) == 3:
             raise SpoolFull("The spool is full.", hint="Flush.")
-        return real(self, dataset, rows)
+        return real(self, dataset, texts)
 
-    monkeypatch.setattr(Store, "capture", fills_up)
+    monkeypatch.setattr(Store, "capture_texts", fills_up)
     done = shop("capture", "orders", "--batch-rows", "2", stdin=lines(*[order(n) for n in range(10)]))
     assert done.code == 1
     assert done.err == "Stopped: Stored 4 rows of orders. Read to line 4.\nError: The spool is full.\nTry:   Flush.\n"

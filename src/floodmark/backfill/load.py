@@ -36,6 +36,7 @@ from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, Shaper
 from floodmark.backfill.units import Batch, Mark, Source, Unit
 from floodmark.clock import Clock
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine, sources
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -74,6 +75,7 @@ class Backfiller:
     capture: Capture
     flusher: Flusher
     clock: Clock
+    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
     def load(
         self, dataset: str, source: Source, shape: Shape, *, named: bool, progress: Progress | None = None
@@ -166,7 +168,7 @@ class _Run:
     def __post_init__(self) -> None:
         parts, name = self.parts, self.declared.name
         self.report = BackfillReport(name, self.source.name, bytes_total=self.source.bytes)
-        self.shaper = Shaper(parts.root, parts.database, name, self.shape)
+        self.shaper = Shaper(parts.root, parts.database, name, self.shape, parts.limits)
         self.waiting = waiting_identities(parts.database, parts.segments, self.declared)
 
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────

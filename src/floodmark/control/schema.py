@@ -31,6 +31,8 @@ datasets = Table(
     Column("created_at", Text, nullable=False),
     Column("event_cutoff", BigInteger),
     Column("layout", Text, nullable=False, default="{}"),
+    Column("identity_null", Text, nullable=False, default="keep"),
+    Column("identity_scope", Text, nullable=False, default="event_time"),
 )
 
 landing = Table(
@@ -226,6 +228,7 @@ quarantine = Table(
     Column("decided_at", Text),
     Column("partition_key", Text),
     Column("checksum", Text),
+    Column("source_key", Text),
 )
 
 rebuilds = Table(

@@ -18,7 +18,11 @@ from floodmark.control import datasets, requests
 from floodmark.control.requests import Request
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
 from floodmark.hub.intake import Intake
-from floodmark.spool.capture import Receipt
+from floodmark.jsonread import read_json
+from floodmark.rows import Problem
+from floodmark.rows.jsontext import NotJson, plain_json
+from floodmark.rows.textlines import not_an_object, parse_lines
+from floodmark.spool.capture import Receipt, Texts
 
 KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20
@@ -38,9 +42,9 @@ class Captures:
         self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
         content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         if key is None:
-            receipt = self.intake.capture.capture(dataset, _rows(content, media))
+            receipt = self.intake.capture.capture_texts(dataset, self._texts(content, media))
             faults.reach("hub.accepted")
-            return receipt
+            return receipt or Receipt(rows=0)
         return self._accept_once(dataset, content, media=media, key=key)
 
     def _accept_once(self, dataset: str, content: bytes, *, media: str, key: str) -> Receipt:
@@ -57,11 +61,23 @@ class Captures:
             known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, key=key))
             if known is not None:
                 return _receipt(known, digest)
-            receipt = self.intake.capture.capture_once(dataset, _rows(content, media), also=remember)
+            receipt = self.intake.capture.capture_texts(dataset, self._texts(content, media), also=remember)
             if receipt is not None:
                 faults.reach("hub.accepted")
                 return receipt
         raise Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+
+    def _texts(self, content: bytes, media: str) -> Texts:
+        """The objects of a JSON array, or of JSON lines; what among them is no object goes to quarantine."""
+        if media in JSON_LINES:
+            parsed = parse_lines(
+                content,
+                before=0,
+                place=lambda number: f"line {number} of a request",
+                line_bytes_max=self.intake.capture.limits.line_bytes_max,
+            )
+            return Texts(parsed.rows, lambda row: f"line {parsed.numbers[row]} of a request", problems=parsed.problems)
+        return _elements(content)
 
 
 def _receipt(known: Request, digest: str) -> Receipt:
@@ -73,20 +89,32 @@ def _receipt(known: Request, digest: str) -> Receipt:
     return Receipt(rows=known.rows, quarantined=known.quarantined)
 
 
-def _rows(content: bytes, media: str) -> list[Any]:
-    """The objects of a JSON array, or of JSON lines; blank lines do not count."""
-    if media in JSON_LINES:
-        return wire.parse_lines(b"\n".join(line for line in content.split(b"\n") if line.strip()))
+def _elements(content: bytes) -> Texts:
     try:
-        rows = orjson.loads(content)
+        elements = read_json(content)
     except ValueError:
         raise _malformed("The body is not JSON.") from None
-    if type(rows) is not list:
+    if type(elements) is not list:
         raise _malformed("The body is not a JSON array.")
-    if not set(map(type, rows)) <= {dict}:
-        index = next(index for index, row in enumerate(rows) if type(row) is not dict)
-        raise _malformed(f"Element {index} of the array is not an object.")
-    return rows
+    if set(map(type, elements)) <= {dict}:
+        return Texts(elements, lambda row: f"element {row} of a request")
+    places = [index for index, element in enumerate(elements) if type(element) is dict]
+    problems = [
+        Problem(f"element {index} of a request", not_an_object(element), _text_of(element))
+        for index, element in enumerate(elements)
+        if type(element) is not dict
+    ]
+    return Texts(
+        [elements[index] for index in places], lambda row: f"element {places[row]} of a request", problems=problems
+    )
+
+
+def _text_of(element: Any) -> bytes:
+    """An element as JSON again; what Python shows of it, where it nests too deep."""
+    try:
+        return orjson.dumps(plain_json(element))
+    except (NotJson, TypeError):
+        return repr(element).encode()
 
 
 def _malformed(message: str) -> MalformedChunk:

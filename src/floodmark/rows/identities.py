@@ -6,8 +6,9 @@ order of columns, or on int → long and float → double.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from floodmark.rows.content import content_ids
 
@@ -28,6 +29,24 @@ def are_distinct(table: pa.Table, identity: Sequence[Sequence[str]]) -> bool:
         return bool(pc.count_distinct(column, mode="only_valid").as_py() == len(column) - column.null_count)
     keys = table.select(list(identity[0])).drop_null()
     return bool(keys.group_by(list(identity[0])).aggregate([]).num_rows == keys.num_rows)
+
+
+def rows_without_identity(arrays: Mapping[str, Any], identity: Sequence[Sequence[str]], rows: int) -> list[int]:
+    """The places of the rows of which no identity is complete."""
+    import pyarrow.compute as pc
+
+    missing = None
+    for names in identity:
+        if not all(name in arrays for name in names):
+            continue
+        columns = [arrays[name] for name in names]
+        if not any(column.null_count for column in columns):
+            return []
+        incomplete = functools.reduce(pc.or_, map(pc.is_null, columns))
+        missing = incomplete if missing is None else pc.and_(missing, incomplete)
+    if missing is None:
+        return list(range(rows))
+    return [int(place) for place in pc.indices_nonzero(missing).to_pylist()]
 
 
 def is_plain(kind: pa.DataType) -> bool:

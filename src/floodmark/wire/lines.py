@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from floodmark.errors import MalformedChunk
+from floodmark.jsonread import lines_change, read_json
 from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN
 from floodmark.schema import BINARY, BOOLEAN, JSON, LONG, STRING, ColumnType, DecimalType, ListType, Schema, StructType
 from floodmark.schema.types import DATE, DOUBLE, FLOAT, TIMESTAMP, from_arrow
@@ -151,7 +152,7 @@ def _plain(kind: ColumnType) -> Callable[[Any], Any]:
         return lambda item: None if item is None else {name: one(item[name]) for name, one in fields.items()}
     if kind == BINARY:
         return lambda value: value  # msgspec writes base64, as captured bytes are
-    return lambda value: plain_json(value, big_integers=True)
+    return plain_json
 
 
 # ── lines to rows ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +199,7 @@ def _columns_alike(content: bytes) -> tuple[list[str], list[Sequence[Any]], int]
     """The same for lines that all have the keys of the first, and simple values: the usual case, twice as fast.
 
     None for all others, and wherever this parser could read something else than the one that captured rows go through:
-    integers beyond 64 bits, and several objects in a line.
+    numbers beyond 64 bits, and several objects in a line.
     """
     import msgspec
 
@@ -240,6 +241,8 @@ def parse_lines(content: bytes) -> list[dict[str, Any]]:
         lines.pop()
     try:
         objects = list(map(orjson.loads, lines))
+        if lines_change(content, objects):
+            objects = list(map(read_json, lines))
     except ValueError:
         number = next(number for number, line in enumerate(lines, 1) if not _is_json(line))
         raise MalformedChunk(

@@ -1,0 +1,155 @@
+"""JSON text, read without changing a number. Pure.
+
+orjson is fast, and reads an integer beyond 64 bits, and any fraction, as a double. A text that has such a number is
+read a second time, exactly:
+
+| number in the text                                        | what it becomes                               |
+|-----------------------------------------------------------|-----------------------------------------------|
+| an integer                                                | an int, of any size                           |
+| a fraction that a double writes back as the same number    | a float                                       |
+| any other fraction                                        | an `ExactNumber`: a float that keeps its digits |
+
+Of two values under one key in an object the last one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Context, Decimal
+from typing import Any, Self
+
+import orjson
+
+NUMBER_CHARACTERS_MAX = 1000
+"""A longer number is no value of any column, and costs more than its length to read."""
+
+_INTEGER_MAX = b"9223372036854775807"
+_DIGIT = ord("0")
+_EXACT = Context(prec=NUMBER_CHARACTERS_MAX)
+
+# A double carries every number of 15 digits, so only longer ones can change; and those of an exponent so large that a
+# double has none. Both are looked for in a copy of the text in which all digits look alike, at the speed of memory.
+_SHAPES = bytes.maketrans(b"123456789.E+", b"0000000000e-")
+_LONG, _FAR, _FAR_BELOW = b"0" * 16, b"0e000", b"0e-000"
+_REST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
+_BLANKS = b" \t\r\n"
+_BEFORE_NUMBERS = frozenset(b" \t\r\n:,[-")
+
+
+class ExactNumber(float):
+    """A number of a JSON text that no double is: the nearest double, with all of its digits."""
+
+    text: str
+    """The number as JSON, in one form whatever form it came in."""
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.text = str(_EXACT.normalize(Decimal(text))).replace("E+", "e").replace("E", "e")
+        return made
+
+    def __reduce__(self) -> tuple[type[ExactNumber], tuple[str]]:
+        return ExactNumber, (self.text,)
+
+    @property
+    def decimal(self) -> Decimal:
+        return Decimal(self.text)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is an integer, however it is written."""
+        return int(self.decimal.as_tuple().exponent) >= 0
+
+
+def read_json(text: bytes) -> Any:
+    """The value of a JSON text, every number as it is written; `ValueError` says what is wrong with the text."""
+    value = orjson.loads(text)  # which is also stricter than the exact reader
+    return read_exactly(text) if changes(text, value) else value
+
+
+def changes(text: bytes, value: Any) -> bool:
+    """Whether orjson, which read this value from the text, may have changed a number: never wrongly false."""
+    shapes = text.translate(_SHAPES)
+    return _is_suspect(shapes) and not _writes_back(text, value) and _has_inexact(text, shapes)
+
+
+def lines_change(text: bytes, values: list[Any]) -> bool:
+    """The same for lines of JSON: one look at many of them costs a fraction of a look at each."""
+    shapes = text.translate(_SHAPES)
+    # A line feed is no part of a value, so the lines become a list by way of their commas.
+    return (
+        _is_suspect(shapes)
+        and not _writes_back(b"[%b]" % text.strip().replace(b"\n", b","), values)
+        and (_has_inexact(text, shapes))
+    )
+
+
+def _is_suspect(shapes: bytes) -> bool:
+    return _LONG in shapes or _FAR in shapes or _FAR_BELOW in shapes
+
+
+def _writes_back(text: bytes, value: Any) -> bool:
+    """Whether orjson makes the same text of the value, blanks aside: then every number is as it was."""
+    try:
+        written = orjson.dumps(value)
+    except TypeError:  # it reads deeper than it writes
+        return False
+    return written.translate(None, _BLANKS) == text.translate(None, _BLANKS)
+
+
+def _has_inexact(text: bytes, shapes: bytes) -> bool:
+    for shape in (_LONG, _FAR, _FAR_BELOW):
+        for number in _numbers_like(shape, shapes, text):
+            if not _is_exact(number):
+                return True
+    return False
+
+
+def _is_exact(number: bytes) -> bool:
+    if number.isdigit():
+        return len(number) < 19 or (len(number) == 19 and number <= _INTEGER_MAX)
+    try:
+        return len(number) <= NUMBER_CHARACTERS_MAX and _double_writes(number.decode())
+    except ValueError:  # a version, an address: within a text in quotes
+        return False
+
+
+def _numbers_like(shape: bytes, shapes: bytes, text: bytes) -> Iterator[bytes]:
+    """The numbers of a text that have a shape. What only looks like one, within a text in quotes, may be among them."""
+    at = shapes.find(shape)
+    while at >= 0:
+        while at and shapes[at - 1] == _DIGIT:
+            at -= 1
+        found = _REST.match(text, at)
+        end = found.end() if found else at
+        if at == 0 or text[at - 1] in _BEFORE_NUMBERS:
+            yield text[at:end]
+        at = shapes.find(shape, max(end, at + 1))
+
+
+def _double_writes(number: str) -> bool:
+    double = float(number)
+    return Decimal(repr(double)) == Decimal(number) if double - double == 0 else False
+
+
+def read_exactly(text: bytes) -> Any:
+    """The value of a text that orjson has read: slower, and every number as it is written."""
+    try:
+        return json.loads(text, parse_int=_integer, parse_float=_fraction)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+
+
+def _integer(number: str) -> int:
+    return int(_bounded(number))
+
+
+def _fraction(number: str) -> float:
+    return float(number) if _double_writes(_bounded(number)) else ExactNumber(number)
+
+
+def _bounded(number: str) -> str:
+    if len(number) > NUMBER_CHARACTERS_MAX:
+        raise ValueError(f"it has a number of {len(number):,} characters, and {NUMBER_CHARACTERS_MAX:,} are the most")
+    return number
