@@ -264,6 +264,8 @@ class Flusher:
             event_cutoff=declared.event_cutoff,
             purged=purged,
             partition_by=declared.partition_by,
+            any_time=declared.identity_scope == datasets.ALL,
+            by_content=declared.by_content,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:

@@ -71,7 +71,7 @@ def read_json(text: bytes) -> Any:
 def changes(text: bytes, value: Any) -> bool:
     """Whether orjson, which read this value from the text, may have changed a number: never wrongly false."""
     shapes = text.translate(_SHAPES)
-    return _is_suspect(shapes) and not _writes_back(text, value) and _has_inexact(text, shapes)
+    return _has_suspects(shapes) and not _writes_back(text, value) and _has_inexact(text, shapes)
 
 
 def lines_change(text: bytes, values: list[Any]) -> bool:
@@ -79,13 +79,18 @@ def lines_change(text: bytes, values: list[Any]) -> bool:
     shapes = text.translate(_SHAPES)
     # A line feed is no part of a value, so the lines become a list by way of their commas.
     return (
-        _is_suspect(shapes)
+        _has_suspects(shapes)
         and not _writes_back(b"[%b]" % text.strip().replace(b"\n", b","), values)
         and (_has_inexact(text, shapes))
     )
 
 
-def _is_suspect(shapes: bytes) -> bool:
+def is_suspect(text: bytes) -> bool:
+    """Whether the text has a number that a double might not be: cheap, never wrongly false, and often wrongly true."""
+    return _has_suspects(text.translate(_SHAPES))
+
+
+def _has_suspects(shapes: bytes) -> bool:
     return _LONG in shapes or _FAR in shapes or _FAR_BELOW in shapes
 
 

@@ -28,6 +28,13 @@ class Resettling:
     event_time: str | None = None
     partition_by: tuple[str, ...] = ()
     changed_max: int = CHANGED_MAX
+    any_time: bool = False
+    by_content: bool = False
+
+    @property
+    def key_time(self) -> str | None:
+        """The column that is compared together with the identity, if one is."""
+        return None if self.any_time else self.event_time
 
 
 def _nothing() -> None:

@@ -166,17 +166,31 @@ class Store:
         partition_by: Sequence[str] = (),
         schema: Mapping[str, str] | pa.Schema | None = None,
         settle: str | None = None,
+        identity_null: str | None = None,
+        identity_scope: str | None = None,
     ) -> None:
         """Declare a dataset. Declaring it again may add columns; in any other way, `DatasetExists`.
 
         `identity` names the columns by which two rows are the same row (or a list of such lists: the first
-        whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
-        the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
+        whose columns are all there counts). It is compared together with the `event_time`, which bounds where
+        duplicates are looked for: the same identity at another time is another row. With `identity_scope="all"` it is
+        not, and every flush looks through all committed rows. A row whose identity is null is the same as one that is
+        equal in every column (`identity_null="content"`, the default), is never a duplicate (`"keep"`), or goes to
+        quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
+        columns that are not declared are added as they come.
         """
+        chosen = {"identity_null": identity_null, "identity_scope": identity_scope}
         new = declaration(
-            name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
+            name,
+            identity=identity,
+            event_time=event_time,
+            partition_by=partition_by,
+            schema=schema,
+            settle=settle,
+            **chosen,
         )
-        self._database.transact(lambda c: declare(c, new, now=self._clock.now()))
+        asked = [item for item, value in chosen.items() if value is not None]
+        self._database.transact(lambda c: declare(c, new, now=self._clock.now(), asked=asked))
 
     def _declare_if_absent(self, new: Dataset) -> None:
         self._database.transact(lambda c: declare(c, new, now=self._clock.now(), only_if_absent=True))

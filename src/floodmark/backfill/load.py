@@ -46,6 +46,7 @@ from floodmark.control.sources import Source as SourceRecord
 from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
 from floodmark.flush import Flusher
 from floodmark.lake.table import Lake
+from floodmark.rows.identities import rows_without_identity
 from floodmark.spool.capture import Capture
 from floodmark.spool.sealing import joined
 from floodmark.spool.segments import SegmentStore, WrittenSegment
@@ -291,9 +292,16 @@ class _Run:
             new=before.new + rows.num_rows,
             already_spooled=before.already_spooled + spooled,
             quarantined=before.quarantined + len(shaped.held),
+            without_identity=before.without_identity + self._without_identity(shaped.rows),
             outside=before.outside + shaped.outside,
             bytes=before.bytes + whole.bytes,
         )
+
+    def _without_identity(self, rows: pa.Table) -> int:
+        arrays = {name: rows[name] for name in rows.column_names}
+        if not self.declared.identity:
+            return 0
+        return len(rows_without_identity(arrays, self.declared.identity, rows.num_rows))
 
     def _store(self) -> bool:
         """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""

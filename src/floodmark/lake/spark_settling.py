@@ -86,7 +86,7 @@ def _losers(
 
     if not request.identity:
         return []
-    exact = DuplicateKey(request.identity, request.event_time).exact().alias(KEY)
+    exact = DuplicateKey(request.identity, request.key_time, request.by_content).exact().alias(KEY)
     ours = changed.select(SEQ, exact).where(F.col(KEY).isNotNull())
     others = rows.join(_numbers(lake, touched), SEQ, "left_anti").select(SEQ, exact)
     alike = ours.unionByName(others.join(ours.select(KEY), KEY, "left_semi").select(SEQ, KEY))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from floodmark.rows.content import content_ids
+from floodmark.schema.names import CONTENT_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,8 +67,13 @@ def is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def identity_hashes(table: pa.Table, identity: Sequence[Sequence[str]], event_time: str | None) -> list[str | None]:
-    """Of each row: the first identity whose columns are all there, with the event time; None where none is."""
+def identity_hashes(
+    table: pa.Table, identity: Sequence[Sequence[str]], event_time: str | None, *, by_content: bool = False
+) -> list[str | None]:
+    """Of each row: the first identity whose columns are all there, with the event time; None where none is.
+
+    `by_content`: the row's content hash, if it is in the table, where none is.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -81,4 +87,6 @@ def identity_hashes(table: pa.Table, identity: Sequence[Sequence[str]], event_ti
         for name in names:
             whole = pc.and_(whole, pc.is_valid(table[name].combine_chunks()))
         found = pc.coalesce(found, pc.if_else(whole, hashes, None))
+    if by_content and CONTENT_ID in table.column_names:
+        found = pc.coalesce(found, table[CONTENT_ID].combine_chunks())
     return list(found.to_pylist())

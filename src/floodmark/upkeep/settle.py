@@ -76,6 +76,8 @@ class Resettler:
             declared.event_time,
             declared.partition_by,
             self.changed_max,
+            any_time=declared.identity_scope == datasets.ALL,
+            by_content=declared.by_content,
         )
         return self.remover.lake.resettle(request)
 

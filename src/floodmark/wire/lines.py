@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from floodmark.errors import MalformedChunk
-from floodmark.jsonread import lines_change, read_json
+from floodmark.jsonread import is_suspect, lines_change, read_json
 from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN
 from floodmark.schema import BINARY, BOOLEAN, JSON, LONG, STRING, ColumnType, DecimalType, ListType, Schema, StructType
 from floodmark.schema.types import DATE, DOUBLE, FLOAT, TIMESTAMP, from_arrow
@@ -211,6 +211,8 @@ def _columns_alike(content: bytes) -> tuple[list[str], list[Sequence[Any]], int]
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return None  # the other parser says what is wrong, if anything is
     if len(lines) != content.count(b"\n") + (not content.endswith(b"\n")):
+        return None
+    if is_suspect(content) and msgspec.json.Encoder().encode_lines(lines).strip() != content.strip():
         return None
     values: list[Sequence[Any]] = list(zip(*map(as_tuple, lines), strict=True))
     return (list(names), values, len(lines)) if all(map(_is_read_alike, values)) else None
