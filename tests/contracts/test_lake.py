@@ -335,7 +335,8 @@ def test_rows_whose_identity_is_null_are_one_row_if_all_of_them_is_equal(blocks:
     untimed = {"id": None, "name": "untimed", "at": None}
     named = {"id": 1, "name": "nobody", "at": NOON}
     blocks.commit([nobody, nobody, untimed, named])
-    blocks.commit([nobody, {**nobody, "name": "somebody"}, untimed], [{**nobody, "at": NOON + timedelta(days=9)}, named])
+    other, later = {**nobody, "name": "somebody"}, {**nobody, "at": NOON + timedelta(days=9)}
+    blocks.commit([nobody, other, untimed], [later, named])
     assert [(row["id"], row["name"]) for row in blocks.rows()] == [
         (None, "nobody"),
         (None, "untimed"),

@@ -69,7 +69,6 @@ def test_rows_that_do_not_fit_are_held_and_counted(hub, store, key):
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_what_cannot_be_stored_goes_to_quarantine_also_alone_in_its_request(hub, store, key):
-    """L7, over HTTP."""
     store.add_dataset("events", schema={"id": "long"})
     for number, body in enumerate((b'[{"id":"one"}]', b'[{"_ingest_seq":1}]', b"[17]")):
         for _ in range(2 if key else 1):

@@ -147,6 +147,6 @@ class Shaper:
         return rows.filter(pc.fill_null(inside, fill_value=False))
 
     def _held(self, problem: Problem, *, lasting: bool) -> Held:
-        key = source_key(problem.place, problem.payload) if lasting else None  # L6
+        key = source_key(problem.place, problem.payload) if lasting else None
         text, path = keep_payload(self.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
         return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path, source_key=key)

@@ -64,7 +64,7 @@ class Entry:
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
-    """Put away what does not fit. What was put away before, in whatever state it is now, is not put away again (L6)."""
+    """Put away what does not fit. What was put away before, in whatever state it is now, is not put away again."""
     values = [
         {
             "id": uuid.uuid4().hex,

@@ -6,7 +6,7 @@ uses, so what is acknowledged here is what will be committed:
 - nothing of a call from Python fits → it is refused and nothing is written; the producer still has the rows;
 - some rows do not fit → they go to quarantine with their reasons, the others are taken, the receipt counts both;
 - rows of a text (a file, a stream, a request) are never refused: what is no row of the dataset goes to quarantine with
-  the place it came from (L7);
+  the place it came from;
 - new columns and wider types → the dataset grows, *before* the first such row is written, so that of two
   producers with different ideas of a new column the second is told.
 """
@@ -134,7 +134,7 @@ class Capture:
     ) -> Receipt | None:
         """Store what was read from a text; durable on return.
 
-        L7: nothing of it is refused. What is no row of the dataset goes to quarantine with its place. `also` runs in
+        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place. `also` runs in
         the transaction that registers all of it; None, and nothing stored, if it disagrees.
         """
         self._forget_after_fork()
@@ -229,7 +229,7 @@ class Capture:
         return grown, fitted
 
     def _held(self, dataset: str, problems: Sequence[Problem], *, lasting: bool = False) -> list[Held]:
-        """What does not fit, as it is put away; what was read from a lasting place, under a key of it (L6)."""
+        """What does not fit, as it is put away; what was read from a lasting place, under a key of it."""
         held = []
         for problem in problems:
             key = quarantine.source_key(problem.place, problem.payload) if lasting else None
