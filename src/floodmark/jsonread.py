@@ -33,7 +33,10 @@ _EXACT = Context(prec=NUMBER_CHARACTERS_MAX)
 # double has none. Both are looked for in a copy of the text in which all digits look alike, at the speed of memory.
 _SHAPES = bytes.maketrans(b"123456789.E+", b"0000000000e-")
 _LONG, _FAR, _FAR_BELOW = b"0" * 16, b"0e000", b"0e-000"
+_LONG_NUMBER = re.compile(rb"0000000000000000" rb"0*(?:e-?0+)?")
 _REST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
+_LINES_AT_ONCE = 256
+"""So many lines are looked at together. One number that programs write differently makes all of them slow."""
 _BLANKS = b" \t\r\n"
 _BEFORE_NUMBERS = frozenset(b" \t\r\n:,[-")
 
@@ -74,15 +77,14 @@ def changes(text: bytes, value: Any) -> bool:
     return _has_suspects(shapes) and not _writes_back(text, value) and _has_inexact(text, shapes)
 
 
-def lines_change(text: bytes, values: list[Any]) -> bool:
+def lines_change(lines: list[bytes], values: list[Any]) -> bool:
     """The same for lines of JSON: one look at many of them costs a fraction of a look at each."""
-    shapes = text.translate(_SHAPES)
-    # A line feed is no part of a value, so the lines become a list by way of their commas.
-    return (
-        _has_suspects(shapes)
-        and not _writes_back(b"[%b]" % text.strip().replace(b"\n", b","), values)
-        and (_has_inexact(text, shapes))
-    )
+    for start in range(0, len(lines), _LINES_AT_ONCE):
+        # A line feed is no part of a value, so that lines are a list but for the commas.
+        text = b"[%b]" % b",".join(lines[start : start + _LINES_AT_ONCE])
+        if changes(text, values[start : start + _LINES_AT_ONCE]):
+            return True
+    return False
 
 
 def is_suspect(text: bytes) -> bool:
@@ -100,28 +102,29 @@ def _writes_back(text: bytes, value: Any) -> bool:
         written = orjson.dumps(value)
     except TypeError:  # it reads deeper than it writes
         return False
-    return written.translate(None, _BLANKS) == text.translate(None, _BLANKS)
+    return _squeezed(written) == _squeezed(text)
+
+
+def _squeezed(text: bytes) -> bytes:
+    """The text without what programs write differently and means the same: blanks, and `e-05` for `e-5`."""
+    return text.translate(None, _BLANKS).replace(b"e-0", b"e-").replace(b"e+", b"e")
 
 
 def _has_inexact(text: bytes, shapes: bytes) -> bool:
-    for shape in (_LONG, _FAR, _FAR_BELOW):
-        for number in _numbers_like(shape, shapes, text):
-            if not _is_exact(number):
-                return True
-    return False
-
-
-def _is_exact(number: bytes) -> bool:
-    if number.isdigit():
-        return len(number) < 19 or (len(number) == 19 and number <= _INTEGER_MAX)
+    """Whether a number may change. What only looks like one, within a text in quotes, may be taken for it."""
+    numbers = [text[slice(*found.span())] for found in _LONG_NUMBER.finditer(shapes)]
+    for shape in (_FAR, _FAR_BELOW):
+        numbers += _numbers_like(shape, shapes, text)
     try:
-        return len(number) <= NUMBER_CHARACTERS_MAX and _double_writes(number.decode())
+        written = orjson.dumps(list(map(float, numbers)))[1:-1].split(b",")
     except ValueError:  # a version, an address: within a text in quotes
-        return False
+        written = [b""] * len(numbers)
+    # Most programs write a double as orjson does. Only what differs is looked at by itself.
+    return not all(_is_exact(number) for number, same in zip(numbers, written, strict=False) if number != same)
 
 
 def _numbers_like(shape: bytes, shapes: bytes, text: bytes) -> Iterator[bytes]:
-    """The numbers of a text that have a shape. What only looks like one, within a text in quotes, may be among them."""
+    """The numbers of a text that have a rare shape."""
     at = shapes.find(shape)
     while at >= 0:
         while at and shapes[at - 1] == _DIGIT:
@@ -131,6 +134,15 @@ def _numbers_like(shape: bytes, shapes: bytes, text: bytes) -> Iterator[bytes]:
         if at == 0 or text[at - 1] in _BEFORE_NUMBERS:
             yield text[at:end]
         at = shapes.find(shape, max(end, at + 1))
+
+
+def _is_exact(number: bytes) -> bool:
+    if number.isdigit():
+        return len(number) < 19 or (len(number) == 19 and number <= _INTEGER_MAX)
+    try:
+        return len(number) <= NUMBER_CHARACTERS_MAX and _double_writes(number.decode())
+    except ValueError:
+        return False
 
 
 def _double_writes(number: str) -> bool:

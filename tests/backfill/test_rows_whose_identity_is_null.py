@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from histories import jsonl, parquet
 
 from floodmark.backfill import known
+from floodmark.backfill.units import Batch, Unit
 from floodmark.control.database import Database
+from floodmark.declaring import declaration
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
+from floodmark.lake.overlap import DISTINCT, NAMED
+from floodmark.spool import segments
 from floodmark.store import Store
 
 AT = "2026-01-01T00:00:00Z"
@@ -75,6 +81,31 @@ def test_the_forecast_for_large_files_is_not_certain_of_rows_without_an_identity
     again = store.backfill("messages", parquet(tmp_path / "two.parquet", rows))
     assert (again.new, again.already_stored) == (0, 7)
     assert len(texts(store)) == 6
+
+
+@pytest.mark.parametrize(("policy", "is_certain"), [("content", False), ("keep", True)])
+def test_a_file_is_certain_to_bring_nothing_twice_only_if_all_of_its_rows_were_looked_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, is_certain: bool
+) -> None:
+    """B2, B10: what is certain, flush does not look for again."""
+    monkeypatch.setattr(known, "STORED_ROWS_MIN", 1)
+    store.add_dataset("messages", ["id"], schema={"id": "long"}, identity_null=policy)
+    store.backfill("messages", parquet(tmp_path / "one.parquet", [{"id": 1}, {"id": None}]))
+    for rows, certain in ([{"id": 2}], True), ([{"id": 2}, {"id": None}], is_certain):
+        path = parquet(tmp_path / "two.parquet", rows)
+        unit = Unit("two", lambda _: iter(()), file=path)
+        looked = known.stored_rows(store._lake, store.datasets()[0], [unit], {})
+        assert (looked.notes(Batch(pq.read_table(path), None, str), path) != {}) is certain
+
+
+def test_a_segment_says_that_its_rows_are_distinct_only_if_none_goes_by_its_content() -> None:
+    """B10."""
+    by_content = declaration("messages", identity=["id"], schema={"id": "long"})
+    kept = declaration("messages", identity=["id"], schema={"id": "long"}, identity_null="keep")
+    named, nameless = pa.table({"id": [1, 2]}), pa.table({"id": [1, None, None]})
+    assert {NAMED, DISTINCT} <= segments._notes(by_content, named).keys()
+    assert not {NAMED, DISTINCT} & segments._notes(by_content, nameless).keys()
+    assert segments._notes(kept, nameless).keys() == {DISTINCT}
 
 
 def test_one_identity_at_two_times_is_two_rows_or_one_as_it_was_declared(store: Store, tmp_path: Path) -> None:

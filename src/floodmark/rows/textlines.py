@@ -67,7 +67,7 @@ def parse_lines(text: bytes, *, before: int, place: Place, line_bytes_max: int) 
             values = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:
             values = [None]
-        if set(map(type, values)) == {dict} and not lines_change(text, values):
+        if set(map(type, values)) == {dict} and not lines_change(lines, values):
             return ParsedLines(values, range(before + 1, before + 1 + len(lines)), count=len(lines))
     return _parse_each(lines, before, place, line_bytes_max)
 

@@ -243,7 +243,7 @@ def parse_lines(content: bytes) -> list[dict[str, Any]]:
         lines.pop()
     try:
         objects = list(map(orjson.loads, lines))
-        if lines_change(content, objects):
+        if lines_change(lines, objects):
             objects = list(map(read_json, lines))
     except ValueError:
         number = next(number for number, line in enumerate(lines, 1) if not _is_json(line))
