@@ -1,7 +1,7 @@
 """Which rows of a source are there already: those whose identity waits in a segment, or is committed.
 
 A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A row is
-left out here only because its twin is certain to stay (B2). Where the forecast cannot see, it leaves nothing out.
+left out here only because its twin is certain to stay (B2, B10). Where the forecast cannot see, it leaves nothing out.
 """
 
 from __future__ import annotations
