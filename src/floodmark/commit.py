@@ -44,6 +44,8 @@ class Snapshot:
     """Rows of the block that its settle function left out."""
     settled: bool = False
     """Whether it is the settle function's second look at rows that were committed before."""
+    change: str | None = None
+    """The operation that settled rows again with this commit."""
     segments: frozenset[int] = frozenset()
     """What an append was made of; empty where that was too much to name."""
     at: datetime | None = None

@@ -31,6 +31,7 @@ datasets = Table(
     Column("created_at", Text, nullable=False),
     Column("event_cutoff", BigInteger),
     Column("layout", Text, nullable=False, default="{}"),
+    Column("changed", BigInteger, nullable=False, default=0),
 )
 
 landing = Table(
@@ -130,6 +131,7 @@ sinks = Table(
     Column("reason", Text),
     Column("created_at", Text, nullable=False),
     Column("ticked_at", Text),
+    Column("number", BigInteger, nullable=False, default=0),
 )
 
 watermarks = Table(
@@ -275,6 +277,31 @@ operations = Table(
     Column("selection", Text, nullable=False),
     Column("begun_at", Text, nullable=False),
     Column("ended_at", Text),
+    Column("number", BigInteger, nullable=False, default=0),
+    Column("ended", BigInteger),
+    Column("table_uuid", Text),
+    Column("base_snapshot", BigInteger),
+)
+
+touched = Table(
+    "touched",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+)
+
+filtered_removals = Table(
+    "filtered_removals",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("filter", Text, primary_key=True),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
 )
 
 forfeits = Table(

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
+from floodmark.control import events
 from floodmark.control.schema import sinks
 from floodmark.control.stored import mapping, read_back
 from floodmark.errors import InvalidName, UnknownSink
@@ -27,6 +28,8 @@ class Sink:
     """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
+    number: int = 0
+    """U19: the event by which it was added. Removals of before have never concerned it."""
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
@@ -40,6 +43,7 @@ def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
             settings=json.dumps(sink.settings, sort_keys=True),
             state=sink.state,
             created_at=now.isoformat(),
+            number=events.happens(connection),
         )
     )
 
@@ -62,6 +66,21 @@ def everyone(connection: Connection) -> list[Sink]:
     return [_sink(row) for row in found]
 
 
+def same_destination(connection: Connection, instance: str) -> list[Sink]:
+    """A sink, and those of before it, removed by now, that delivered to the same place; the newest first."""
+    found = [_sink(row) for row in connection.execute(select(sinks).order_by(sinks.c.number.desc()))]
+    own = next(sink for sink in found if sink.instance == instance)
+    place = (own.kind, own.settings.get("url"), own.settings.get("origin"), own.settings.get("table"))
+    earlier = [
+        sink
+        for sink in found
+        if sink.state == "removed"
+        and sink.number < own.number
+        and (sink.kind, sink.settings.get("url"), sink.settings.get("origin"), sink.settings.get("table")) == place
+    ]
+    return [own, *earlier]
+
+
 def set_state(connection: Connection, instance: str, *, state: str, reason: str | None) -> None:
     connection.execute(
         update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(state=state, reason=reason)
@@ -70,7 +89,7 @@ def set_state(connection: Connection, instance: str, *, state: str, reason: str 
 
 def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
     settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
-    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason)
+    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number)
 
 
 def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:

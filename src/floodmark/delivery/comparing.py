@@ -6,11 +6,11 @@ what we count. Where it does not, the two histories have parted, and nothing mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from floodmark.control import deliveries, quarantine, removals
+from floodmark.control import deliveries, quarantine, removals, sinks
 from floodmark.control.chunks import Chunk
 from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.quarantine import GivenUp
@@ -96,29 +96,41 @@ class Comparison:
         end = held.end or 0
         if not self.errand.look_up_to(end):
             raise self._diverged(end)
-        within = SequenceRange(since.seq, end)
-        tally = since.tally + self._counted(within)
-        if held.tally is not None and held.tally != tally:
-            raise self._diverged(end, theirs=held.tally, ours=tally)
-        return Watermark(end, tally)
+        tallies = [since.tally + counted for counted in self._counted(SequenceRange(since.seq, end))]
+        if held.tally is not None and held.tally not in tallies:
+            raise self._diverged(end, theirs=held.tally, ours=tallies[0])
+        return Watermark(end, held.tally if held.tally is not None else tallies[0])
 
-    def _counted(self, within: SequenceRange) -> Tally:
-        """What this store counts in a range: the rows in the lake and those that were removed, at one instant."""
+    def _counted(self, within: SequenceRange) -> list[Tally]:
+        """What this store counts in a range: the rows in the lake and those that were removed, at one instant.
 
-        def gone(connection: Connection) -> tuple[bool, int, Tally]:
+        What was removed before there was this sink never came to its destination (U19); unless an earlier sink had
+        brought it there. So there is one sum for each of them.
+        """
+        keep = self.tick.sink.settings.get("where")
+
+        def gone(connection: Connection) -> tuple[bool, int, list[Tally]]:
             return (
                 removals.under_way(connection, self.channel, after=within.after),
                 removals.moment(connection, self.channel.dataset),
-                removals.removed_within(connection, self.channel, within),
+                [
+                    removals.removed_within(
+                        connection,
+                        replace(self.channel, sink=sink.instance),
+                        within,
+                        condition=keep,
+                        added=sink.number,
+                    )
+                    for sink in sinks.same_destination(connection, self.channel.sink)
+                ],
             )
 
-        before: tuple[bool, int, Tally] = self.errand.read(gone)
-        keep = self.tick.sink.settings.get("where")
+        before: tuple[bool, int, list[Tally]] = self.errand.read(gone)
         there = self.errand.source.afresh().totals(self.channel, within, keep=keep)
         # U12: rows go between `planned` and `removed`. If nothing of that happened meanwhile, each row counted once.
         if before[0] or self.errand.read(gone) != before:
             raise Retryable(f"Rows of {self.channel.dataset!r} are being removed just now.", hint="Export again.")
-        return there + before[2]
+        return [there + removed for removed in before[2]]
 
     def _diverged(self, end: int, *, theirs: Tally | None = None, ours: Tally | None = None) -> DivergedHistory:
         where = f"{self.channel.dataset!r} ({self.channel.partition})"

@@ -32,6 +32,7 @@ THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
 SEGMENTS_PROPERTY = "floodmark.segments"
 SETTLED_PROPERTY = "floodmark.settled"
+CHANGE_PROPERTY = "floodmark.change"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
 _POINTER = (
@@ -221,6 +222,7 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         through=int(through) if through else None,
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
         settled=SETTLED_PROPERTY in extra,
+        change=extra.get(CHANGE_PROPERTY),
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

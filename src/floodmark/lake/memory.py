@@ -34,7 +34,7 @@ from floodmark.lake.memory_maintenance import buckets_in_memory, expired, orphan
 from floodmark.lake.memory_reading import ALL_NUMBERS, figures_of, in_order, selected
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_requests import arrive, send
-from floodmark.lake.memory_settling import put_settled, resettle_in_memory
+from floodmark.lake.memory_settling import SettleCommit, put_settled, resettle_in_memory
 from floodmark.lake.memory_tables import MemoryTable, MemoryTables
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.stored import FileKeys, stored_in_memory
@@ -59,6 +59,9 @@ class MemoryLake(MemoryTables):
     held_copies: list[tuple[Copy, pa.Table]] = field(default_factory=list)
     on_copy: Callable[[Copy], str] | None = None
     """The same for a rebuild's copies."""
+    held_settlements: list[tuple[SettleCommit, pa.Table]] = field(default_factory=list)
+    on_settle: Callable[[SettleCommit], str] | None = None
+    """The same for commits of what a settle function has said of committed rows."""
     on_rewrite: Callable[[SequenceRange], None] | None = None
     """Called before a range's files are rewritten: it may raise."""
     tasks: int = 2
@@ -138,11 +141,14 @@ class MemoryLake(MemoryTables):
     def resettle(self, request: Resettling) -> Resettled:
         rows = selected(self, request.table, request.snapshot, SequenceRange(0, request.horizon))
 
-        def put(settled: pa.Table) -> None:
-            with self._lock:
-                put_settled(self, request, settled)
+        def put(operation: str, settled: pa.Table) -> None:
+            self._send_settled(SettleCommit(request.table, request.snapshot, operation), settled)
 
         return resettle_in_memory(request, rows, keys_of=lambda table: list(keys_of(request, table)), put=put)
+
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:  # noqa: ARG002 - of all rows
+        rows = selected(self, table, snapshot, ALL_NUMBERS)
+        self._send_settled(SettleCommit(table, snapshot, None), rows)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         committed = self.parts(table, snapshot, ALL_NUMBERS)
@@ -344,6 +350,11 @@ class MemoryLake(MemoryTables):
         requests, self.held_copies = self.held_copies, []
         return arrive(requests, self._land_copy)
 
+    def deliver_held_settlements(self) -> list[bool]:
+        """Let the settling commits under way arrive; for each, whether it landed."""
+        requests, self.held_settlements = self.held_settlements, []
+        return arrive(requests, self._land_settled)
+
     def compact(self, table: str) -> None:
         """Rewrite all files of a table into one, in sequence order."""
         with self._lock:
@@ -379,3 +390,15 @@ class MemoryLake(MemoryTables):
     def _land_copy(self, request: Copy, rows: pa.Table) -> None:
         with self._lock:
             land_copy(self, request, rows)
+
+    def _send_settled(self, request: SettleCommit, rows: pa.Table) -> None:
+        send(
+            self.on_settle(request) if self.on_settle else "land",
+            f"the settling commit of {request.table}",
+            land=lambda: self._land_settled(request, rows),
+            hold=lambda: self.held_settlements.append((request, rows)),
+        )
+
+    def _land_settled(self, request: SettleCommit, rows: pa.Table) -> None:
+        with self._lock:
+            put_settled(self, request, rows)

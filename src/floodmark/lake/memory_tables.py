@@ -146,6 +146,7 @@ class MemoryTables:
         through: int | None = None,
         dropped: int = 0,
         settled: bool = False,
+        change: str | None = None,
         segments: frozenset[int] = frozenset(),
     ) -> None:
         """Make these files the table's."""
@@ -160,6 +161,7 @@ class MemoryTables:
             through=through,
             dropped=dropped,
             settled=settled,
+            change=change,
             segments=segments,
             at=self.clock.now(),
         )

@@ -51,7 +51,7 @@ from floodmark.lake.spark_removals import (
     remove_doomed,
     stored_bytes,
 )
-from floodmark.lake.spark_settling import resettle_on_spark
+from floodmark.lake.spark_settling import resettle_on_spark, supersede_on_spark
 from floodmark.lake.spark_stored import stored_on_spark
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import PLAIN, AppendRefused
@@ -438,6 +438,10 @@ class SparkLake(SparkGenerations):
     def resettle(self, request: Resettling) -> Resettled:
         with self._reading(request.table, None), self._action():
             return resettle_on_spark(self, request)
+
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
+        with self._reading(table, None), self._action():
+            supersede_on_spark(self, table, snapshot=snapshot, horizon=horizon, schema=schema)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         found = self._stored_directly(table, snapshot, keys)

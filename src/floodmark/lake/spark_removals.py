@@ -26,7 +26,7 @@ from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from floodmark.lake.reading import SparkReader
     from floodmark.removal import Selection, Spared
@@ -74,15 +74,22 @@ def _chosen(
     lake: SparkReader, frame: DataFrame, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> DataFrame:
     """The rows that a selection names, of a frame that has every column."""
+    return frame.where(" AND ".join(_rule(lake, selection, schema))).where(
+        ~is_spared(selection.spared, schema, partition_by)
+    )
+
+
+def is_spared(spared: Sequence[Spared], schema: Schema, partition_by: tuple[str, ...]) -> Column:
+    """Whether a row stays, whatever else is said of it."""
     from pyspark.sql import functions as F
 
-    chosen = frame.where(" AND ".join(_rule(lake, selection, schema)))
-    for item in selection.spared:
-        same = F.lit(True)
+    found = F.lit(False)  # noqa: FBT003 - a value
+    for item in spared:
+        same = F.expr(_within(item))
         for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):
             same = same & F.col(quoted(name)).eqNullSafe(F.lit(value))
-        chosen = chosen.where(~(same & F.expr(_within(item))))
-    return chosen
+        found = found | same
+    return found
 
 
 def remove_doomed(

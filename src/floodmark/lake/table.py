@@ -125,6 +125,13 @@ class Lake(Generations, Protocol):
         """Ask a settle function about committed rows; nothing is changed until what it returns is committed."""
         ...
 
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
+        """Commit some rows as they are, so that no settlement can land any more that was prepared on an earlier state.
+
+        Lands only if nothing was appended or settled since the snapshot, which has rows. What it raises is no verdict.
+        """
+        ...
+
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         """For each of the files a bit for each row, least bit first, set where its key is committed in the snapshot.
 

@@ -22,6 +22,8 @@ class Needs:
     by_partition: dict[str, list[Need]]
     names: dict[str, str]
     """Sink instance → its name."""
+    filters: frozenset[str] = frozenset()
+    """The row filters of all sinks in whose scope the dataset lies: by each of them, rows that go are counted apart."""
 
     @property
     def everyone(self) -> list[Need]:
@@ -59,12 +61,16 @@ def needs_of(connection: Connection, declared: Dataset) -> Needs:
     totals = datasets.partition_totals(connection, declared.name)
     everyone = sinks.everyone(connection)
     found: dict[str, list[Need]] = {}
+    filters: set[str] = set()
     for item in totals:
         for sink in everyone:
             need = _need(connection, declared, sink, item.partition, last_seq=item.last_seq)
             if need is not None:
                 found.setdefault(item.partition, []).append(need)
-    return Needs(found, {sink.instance: sink.name for sink in everyone})
+            condition = sink.settings.get("where")
+            if condition is not None and Scope.of(sink.settings).takes(declared, item.partition):
+                filters.add(condition)
+    return Needs(found, {sink.instance: sink.name for sink in everyone}, frozenset(filters))
 
 
 def _need(connection: Connection, declared: Dataset, sink: Sink, partition: str, *, last_seq: int) -> Need | None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from floodmark import faults
 from floodmark.clock import Clock
 from floodmark.commit import TableState
-from floodmark.control import blocks, datasets, generations, removals
+from floodmark.control import blocks, datasets, generations
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
@@ -108,7 +108,7 @@ class Rebuilder:
                 )
             removed = self.remove_retired(dataset, grace=grace)
             self.flusher.recover()
-            self._end_removal(dataset)
+            self.remover.end_unfinished(dataset)
             self._make_old(dataset)
             report = self._attempts(dataset, layout)
         return replace(report, removed=removed)
@@ -245,7 +245,7 @@ class Rebuilder:
                 )
                 break
             except RemovalUnderWay:  # U24
-                self._end_removal(turn.dataset)
+                self.remover.end_unfinished(turn.dataset)
         else:
             raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
         faults.reach("rebuild.fenced")
@@ -298,11 +298,6 @@ class Rebuilder:
         declared, old = find_table(self.database, self.lake, self._declared(dataset))
         if old is None and not declared.horizon:
             self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
-
-    def _end_removal(self, dataset: str) -> None:
-        unfinished = self.database.read(lambda c: removals.unfinished(c, dataset))
-        if unfinished is not None:
-            self.remover.carry_out(unfinished)
 
 
 def _names(declared: Dataset) -> Iterator[str]:
