@@ -167,8 +167,8 @@ def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation |
     """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
-    sent again. A removal that is on record as planned is carried out again. A settlement that is on record as planned has
-    then not landed (U18), and the function is asked again.
+    sent again. A removal that is on record as planned is carried out again. A settlement that is on record as planned
+    has then not landed (U18), and the function is asked again.
     """
     if snapshot.operation == "replace":
         return True

@@ -73,8 +73,8 @@ class Stretch:
     range: SequenceRange
     """From before its first row to its last one."""
     tally: Tally
-    filtered: tuple[tuple[str, Tally], ...] = ()
-    """For each filter of a sink, the rows for which it is true."""
+    filtered: tuple[tuple[str, Stretch | None], ...] = ()
+    """For each filter of a sink, the rows for which it is true; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Part:
     partition: str
     range: SequenceRange
     tally: Tally
-    filtered: tuple[tuple[str, Tally], ...] = ()
+    filtered: tuple[tuple[str, Stretch | None], ...] = ()
     """For each filter of a sink, the rows for which it is true: what such a sink's destination counts."""
 
 

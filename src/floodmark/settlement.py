@@ -3,8 +3,8 @@
 Terms. A row is *changed* if the function gives it other values, *dropped* if it leaves it out. A changed row whose new
 identity another row has *collapses* with it: of the two the one with the lower number stays, with its new values.
 
-- U18 Like a block, a settlement is decided by the table: `verdict` reads its history. What an error or a crash left behind
-  has landed, or can never land, or is made unable to (`Lake.supersede`) by whoever finds it.
+- U18 Like a block, a settlement is decided by the table: `verdict` reads its history. What an error or a crash left
+  behind has landed, or can never land, or is made unable to (`Lake.supersede`) by whoever finds it.
 - B9 A row that is on its way to a sink stays as it is, and so does a row that would become what such a row is: the two
   are settled together, later.
 """

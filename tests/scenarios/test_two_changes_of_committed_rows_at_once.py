@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from removing import NAME, TABLE, Aged
 from sqlalchemy import select
+from worlds import interrupted
 
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.upkeep.settle import Resettler
 from floodmark.testing import crash_at, kill_store
+from floodmark.upkeep.settle import Resettler
 from scenarios.hubs import forget_deliveries
-from worlds import interrupted
 
 known: dict[str, str | None] = {}
 """Who a person turns out to be; None: nobody."""
@@ -51,11 +51,22 @@ class Settling(Aged):
         """Committed by blocks, without what was removed, is what the table holds, in rows and checksum."""
         database = self.store._database
         committed = sum(
-            (Tally.of(row.row_count, row.checksum) for row in database.read(lambda c: c.execute(select(block_partitions)).all())),
+            (
+                Tally.of(row.row_count, row.checksum)
+                for row in database.read(lambda c: c.execute(select(block_partitions)).all())
+            ),
             Tally(),
         )
-        said = sum((Tally.of(row.row_count, row.checksum) for row in database.read(lambda c: c.execute(select(partitions)).all())), Tally())
-        removed = sum((Tally.of(row.row_count, row.checksum) for row in self.removals() if row.state == "done"), Tally())
+        said = sum(
+            (
+                Tally.of(row.row_count, row.checksum)
+                for row in database.read(lambda c: c.execute(select(partitions)).all())
+            ),
+            Tally(),
+        )
+        removed = sum(
+            (Tally.of(row.row_count, row.checksum) for row in self.removals() if row.state == "done"), Tally()
+        )
         state = self.lake.load(TABLE)
         assert state is not None
         assert state.head is not None
@@ -214,9 +225,7 @@ def test_a_deep_check_names_the_partition_whose_removals_do_not_add_up(world: Se
     """U17"""
     world.flush(*world.people("ab"), world.row(9, site="b", who="z"))
     world.store.purge(NAME, "who = 'a'")
-    world.store._database.transact(
-        lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'")
-    )
+    world.store._database.transact(lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'"))
     found = [item for item in world.store.fsck(deep=True).findings if item.kind == "lake-differs"]
     assert [item.where for item in found] == [f"{NAME} site=a"]
 

@@ -80,7 +80,8 @@ def _not_settled(world: World, lake: Rows) -> list[Finding]:
     for other, one in world.twins.items():
         left = [id for id in (one, other) if id in there]
         first = min((id for id in (one, other) if id in place), key=place.__getitem__, default=None)
-        if len(left) != 1 or first not in (None, left[0]):
+        removed = world.removing or {one, other} & set(world.purges)
+        if len(left) > 1 or (not removed and (not left or first not in (None, left[0]))):
             found.append(
                 Finding("not settled", "the lake", f"{one} and {other}", f"it has {left}; readers met {first}")
             )

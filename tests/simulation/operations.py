@@ -18,7 +18,7 @@ from .world import DATASET, World
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
 _SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
 _DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
-_REMOVAL = ("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired")
+_REMOVAL = ("removal.counted", "removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired")
 ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
 POINTS: dict[str, tuple[str, ...]] = {
     "capture": ("capture.written", "capture.synced", "capture.answered"),
@@ -48,7 +48,10 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("compact.rewriting", "compact.rewritten", "compact.expired", "lake.rewrite", "lake.expire", "lake.sync"),
         *("upkeep.synced", "upkeep.expiring"),
     ),
-    "settle": ("lake.resettle", "settle.planned", "settle.committed", *_REMOVAL, "lake.remove"),
+    "settle": (
+        *("lake.resettle", "settle.asked", "removal.planned", "settle.planned", "lake.settling", "settle.committed"),
+        *("lake.supersede", "settle.superseded", "settle.dropped", "removal.recorded"),
+    ),
     "backfill": (
         *("backfill.sealed", "backfill.read", "backfill.stored", "backfill.loaded", "backfill.answered"),
         *_SEGMENT,

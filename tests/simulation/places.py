@@ -73,6 +73,12 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
         stage.pause("lake.committing")  # the rows are read and written, and others may commit before they are visible
         return fate("append")
 
+    def on_settle(request: Any) -> str:
+        if request.operation is None:
+            return LAND
+        stage.pause("lake.settling")
+        return fate("settlement")
+
     def target(self: MemoryLake, name: TargetName) -> MemoryTarget:
         return SimulatedTarget(name, self.targets, self, stage)
 
@@ -83,12 +89,13 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
     names = (
         *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
-        "resettle",
+        *("resettle", "supersede", "doomed"),
     )
     own = {"append": append, "_swap": swap, "target": target}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
     lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")
+    lake.on_settle = on_settle
     lake.targets.on_append = on_target
     return lake
 

@@ -54,6 +54,13 @@ PROFILES = {
         ),
         Profile("settlement", {**_SPOOL, "export archive": 3, "settle": 5}, ("archive",), {"learn": 12}, settles=True),
         Profile(
+            "changes",
+            {**_SPOOL, "export archive": 3, "settle": 4, "purge": 3, "retain": 2, "rebuild": 1},
+            ("archive",),
+            {"learn": 8},
+            settles=True,
+        ),
+        Profile(
             "restored",
             {**_SPOOL, "export archive": 3, "export mirror": 2, "export figures": 2},
             ("archive", "mirror", "figures"),
@@ -81,7 +88,7 @@ PROFILES = {
     )
 }
 SHARES = {
-    "commit": 36,
+    "commit": 32,
     "bucket": 12,
     "hub": 12,
     "table": 8,
@@ -89,6 +96,7 @@ SHARES = {
     "upkeep": 10,
     "removal": 7,
     "settlement": 4,
+    "changes": 4,
     "restored": 5,
     "everything": 2,
 }

@@ -351,7 +351,7 @@ class World:
     def deliver_late(self) -> None:
         """Let whatever is under way arrive, when its clients have given up."""
         for lake in (self.lake, self.hub_lake):
-            landed = [*lake.deliver_held(), *lake.deliver_held_copies()]
+            landed = [*lake.deliver_held(), *lake.deliver_held_copies(), *lake.deliver_held_settlements()]
             self.counts["append: late and landed"] += sum(landed)
             self.counts["append: late and refused"] += len(landed) - sum(landed)
         late = self.lake.targets.deliver_held()
@@ -382,6 +382,7 @@ class World:
             self._check_ended(actor)
         self._drain(sinks)
         lakes = (self.lake.held, self.lake.held_copies, self.lake.targets.held, self.hub_lake.held)
+        lakes += (self.lake.held_settlements,)
         if any(lakes) or self.bucket.flying or self.network.flying:
             self.deliver_late()
             self.repeat_request(random.Random(0))
@@ -443,6 +444,14 @@ class World:
             self._compact_to_the_end(edge)
         if self.settles:
             self._settle_again(edge)
+        if self.settles or self.removing or self.purges:
+            self._add_up(edge)
+
+    def _add_up(self, store: Store) -> None:
+        """U17: what was committed, without what was removed, is what the table holds."""
+        for finding in store.fsck(deep=True).findings:
+            if finding.kind in {"lake-differs", "partition-differs"}:
+                self.wrong.append(f"the totals: {finding.where}: {finding.what}")
 
     @staticmethod
     def _settle_again(store: Store) -> None:

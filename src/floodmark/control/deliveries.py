@@ -190,8 +190,7 @@ def pin(
 
     The watermark is read in the transaction that inserts the intent. Read before it, two exporters would pin
     two ranges that overlap. At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
-    `removals_seen` is `removals.moment` as it was when the rows were looked at: rows that went or changed since must not
-    leave.
+    `removals_seen` is `removals.moment` as it was when the rows were looked at: what changed since must not leave.
     """
     mark = watermark(connection, channel)
     if mark is None:
@@ -223,7 +222,8 @@ def pin(
 
 def _check_unremoved(connection: Connection, channel: Channel, *, after: int, seen: int | None) -> None:
     """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry; rows
-    that are being settled again would be others then."""
+    that are being settled again would be others then.
+    """
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
             f"Rows of {channel.dataset!r} that this sink does not have are being removed or settled again.",
@@ -234,7 +234,8 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
 
 def _check_none_went(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int | None) -> None:
     """U14: rows that went or changed since the look must not leave, also not with an intent that another has pinned
-    since."""
+    since.
+    """
     if seen is None or removal_records.moment(connection, channel.dataset) == seen:
         return
     if removal_records.touched_since(connection, channel, within, seen=seen):

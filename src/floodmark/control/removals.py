@@ -251,12 +251,15 @@ def _enter(
                 **own, **_range_values(part), reason=reason, removed_at=now.isoformat(), state=state
             )
         )
-        for condition, tally in part.filtered:
+        for condition, kept in part.filtered:
+            tally = Tally() if kept is None else kept.tally
             connection.execute(
                 filtered_removals.insert().values(
                     **own,
                     partition_key=part.partition,
                     filter=condition,
+                    after_seq=None if kept is None else kept.range.after,
+                    through_seq=None if kept is None else kept.range.through,
                     row_count=tally.rows,
                     checksum=tally.checksum_text,
                 )
@@ -365,25 +368,34 @@ def removed_within(
     (`added`: its number; U19), nor what its filter (`condition`) kept back.
     """
     begun = _numbers(connection, channel.dataset)
-    gone = connection.execute(select(removals).where(*_inside(removals, channel, within)))
     lost = connection.execute(
-        select(forfeits).where(forfeits.c.sink == channel.sink, *_inside(forfeits, channel, within))
+        select(forfeits).where(
+            forfeits.c.sink == channel.sink,
+            forfeits.c.dataset == channel.dataset,
+            forfeits.c.partition_key == channel.partition,
+        )
     )
     forfeited = {(_operation_of(row.operation), row.after_seq, row.through_seq) for row in lost}
     counted = _counted_by(connection, channel, condition)
+    gone = connection.execute(
+        select(removals).where(removals.c.dataset == channel.dataset, removals.c.partition_key == channel.partition)
+    )
     total = Tally()
     for row in gone:
         own = _operation_of(row.operation)
         if (own, row.after_seq, row.through_seq) in forfeited:
             continue
-        if added is None or begun.get(own, added + 1) > added:
-            # Removals of earlier versions were not counted by filter.
-            total += counted.get(row.operation, Tally.of(row.row_count, row.checksum))
+        if added is not None and begun.get(own, added + 1) <= added:
+            continue
+        # Removals of earlier versions were not counted by filter.
+        figures = counted.get(row.operation, row)
+        if figures.row_count and within.after <= figures.after_seq and figures.through_seq <= within.through:
+            total += Tally.of(figures.row_count, figures.checksum)
     return total
 
 
-def _counted_by(connection: Connection, channel: Channel, condition: str | None) -> dict[str, Tally]:
-    """Part of a removal → the rows of it for which a filter is true."""
+def _counted_by(connection: Connection, channel: Channel, condition: str | None) -> dict[str, Any]:
+    """Part of a removal → its rows for which a filter is true."""
     if condition is None:
         return {}
     found = connection.execute(
@@ -393,7 +405,7 @@ def _counted_by(connection: Connection, channel: Channel, condition: str | None)
             filtered_removals.c.filter == condition,
         )
     )
-    return {row.operation: Tally.of(row.row_count, row.checksum) for row in found}
+    return {row.operation: row for row in found}
 
 
 def _numbers(connection: Connection, dataset: str) -> dict[str, int]:
@@ -486,15 +498,6 @@ def _hulls(parts: Sequence[Part]) -> dict[str, SequenceRange]:
         old = found.get(part.partition, part.range)
         found[part.partition] = SequenceRange(min(old.after, part.range.after), max(old.through, part.range.through))
     return found
-
-
-def _inside(table: Any, channel: Channel, within: SequenceRange) -> tuple[Any, ...]:
-    return (
-        table.c.dataset == channel.dataset,
-        table.c.partition_key == channel.partition,
-        table.c.after_seq >= within.after,
-        table.c.through_seq <= within.through,
-    )
 
 
 def _range_values(item: Part | Forfeit) -> dict[str, str | int]:

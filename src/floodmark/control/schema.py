@@ -300,6 +300,8 @@ filtered_removals = Table(
     Column("dataset", Text, primary_key=True),
     Column("partition_key", Text, primary_key=True),
     Column("filter", Text, primary_key=True),
+    Column("after_seq", BigInteger),
+    Column("through_seq", BigInteger),
     Column("row_count", BigInteger, nullable=False),
     Column("checksum", Text, nullable=False),
 )

@@ -46,7 +46,7 @@ def resettle_in_memory(
     while True:
         whole = _whole(rows, answer, changed, dropped)
         groups = [group for group in _alike(whole, keys_of) if changed & set(group)]
-        # B9: nor does one change into what stays. Held back, it stays too, and others may be about to become what it is.
+        # B9: nor does one change into what stays. Held back, it stays too, and others may turn out to be what it is.
         held = {seq for group in groups if stays & set(group) for seq in group} & changed
         if not held:
             break

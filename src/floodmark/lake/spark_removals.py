@@ -83,7 +83,7 @@ def is_spared(spared: Sequence[Spared], schema: Schema, partition_by: tuple[str,
     """Whether a row stays, whatever else is said of it."""
     from pyspark.sql import functions as F
 
-    found = F.lit(False)  # noqa: FBT003 - a value
+    found = F.lit(False)
     for item in spared:
         same = F.expr(_within(item))
         for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):

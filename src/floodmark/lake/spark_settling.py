@@ -90,7 +90,7 @@ def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tup
     before = rows.select(SEQ, values.alias("_before"), stays.alias("_stays"))
     after = answer.select(SEQ, values.alias("_after"))
     other = before.join(after, SEQ, "full_outer").where(~F.col("_before").eqNullSafe(F.col("_after")))
-    free = other.where(~F.coalesce("_stays", F.lit(False)))  # noqa: FBT003 - a value
+    free = other.where(~F.coalesce("_stays", F.lit(False)))
     found = free.orderBy(SEQ).limit(request.changed_max).collect()
     if any(row["_before"] is None for row in found):
         raise BadSettlement("added a row, or changed a number")

@@ -1,9 +1,10 @@
 """Old snapshots go, with the files that only they reach: for compaction, retention and purge alike.
 
 - U2 New files are on the disk before old ones go: a rewrite is synced, then recorded as synced, then snapshots expire.
-- U3 What somebody still asks about stays: the base of an undecided block, or of an operation that is not yet recorded as
-  made, and all that came after it, by which its verdict is found, and the last snapshot that is known to be on the disk with all that came after it: others rewrite
-  files too, and do not sync them. How far numbers were given out is written into the table first.
+- U3 What somebody still asks about stays: the base of an undecided block, or of an operation that is not yet recorded
+  as made, and all that came after it, by which its verdict is found; and the last snapshot that is known to be on the
+  disk with all that came after it: others rewrite files too, and do not sync them. How far numbers were given out is
+  written into the table first.
 """
 
 from __future__ import annotations

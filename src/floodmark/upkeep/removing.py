@@ -1,4 +1,4 @@
-"""How committed rows are removed or changed, for retention, purge and settling again. The order of every step is the point:
+"""How committed rows are removed or changed, by retention, purge and settling again. The order of steps is the point:
 
     count ─▶ plan (recorded) ─▶ raise the table's max-seq ─▶ delete ─▶ make durable ─▶ record ─▶ expire snapshots ─▶ end
                                               settle: commit ─▶ verdict: make durable ─▶ record, or drop
@@ -272,9 +272,7 @@ class Remover:
         failed: Exception | None = None
         for _ in range(DECISIONS_MAX):
             state = self.lake.load(declared.table_name)
-            outcome, landed = verdict(
-                operation.id, table_uuid=operation.table_uuid, base=operation.base, state=state
-            )
+            outcome, landed = verdict(operation.id, table_uuid=operation.table_uuid, base=operation.base, state=state)
             if operation.state == "removed" or outcome is Verdict.LANDED:
                 return self._landed(declared, operation, state, landed)
             if outcome is Verdict.VOID:
@@ -325,7 +323,8 @@ class Remover:
 
     def _went_unseen(self, declared: Dataset, operation: Operation, state: TableState | None) -> bool:
         """Whether the rows went with a commit that is not known any more: a restored control database, or an operation
-        that an earlier version planned."""
+        that an earlier version planned.
+        """
         if state is None or state.head is None or not self.database.read(lambda c: removals.parts_of(c, operation)):
             return False
         known = operation.base is not None and state.uuid == operation.table_uuid
@@ -368,8 +367,7 @@ class Remover:
                 continue
         found: dict[str, list[Stretch]] = {}
         for (between, partition), item in whole.items():
-            kept = {name: figures.get((between, partition)) for name, figures in by_filter.items()}
-            filtered = tuple((name, Tally() if one is None else one.tally) for name, one in kept.items())
+            filtered = tuple((name, counted.get((between, partition))) for name, counted in by_filter.items())
             found.setdefault(partition, []).append(Stretch(item.range, item.tally, filtered))
         return found
 

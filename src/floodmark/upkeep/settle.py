@@ -1,7 +1,7 @@
 """Settling again: what a dataset's settle function knows by now of rows that are committed.
 
-    ask the function → record the plan → one commit: new values in, collapsed and dropped rows out → the table says whether
-    it has landed → durable, recorded; or the plan is dropped
+    ask the function → record the plan → one commit: new values in, collapsed and dropped rows out
+      → the table says whether it has landed → durable, recorded; or the plan is dropped
 
 - B7 Rows are settled again by one commit that lands only if nothing was appended since the function was asked, and
   beside no undecided block. It is an operation, also where no row goes (U17), and the table decides it (U18): what goes
@@ -118,7 +118,9 @@ class Resettler:
         declared, remover = look.declared, self.remover
         touched = remover.count(look, Selection(declared.horizon, numbers=found.touched), state=state)
         selection = Selection(declared.horizon, numbers=found.gone)
-        gone = remover.count(look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
+        gone = (
+            remover.count(look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
+        )
 
         def work(connection: Connection) -> Operation | None:
             removals.check_decided(connection, declared.name)

@@ -54,13 +54,17 @@ INSERT INTO touched (operation, dataset, partition_key, after_seq, through_seq)
         OR substr(removals.operation, 1, length(operations.id) + 1) = operations.id || '.'
     GROUP BY operations.id, removals.dataset, removals.partition_key;
 
--- Of a part of a removal, the rows for which a sink's filter is true: a destination counts no others.
+-- Of a part of a removal, the rows for which a sink's filter is true, from before the first to the last of them: a
+-- destination counts no others, and its own count may end with the last one.
 CREATE TABLE filtered_removals (
     operation TEXT NOT NULL,
     dataset TEXT NOT NULL REFERENCES datasets (name),
     partition_key TEXT NOT NULL,
     filter TEXT NOT NULL,
+    after_seq BIGINT,
+    through_seq BIGINT,
     row_count BIGINT NOT NULL,
     checksum TEXT NOT NULL,
-    PRIMARY KEY (operation, dataset, partition_key, filter)
+    PRIMARY KEY (operation, dataset, partition_key, filter),
+    CHECK (row_count = 0 OR after_seq < through_seq)
 );
