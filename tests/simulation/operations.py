@@ -18,7 +18,14 @@ from .world import DATASET, World
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
 _SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
 _DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
-_REMOVAL = ("removal.counted", "removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired")
+_REMOVAL = (
+    "removal.counted",
+    "removal.planned",
+    "removal.max_seq_raised",
+    "removal.deleted",
+    "removal.recorded",
+    "removal.expired",
+)
 ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
 POINTS: dict[str, tuple[str, ...]] = {
     "capture": ("capture.written", "capture.synced", "capture.answered"),
