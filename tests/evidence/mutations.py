@@ -28,8 +28,11 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U31": "about a look, not about a row",
     "U32": "models have no repair: they recover by themselves",
     "B6": "models have no values that a function could change",
+    "B9": "models have no values that a function could change",
 }
-NOT_IN_THE_SIMULATION: dict[str, str] = {}
+NOT_IN_THE_SIMULATION: dict[str, str] = {
+    "U19": "all sinks of a schedule are there before its first step",
+}
 
 OPENING = """\
 # Every invariant, and the bug that breaks it

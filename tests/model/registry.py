@@ -10,7 +10,7 @@ from .hub import DivergenceModel, HubModel
 from .partitions import PartitionsModel
 from .power_loss import PowerLossModel
 from .rebuild import RebuildModel
-from .removal import PurgedSegmentModel, RemovalModel
+from .removal import LaterSinkModel, PurgedSegmentModel, RemovalModel
 from .sealing import SealingModel
 from .settlement import SettlementModel
 from .table_sink import TableSinkModel
@@ -33,6 +33,7 @@ MODELS: tuple[type[Model], ...] = (
     HubModel,
     DivergenceModel,
     RemovalModel,
+    LaterSinkModel,
     PurgedSegmentModel,
     RebuildModel,
 )
