@@ -263,9 +263,19 @@ def test_rows_that_were_all_removed_on_record_are_no_roll_back(shop: Shop):
             f"reason, removed_at, state) VALUES ('r', '{DATASET}', '{item.partition}', 0, 8, {item.tally.rows}, "
             f"'{item.tally.checksum_text}', 'retention', '2026-01-01', 'done')"
         )
+    shop.sql("UPDATE partitions SET row_count = 0, checksum = '0000000000000000'")
     shop.lake.delete(TABLE, SequenceRange(0, 8))
     shop.lake.expire(TABLE)
     assert check(shop, deep=True).findings == ()
+
+
+def test_a_removal_on_record_that_a_partition_still_counts_is_found(shop: Shop):
+    """U17"""
+    shop.commit()
+    shop.store.purge(DATASET, "n = 1")
+    assert wrong(shop, deep=True) == []
+    shop.sql("UPDATE partitions SET row_count = row_count + 1")
+    assert wrong(shop) == ["partition-differs"] * 2
 
 
 def test_rows_that_the_lake_lost_are_found_by_counting(shop: Shop):
