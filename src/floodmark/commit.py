@@ -25,6 +25,17 @@ class Base:
     snapshot: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A request to append nothing on a block's base: behind it the block can never land."""
+
+    table: str
+    block: str
+    base: Base
+    through: int
+    """The last number of the block."""
+
+
 SEGMENTS_NAMED_MAX = 32
 """An append of more segments does not name them."""
 
@@ -46,6 +57,8 @@ class Snapshot:
     """Whether it is the settle function's second look at rows that were committed before."""
     segments: frozenset[int] = frozenset()
     """What an append was made of; empty where that was too much to name."""
+    fence: str | None = None
+    """The block that this append without rows keeps from landing."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 

@@ -34,7 +34,7 @@ from floodmark.delivery.remedies import Remedies, Replayed, Skipped
 from floodmark.delivery.report import ExportReport, together
 from floodmark.delivery.shared import Stop
 from floodmark.delivery.tick import Exporter
-from floodmark.errors import Permanent, StoreExists
+from floodmark.errors import FloodmarkError, Permanent, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
@@ -236,19 +236,30 @@ class Store:
 
     def seal(self, dataset: str) -> SealReport:
         """Turn the landing log into registered segments. Flush does this by itself."""
-        self._flusher.recover()
+        self._flusher.recover(dataset)
         return self._sealer.seal(dataset)
 
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
 
-        Setting `stop` ends it after the commit under way; what is left waits in the spool.
+        Setting `stop` ends it after the commit under way; what is left waits in the spool. Of all datasets, one that
+        cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
+        error is raised.
         """
         asked = None if stop is None else lambda: stop.is_set
         if dataset is not None:
             return self._flusher.flush(dataset, stop=asked)
-        reports = [self._flusher.flush(item.name, stop=asked) for item in self.datasets()]
-        return _sum_up(reports)
+        reports: list[FlushReport] = []
+        failed: list[FloodmarkError] = []
+        for item in self.datasets():
+            try:
+                reports.append(self._flusher.flush(item.name, stop=asked))
+            except FloodmarkError as error:  # I10
+                failed.append(error)
+        if failed and not reports:
+            raise failed[0]
+        whole = _sum_up(reports)
+        return replace(whole, problems=(*whole.problems, *map(str, failed)))
 
     # ── rows out ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -504,17 +515,32 @@ class Store:
         return Tracer(self.path, self._exporter.surroundings, self._reader).trace(dataset, row)
 
     def fsck(
-        self, *, repair: bool = False, deep: bool = False, progress: Callable[[str], None] | None = None
+        self,
+        *,
+        repair: bool = False,
+        deep: bool = False,
+        give_up: Sequence[int] = (),
+        retry: Sequence[int] = (),
+        progress: Callable[[str], None] | None = None,
     ) -> FsckReport:
         """Whether control database, lake and spool agree; with `deep` the lake's rows are counted too.
 
-        With `repair` what needs nobody's decision is repaired, and the report says what was done.
+        With `repair` what needs nobody's decision is repaired, and the report says what was done. What needs one is
+        among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
+        lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
         flusher = self._flusher
         parts = Workshop(
-            self.path, self._database, self._lake, self._segments, self._sealer, self._clock, flusher.settle
+            self.path,
+            self._database,
+            self._lake,
+            self._segments,
+            self._sealer,
+            self._clock,
+            flusher.settle,
+            flusher.fence,
         )
-        return Fsck(parts, progress).check(deep=deep, repair=repair)
+        return Fsck(parts, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
 
     @property
     def spark(self) -> SparkSession:
@@ -601,4 +627,5 @@ def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
         expired=sum(report.expired for report in reports),
         dropped=sum(report.dropped for report in reports),
         settle_problem=next((report.settle_problem for report in reports if report.settle_problem), None),
+        problems=tuple(problem for report in reports for problem in report.problems),
     )

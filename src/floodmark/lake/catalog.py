@@ -31,6 +31,7 @@ BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
 SEGMENTS_PROPERTY = "floodmark.segments"
+FENCE_PROPERTY = "floodmark.fence"
 SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 NAMESPACE = "datasets"
@@ -105,7 +106,7 @@ class Catalog:
         known = self._known.get(table)
         if known is not None:
             location = known.table.metadata_location
-            if self._pointer(table) == location and _identity(location) == known.file:
+            if self.pointer(table) == location and _identity(location) == known.file:
                 return _copy(known.table)
         loaded = self.python.load_table((self.namespace, table))
         file = _identity(loaded.metadata_location)
@@ -116,7 +117,7 @@ class Catalog:
             self._known[table] = _Known(_copy(loaded), file, earlier)
         return loaded
 
-    def _pointer(self, table: str) -> str | None:
+    def pointer(self, table: str) -> str | None:
         """The metadata file that the catalog names, if the catalog is a SQL database."""
         from sqlalchemy import text
 
@@ -222,5 +223,6 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
         settled=SETTLED_PROPERTY in extra,
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
+        fence=extra.get(FENCE_PROPERTY),
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

@@ -147,6 +147,7 @@ class MemoryTables:
         dropped: int = 0,
         settled: bool = False,
         segments: frozenset[int] = frozenset(),
+        fence: str | None = None,
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -161,6 +162,7 @@ class MemoryTables:
             dropped=dropped,
             settled=settled,
             segments=segments,
+            fence=fence,
             at=self.clock.now(),
         )
         table.files[id] = files

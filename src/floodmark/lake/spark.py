@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
+from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
 from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
@@ -28,6 +28,7 @@ from floodmark.lake.catalog import (
 )
 from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
+from floodmark.lake.fencing import bound_of, fence_off
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
@@ -114,12 +115,23 @@ class SparkLake(SparkGenerations):
         column = table.schema().find_field(SEQ).field_id
         snapshot = table.snapshot_by_id(state.lineage[0].id)
         highest = 0
-        for manifest in snapshot.manifests(table.io) if snapshot else []:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                bound = (entry.data_file.upper_bounds or {}).get(column)
-                if bound is not None:
-                    highest = max(highest, int.from_bytes(bound, "little", signed=True))
+        try:
+            for manifest in snapshot.manifests(table.io) if snapshot else []:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    bound = (entry.data_file.upper_bounds or {}).get(column)
+                    if bound is not None:
+                        highest = max(highest, int.from_bytes(bound, "little", signed=True))
+        except (OSError, ValueError, EOFError) as error:
+            raise FilesMissing(
+                f"The manifests of table {state.name!r} cannot be read: {error}.", hint="Run `floodmark fsck`."
+            ) from error
         return highest
+
+    def fence(self, request: Fence) -> None:
+        fence_off(self.catalog, request)
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        return bound_of(self.catalog, table, width=width)
 
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
@@ -105,6 +105,21 @@ class Lake(Generations, Protocol):
 
     def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
         """How many rows of a range each segment brought; segments without any are not named."""
+        ...
+
+    def fence(self, request: Fence) -> None:
+        """Append nothing, by the same compare-and-swap: no append on this base can land any more (U34).
+
+        What it raises is no verdict.
+        """
+        ...
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        """Of a table whose metadata cannot be read: a number that none of its rows is above, as its place shows it.
+        `width` is how many numbers share files there.
+
+        None if nothing there says.
+        """
         ...
 
     def sync(self, state: TableState, *, since: int | None) -> None:

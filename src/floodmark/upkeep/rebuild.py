@@ -107,7 +107,7 @@ class Rebuilder:
                     hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
                 )
             removed = self.remove_retired(dataset, grace=grace)
-            self.flusher.recover()
+            self.flusher.recover(dataset)
             self._end_removal(dataset)
             self._make_old(dataset)
             report = self._attempts(dataset, layout)
