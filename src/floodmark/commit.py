@@ -80,6 +80,8 @@ class TableState:
     """Name and type of each column but the system columns."""
     max_seq: int = 0
     """The table property that deletes raise before they remove the newest rows."""
+    declaration: str | None = None
+    """The dataset's declaration, as the table keeps it: it outlives the control database."""
 
     @property
     def head(self) -> int | None:
@@ -185,6 +187,8 @@ class Append:
     """The numbers of rows whose identity was purged: they stay out too."""
     partition_by: tuple[str, ...] = ()
     """The columns that a settle function must leave alone, beside the event time."""
+    declaration: str | None = None
+    """What the table keeps of the dataset's declaration."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
 
 

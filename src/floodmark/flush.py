@@ -297,7 +297,9 @@ class Flusher:
                     hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
                     "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
                 )
-            self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+            self.lake.ensure(
+                declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
+            )
             state = self.lake.load(declared.table_name)
         if state is None:
             raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
@@ -371,12 +373,13 @@ class Flusher:
             event_cutoff=declared.event_cutoff,
             purged=purged,
             partition_by=declared.partition_by,
+            declaration=declared.declaration if declared.generation == block.base.generation else None,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:
         """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
         # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
-        self.lake.ensure(request.table, request.schema, create=False)
+        self.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
         faults.reach("flush.appending")
         error: Exception | None = None
         try:

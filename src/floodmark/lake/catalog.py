@@ -34,6 +34,7 @@ SEGMENTS_PROPERTY = "floodmark.segments"
 FENCE_PROPERTY = "floodmark.fence"
 SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
+DECLARATION_PROPERTY = "floodmark.dataset"
 NAMESPACE = "datasets"
 _POINTER = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -195,6 +196,7 @@ def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] =
             if not is_system_column(field.name)
         ),
         max_seq=int(metadata.properties.get(MAX_SEQ_PROPERTY, "0")),
+        declaration=metadata.properties.get(DECLARATION_PROPERTY),
     )
 
 

@@ -90,9 +90,22 @@ class MemoryLake(MemoryTables):
                 lineage=tuple(found.lineage()),
                 columns=tuple((column.name, column.type) for column in found.schema.columns),
                 max_seq=found.max_seq,
+                declaration=found.declaration,
             )
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        with self._lock:
+            return sorted(self.tables)
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         with self._lock:
             if table not in self.tables:
                 if not create:
@@ -101,6 +114,7 @@ class MemoryLake(MemoryTables):
                 self.tables[table] = MemoryTable(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
             found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
+            found.declaration = declaration or found.declaration
 
     def append(self, request: Append) -> bool:
         rows = stamped(self, request)

@@ -36,6 +36,7 @@ class MemoryTable:
     max_seq: int = 0
     layout: Layout = field(default_factory=Layout)
     location: str = ""
+    declaration: str | None = None
     manifests: int = 0
     """How many lists of files a reader of the head would have to go through."""
 

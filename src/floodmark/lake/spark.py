@@ -20,6 +20,7 @@ from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import (
     BLOCK_PROPERTY,
+    DECLARATION_PROPERTY,
     DROPPED_PROPERTY,
     NAMESPACE,
     SEGMENTS_PROPERTY,
@@ -221,18 +222,37 @@ class SparkLake(SparkGenerations):
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        try:
+            return sorted(name for *_, name in self.catalog.python.list_tables(self.catalog.namespace))
+        except NoSuchNamespaceError:
+            return []
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         for attempt in range(EVOLUTION_RACES_MAX):
             state = self.load(table)
             if state is None and not create:
                 return
             name = self.catalog.spark_name(table)
             statements = evolution(name, state.columns, schema) if state else self._creation(table, schema, layout)
-            if not statements:
+            told = declaration is None or (state is not None and state.declaration == declaration)
+            if not statements and told:
                 return
             try:
                 for statement in statements:
                     self.spark.sql(statement)
+                if not told:
+                    self._keep_declaration(table, declaration or "")
                 sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
             except FloodmarkError:
                 raise  # no Java, no jars: it says so itself, and trying again changes nothing
@@ -240,6 +260,13 @@ class SparkLake(SparkGenerations):
                 # Another process may have made the same change a moment ago: look again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
+
+    def _keep_declaration(self, table: str, text: str) -> None:
+        """By the catalog itself: a text of any kind needs no quoting there, and no JVM."""
+        loaded = self.catalog.table(table)
+        if loaded is not None:
+            with loaded.transaction() as transaction:
+                transaction.set_properties({DECLARATION_PROPERTY: text})
 
     def _creation(self, table: str, schema: Schema, layout: Layout) -> list[str]:
         name = self.catalog.spark_name(table)

@@ -63,10 +63,23 @@ class Lake(Generations, Protocol):
         """The table's metadata from one load, or None if there is no such table."""
         ...
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        """The names of all tables."""
+        ...
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
 
-        The layout is for a table that is created here. Without `create`, a table that is not there stays so.
+        The layout is for a table that is created here. Without `create`, a table that is not there stays so. The
+        table keeps the declaration, if one is given.
         """
         ...
 
