@@ -59,6 +59,8 @@ class Snapshot:
     """What an append was made of; empty where that was too much to name."""
     fence: str | None = None
     """The block that this append without rows keeps from landing."""
+    announced_rows: int | None = None
+    """How many rows its writer was about to append; None where it did not say."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 

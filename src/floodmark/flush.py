@@ -414,6 +414,7 @@ class Flusher:
         *,
         problem: str | None = None,
     ) -> _Decided | None:
+        _check_whole(block, state)
         # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
         self.lake.sync(state, since=declared.synced_snapshot)
         faults.reach("flush.synced")
@@ -679,6 +680,17 @@ def _span(segment: Segment) -> tuple[int, int] | None:
 def _is_decided(connection: Connection, block: Block) -> bool:
     found = blocks.get(connection, block.id)
     return found is not None and found.state != "reserved"
+
+
+def _check_whole(block: Block, state: TableState) -> None:
+    """I11: what a commit was to bring is what it brought. Not recorded, it is read by nobody, and its segments stay."""
+    landed = next((snapshot for snapshot in state.lineage if snapshot.block == block.id), None)
+    if landed is not None and landed.announced_rows not in (None, landed.added_rows):
+        raise Corrupt(
+            f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
+            f"{landed.announced_rows}.",
+            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
+        )
 
 
 def _landing_snapshot(block: Block, state: TableState) -> int | None:

@@ -58,6 +58,8 @@ from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
 from floodmark.upkeep.compact import Compactor, CompactReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
+from floodmark.upkeep.lost_records import CONTROL_FILE, RebuiltRecords, check_present
+from floodmark.upkeep.lost_records import rebuild_records as make_records
 from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.purge import Purge, PurgeReport
 from floodmark.upkeep.rebuild import Rebuilder, RebuildReport
@@ -72,8 +74,6 @@ if TYPE_CHECKING:
 
     from floodmark.eventlog import EventLog
     from floodmark.lake.adoptable import LegacyData
-
-CONTROL_FILE = "control.db"
 
 
 class Store:
@@ -95,8 +95,9 @@ class Store:
         self.path = root
         self.settings = settings
         self._clock = clock or SystemClock()
+        check_present(root)
         self._database = Database(sqlite_url(root / CONTROL_FILE))
-        migrate(self._database)
+        migrate(self._database, create=False)
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
         self._segments = SegmentStore(root, self._database, self._clock)
@@ -550,8 +551,7 @@ class Store:
     def _embedded_lake(self) -> Lake:
         from floodmark.lake.spark import SparkLake
 
-        name = f"floodmark_{self.store_id.replace('-', '')[:12]}"
-        embedded = Catalog.embedded(name=name, lake=self.path / "lake")
+        embedded = _embedded_catalog(self.path, self.store_id)
         return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
 
     def _spark_with(self, table: str | None) -> SparkSession:
@@ -583,10 +583,16 @@ class Store:
 def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
     """Make a new embedded store in a directory. An existing one is refused, and left as it is."""
     root = Path(path).expanduser().absolute()
-    if (root / config.FILE_NAME).exists() or (root / CONTROL_FILE).exists():
+    if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
         raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
     for part in ("spool", "lake", "quarantine"):
         make_directory(root / part)
+    # Before the settings: a store whose settings are there and whose control database is not has lost it.
+    made = Database(sqlite_url(root / CONTROL_FILE))
+    try:
+        migrate(made)
+    finally:
+        made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
     durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode())
     return open_store(root, lake=lake, clock=clock)
@@ -603,6 +609,45 @@ def open_store(
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     return Store(file.parent, config.load(file), lake=lake, clock=clock, spark=spark)
+
+
+def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> RebuiltRecords:
+    """Make the control database of a store anew, from what lake and spool hold; only where it is lost or damaged.
+
+    The next flush finds everything that the tables and the spool show. Sinks, tokens and sources must be added again.
+    """
+    given = Path(path).expanduser().absolute()
+    file = given if given.suffix == ".toml" else given / config.FILE_NAME
+    settings = config.load(file)
+    return make_records(file.parent, lake or _tables_of(file.parent, settings), clock or SystemClock())
+
+
+def _tables_of(root: Path, settings: config.Settings) -> Lake:
+    """The embedded lake, as far as that needs no session."""
+    from floodmark.lake.spark import SparkLake
+
+    def start() -> SparkSession:
+        raise Permanent("No session is started to look at tables.")
+
+    return SparkLake(_embedded_catalog(root, settings.store_id), start)
+
+
+def _embedded_catalog(root: Path, store_id: str) -> Catalog:
+    return Catalog.embedded(name=f"floodmark_{store_id.replace('-', '')[:12]}", lake=root / "lake")
+
+
+def _holds_datasets(file: Path) -> bool:
+    """Whether a control database without settings beside it is more than what a broken-off `init` left."""
+    if not file.exists():
+        return False
+    found = Database(sqlite_url(file))
+    try:
+        migrate(found)
+        return bool(found.read(dataset_records.everyone))
+    except FloodmarkError:
+        return True
+    finally:
+        found.close()
 
 
 def _url(place: str | Path) -> str:

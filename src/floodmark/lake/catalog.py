@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
+ROWS_PROPERTY = "floodmark.rows"
 SEGMENTS_PROPERTY = "floodmark.segments"
 FENCE_PROPERTY = "floodmark.fence"
 SETTLED_PROPERTY = "floodmark.settled"
@@ -226,5 +227,6 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         settled=SETTLED_PROPERTY in extra,
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
         fence=extra.get(FENCE_PROPERTY),
+        announced_rows=int(extra[ROWS_PROPERTY]) if ROWS_PROPERTY in extra else None,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

@@ -23,6 +23,7 @@ from floodmark.lake.catalog import (
     DECLARATION_PROPERTY,
     DROPPED_PROPERTY,
     NAMESPACE,
+    ROWS_PROPERTY,
     SEGMENTS_PROPERTY,
     THROUGH_PROPERTY,
     table_state,
@@ -35,6 +36,7 @@ from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
 from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
+from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
@@ -87,6 +89,14 @@ TABLE_PROPERTIES = {
     # The content hash is random: its bounds prune nothing.
     f"write.metadata.metrics.column.{CONTENT_ID}": "counts",
 }
+WHOLE_FILES = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "mergeSchema": "false",
+}
+"""How segments are read: a session's settings of these names would leave rows out, or change old dates."""
 EVOLUTION_RACES_MAX = 5
 FEW_ROWS = 200_000
 """So many committed rows are sent to every task, 8 bytes of each, rather than that the batch is shuffled."""
@@ -306,6 +316,7 @@ class SparkLake(SparkGenerations):
                 .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
                 .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
                 .option(f"snapshot-property.{DROPPED_PROPERTY}", str(request.settlement.dropped))
+                .option(f"snapshot-property.{ROWS_PROPERTY}", str(count))
                 .option(f"snapshot-property.{SEGMENTS_PROPERTY}", ",".join(map(str, named_segments(request))))
             )
             if request.base.snapshot is not None:
@@ -328,11 +339,12 @@ class SparkLake(SparkGenerations):
 
     def _stamped(self, request: Append) -> DataFrame:
         import pyarrow as pa
+        from pyspark.sql import functions as F
 
         from floodmark.lake.transforms import stamp
 
-        paths = [segment.path for segment in request.segments]
-        segments = self.spark.read.schema(segment_ddl(request.schema)).parquet(*paths)
+        check_settings(self.spark)
+        segments = self._segment_rows(request)
         first = request.range.after + 1
         # From Arrow: a list of tuples would be converted by Python workers, and starting those costs a second.
         starts = self.spark.createDataFrame(
@@ -343,7 +355,18 @@ class SparkLake(SparkGenerations):
                 }
             )
         )
+        if not is_own(self.spark):
+            # I11: an application's session may have settings that nobody has thought of. What it reads is counted in
+            # the same job. As data, not as literals, for the reason above.
+            reserved = self.spark.createDataFrame(pa.table({"rows": pa.array([len(request.range)], pa.int64())}))
+            read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
+            starts = starts.crossJoin(reserved).crossJoin(read)
         return segments.transform(stamp(starts, request.schema))
+
+    def _segment_rows(self, request: Append) -> DataFrame:
+        """The rows of the segments, whatever the session's own settings are: what cannot be read fails the job."""
+        reader = self.spark.read.schema(segment_ddl(request.schema)).options(**WHOLE_FILES)
+        return reader.parquet(*[segment.path for segment in request.segments])
 
     def _settled(
         self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int

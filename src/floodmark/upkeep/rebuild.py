@@ -286,6 +286,9 @@ class Rebuilder:
             landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
         )
         faults.reach("rebuild.switched")
+        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
+        now = turn.declared()
+        self.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 
     # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
