@@ -25,6 +25,17 @@ class Base:
     snapshot: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A request to append nothing on a block's base: behind it the block can never land."""
+
+    table: str
+    block: str
+    base: Base
+    through: int
+    """The last number of the block."""
+
+
 SEGMENTS_NAMED_MAX = 32
 """An append of more segments does not name them."""
 
@@ -48,6 +59,10 @@ class Snapshot:
     """The operation that settled rows again with this commit."""
     segments: frozenset[int] = frozenset()
     """What an append was made of; empty where that was too much to name."""
+    fence: str | None = None
+    """The block that this append without rows keeps from landing."""
+    announced_rows: int | None = None
+    """How many rows its writer was about to append; None where it did not say."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 
@@ -69,6 +84,8 @@ class TableState:
     """Name and type of each column but the system columns."""
     max_seq: int = 0
     """The table property that deletes raise before they remove the newest rows."""
+    declaration: str | None = None
+    """The dataset's declaration, as the table keeps it: it outlives the control database."""
 
     @property
     def head(self) -> int | None:
@@ -174,6 +191,8 @@ class Append:
     """The numbers of rows whose identity was purged: they stay out too."""
     partition_by: tuple[str, ...] = ()
     """The columns that a settle function must leave alone, beside the event time."""
+    declaration: str | None = None
+    """What the table keeps of the dataset's declaration."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
 
 

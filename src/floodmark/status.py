@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, quarantine
+from floodmark.control import blocks, datasets, losses, problems, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -32,6 +32,9 @@ class SpoolStatus:
     segments: int
     segment_rows: int
     segment_bytes: int
+    set_aside_segments: int = 0
+    """Of these, segments that could not be committed and wait for a decision: `floodmark fsck` says which."""
+    set_aside_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class DatasetStatus:
     event_cutoff: datetime | None
     """Rows with an older event time are not committed any more."""
     partitions: tuple[PartitionStatus, ...]
+    problem: str | None = None
+    """What the last flush could not do, and what to do about it."""
+    problem_since: datetime | None = None
+    lost_rows: int = 0
+    """Acknowledged rows that somebody gave up with a damaged segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
     waiting = landing_bytes(root / "spool" / name / "landing", sealed=offsets)
     totals = datasets.partition_totals(connection, name)
     dropped, unsettled = blocks.settlement(connection, name)
+    problem = problems.find(connection, name)
+    aside = [one for one in segment_records.sealed(connection, name) if one.set_aside] if count else []
     return DatasetStatus(
         name=name,
         columns={column.name: column.text for column in dataset.schema},
@@ -92,7 +102,7 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         rows=sum(item.tally.rows for item in totals),
         horizon=dataset.horizon,
         undecided_block=None if block is None else block.range,
-        spool=SpoolStatus(waiting, count, rows, size),
+        spool=SpoolStatus(waiting, count, rows, size, len(aside), sum(one.rows for one in aside)),
         quarantined=quarantine.held_count(connection, name),
         expired=blocks.expired_rows(connection, name),
         dropped=dropped,
@@ -101,6 +111,9 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         partitions=tuple(
             PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals
         ),
+        problem=None if problem is None else problem.message,
+        problem_since=None if problem is None else problem.since,
+        lost_rows=losses.rows_lost(connection, name),
     )
 
 

@@ -16,7 +16,7 @@ from floodmark.lake.memory import MemoryLake
 from floodmark.read import Reader
 
 from .replacing import replaced
-from .seeding import BACK_UP, GOES_ON, POWER, RESTORE, bug, dies, does, stops
+from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, bug, dies, does, held_up, stops
 
 
 @bug(
@@ -58,10 +58,10 @@ def _() -> Iterator[None]:
     real_reserve, real_waiting = Flusher._reserve, segment_records.waiting
     seen: dict[int, Any] = {}
 
-    def reserve(self: Flusher, dataset: str) -> Any:
+    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
         limits = {"rows_max": 1000, "bytes_max": 1 << 30, "count_max": 100}
         seen[threading.get_ident()] = self.database.read(lambda c: real_waiting(c, dataset, **limits))
-        return real_reserve(self, dataset)
+        return real_reserve(self, dataset, **options)
 
     def waiting(*_arguments: Any, **_options: Any) -> Any:
         return seen[threading.get_ident()]
@@ -76,13 +76,13 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.reserved"), stops(1, "flush", "lake.sync"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_settle = Flusher._reserve, Flusher.settle
+    real_reserve, real_settle = Flusher._reserve, Flusher._settle
     without_base: set[str] = set()
 
-    def reserve(self: Flusher, dataset: str) -> Any:
+    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
         ids = replaced(blocks, "reserve", remembering(blocks.reserve))
         with ids:
-            reserved = real_reserve(self, dataset)
+            reserved = real_reserve(self, dataset, **options)
         if reserved is None:
             return None
         state = self.lake.load(reserved.dataset.table_name)
@@ -104,7 +104,7 @@ def _() -> Iterator[None]:
             self._void(block, reason="it has no base", consume=False)
         return real_settle(self, dataset)
 
-    with replaced(Flusher, "_reserve", reserve), replaced(Flusher, "settle", settle):
+    with replaced(Flusher, "_reserve", reserve), replaced(Flusher, "_settle", settle):
         yield
 
 
@@ -156,7 +156,22 @@ def _() -> Iterator[None]:
             self._void(block, reason="somebody died", consume=False)
         return []
 
-    with replaced(Flusher, "settle", settle):
+    with replaced(Flusher, "_settle", settle):
+        yield
+
+
+@bug(
+    "a block is given up without a fence",
+    invariant="U34",
+    short=[held_up(dies(0, "flush", "flush.appended")), does(1, "fence"), LATE, does(1, "flush")],
+)
+def _() -> Iterator[None]:
+    def fence(self: Flusher, dataset: str) -> None:
+        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+        if block is not None:
+            self._void(block, reason="somebody said so", consume=False)
+
+    with replaced(Flusher, "fence", fence):
         yield
 
 

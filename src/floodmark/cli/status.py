@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table, size_text
+from floodmark.cli.output import note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from floodmark.status import Status
@@ -54,6 +54,12 @@ def _show(found: Status) -> None:
             for item in found.datasets
         ],
     )
+    for item in found.datasets:
+        if item.problem is not None:
+            since = "" if item.problem_since is None else f" (since {item.problem_since:%Y-%m-%d %H:%M:%S} UTC)"
+            note(f"{item.name}: the last flush could not commit everything{since}. {item.problem}")
+        if item.lost_rows:
+            note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` names them.")
 
 
 def _waiting(landing_bytes: int, segment_rows: int, segment_bytes: int) -> str:

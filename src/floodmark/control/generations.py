@@ -194,6 +194,13 @@ def switch(
     connection.execute(update(rebuilds).where(rebuilds.c.id == rebuild.id).values(state="done"))
 
 
+def remember_retired(connection: Connection, dataset: str, generation: int, *, now: datetime) -> None:
+    """Enter a table of before, which records that are made anew know nothing of."""
+    connection.execute(
+        generations.insert().values(dataset=dataset, generation=generation, state="retired", retired_at=now.isoformat())
+    )
+
+
 def forget(connection: Connection, dataset: str, generation: int) -> None:
     """A retired generation's table is gone."""
     connection.execute(

@@ -107,6 +107,33 @@ segments = Table(
     Column("source", Text),
     Column("ordinal", BigInteger),
     Column("created_at", Text, nullable=False),
+    Column("unfolded_bytes", BigInteger),
+    Column("set_aside", Text),
+)
+
+problems = Table(
+    "problems",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("message", Text, nullable=False),
+    Column("gist", Text, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("segments_max", BigInteger),
+    Column("first_at", Text, nullable=False),
+    Column("last_at", Text, nullable=False),
+)
+
+losses = Table(
+    "losses",
+    metadata,
+    Column("segment", BigInteger, primary_key=True, autoincrement=False),
+    Column("dataset", Text, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("after_seq", BigInteger),
+    Column("through_seq", BigInteger),
+    Column("kept_at", Text),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", Text, nullable=False),
 )
 
 segment_partitions = Table(

@@ -20,13 +20,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
+from floodmark.errors import FilesMissing
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.maintenance import Orphan
-from floodmark.lake.memory_appends import keys_of, land_append, stamped
+from floodmark.lake.memory_appends import keys_of, land_append, land_fence, stamped
 from floodmark.lake.memory_durability import gone_back, make_durable
 from floodmark.lake.memory_generations import cleared, copied, land_copy, renamed, tallies_of
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
@@ -64,6 +65,12 @@ class MemoryLake(MemoryTables):
     """The same for commits of what a settle function has said of committed rows."""
     on_rewrite: Callable[[SequenceRange], None] | None = None
     """Called before a range's files are rewritten: it may raise."""
+    on_fence: Callable[[Fence], None] | None = None
+    """Called before an append without rows: it may raise."""
+    unreadable: set[str] = field(default_factory=set)
+    """Tables whose metadata cannot be read."""
+    vanished: set[str] = field(default_factory=set)
+    """Those of them of which not even the place is left."""
     tasks: int = 2
     """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
     targets: MemoryTargets = field(default_factory=MemoryTargets)
@@ -78,15 +85,30 @@ class MemoryLake(MemoryTables):
             found = self.tables.get(table)
             if found is None:
                 return None
+            if table in self.unreadable:
+                raise FilesMissing(f"The metadata of table {table!r} cannot be read.", hint="Restore the file.")
             return TableState(
                 name=table,
                 uuid=found.uuid,
                 lineage=tuple(found.lineage()),
                 columns=tuple((column.name, column.type) for column in found.schema.columns),
                 max_seq=found.max_seq,
+                declaration=found.declaration,
             )
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        with self._lock:
+            return sorted(self.tables)
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         with self._lock:
             if table not in self.tables:
                 if not create:
@@ -95,6 +117,7 @@ class MemoryLake(MemoryTables):
                 self.tables[table] = MemoryTable(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
             found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
+            found.declaration = declaration or found.declaration
 
     def append(self, request: Append) -> bool:
         rows = stamped(self, request)
@@ -107,6 +130,20 @@ class MemoryLake(MemoryTables):
             hold=lambda: self.held.append((request, rows)),
         )
         return True
+
+    def fence(self, request: Fence) -> None:
+        if self.on_fence is not None:
+            self.on_fence(request)
+        with self._lock:
+            land_fence(self, request)
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        if table in self.vanished or table not in self.tables:
+            return None
+        found = self.tables[table]
+        files = {file for held in found.files.values() for file in held if file in self.data}
+        buckets = [int(pc.max(self.data[file][SEQ]).as_py()) // width for file in files if self.data[file].num_rows]
+        return max([found.max_seq, *((bucket + 1) * width for bucket in buckets)])
 
     def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
         return any(part.num_rows for part in self.parts(table, snapshot, within))

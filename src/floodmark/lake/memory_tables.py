@@ -36,6 +36,7 @@ class MemoryTable:
     max_seq: int = 0
     layout: Layout = field(default_factory=Layout)
     location: str = ""
+    declaration: str | None = None
     manifests: int = 0
     """How many lists of files a reader of the head would have to go through."""
 
@@ -148,6 +149,7 @@ class MemoryTables:
         settled: bool = False,
         change: str | None = None,
         segments: frozenset[int] = frozenset(),
+        fence: str | None = None,
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -163,6 +165,7 @@ class MemoryTables:
             settled=settled,
             change=change,
             segments=segments,
+            fence=fence,
             at=self.clock.now(),
         )
         table.files[id] = files

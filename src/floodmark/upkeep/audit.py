@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, inspection, sinks
+from floodmark.control import blocks, datasets, inspection, losses, sinks
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Watermark
 from floodmark.control.inspection import ChunkRecord, Removal
@@ -40,7 +40,7 @@ from floodmark.sequence import SequenceRange, Tally
 from floodmark.upkeep.accounts import Records, accounts, read_records
 from floodmark.upkeep.atwork import flush_at_work
 from floodmark.upkeep.conservation import effective, holes, imbalances
-from floodmark.upkeep.findings import Finding, agreed
+from floodmark.upkeep.findings import Finding, agreed, loss_finding
 
 _FSCK = "Run `floodmark fsck`."
 
@@ -124,8 +124,11 @@ class Auditor:
         block = self.database.read(lambda c: blocks.undecided(c, name))
         found = []
         if block is not None and not flush_at_work(self.root, name):
-            what = f"Block {block.range} has no verdict: its rows are committed or not, and nobody has looked."
-            found.append(Finding("block-undecided", what, name, f"Run `floodmark flush {name}`.", block.range))
+            what = f"Block {block.range} is undecided: a flush ended before it was known to be committed."
+            run = f"The next flush decides it: run `floodmark flush {name}`."
+            found.append(Finding("block-undecided", what, name, run, block.range, wrong=False))
+        lost = self.database.read(lambda c: losses.of_dataset(c, name))
+        found += [replace(loss_finding(item), wrong=False) for item in lost]  # U33
         view = self.reader.view(name)
         state = self.surroundings.lake.load(view.table)
         if state is None:

@@ -42,9 +42,9 @@ def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     name = dataset.name
     records = workshop.database.read(lambda c: _read(c, name))
     if records.undecided is not None and not flush_at_work(workshop.root, name):
-        what = f"Block {records.undecided.range} has no verdict: its rows are committed or not, and nobody has looked."
-        run = f"Run `floodmark flush {name}`."
-        found = Finding("block-undecided", what, name, run, records.undecided.range)
+        what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
+        run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
+        found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
         yield Problem(found, lambda: _settled(workshop, name))
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."

@@ -107,7 +107,7 @@ class Rebuilder:
                     hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
                 )
             removed = self.remove_retired(dataset, grace=grace)
-            self.flusher.recover()
+            self.flusher.recover(dataset)
             self.remover.end_unfinished(dataset)
             self._make_old(dataset)
             report = self._attempts(dataset, layout)
@@ -286,6 +286,9 @@ class Rebuilder:
             landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
         )
         faults.reach("rebuild.switched")
+        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
+        now = turn.declared()
+        self.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 
     # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -105,7 +105,7 @@ class Remover:
 
     def ready(self, dataset: str) -> Dataset:
         """Bring the dataset into order before anything is decided about it, and end what another left unfinished."""
-        self.flusher.recover()
+        self.flusher.recover(dataset)
         self.flusher.settle(dataset)
         self.end_unfinished(dataset)
         return self.database.read(lambda c: datasets.get(c, dataset))
