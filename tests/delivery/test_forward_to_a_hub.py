@@ -219,7 +219,7 @@ def test_rows_never_go_round(edge: Edge, central: Edge, hub: RunningHub) -> None
         edge.store.export("central")
         central.store.flush("m")
         blocked = central.store.export("back").blocked
-        assert "passed through this store before" in (blocked or "")
+        assert "have passed through" in (blocked or "")
         assert edge.numbers() == [1, 2, 3]
 
 
@@ -230,7 +230,7 @@ def test_under_another_origin_rows_never_go_round_either(edge: Edge, central: Ed
         edge.commit(1, 2, 3)
         edge.store.export("central")
         central.store.flush("m")
-        assert "passed through this store before" in (central.store.export("back").blocked or "")
+        assert "have passed through" in (central.store.export("back").blocked or "")
         assert edge.numbers() == [1, 2, 3]
 
 
