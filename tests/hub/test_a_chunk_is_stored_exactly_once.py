@@ -341,6 +341,49 @@ def test_a_replay_of_a_row_that_was_delivered_stores_nothing(hub, store, sender)
     check(store, sender, through=10)
 
 
+def test_rows_that_were_given_up_together_come_together_or_not_at_all(hub, store, sender):
+    """H3. Of a range of which some rows came since, none is taken: the hub cannot tell which the others are."""
+    sender.given_up = {3, 4, 5, 6}
+    hub.send(sender.chunk(0, 10))
+    sender.given_up = {4, 5, 6}
+    assert hub.send(sender.replay(3)).json()["stored"] == 1
+    content = problem(hub.send(sender.chunk(2, 6, replay=True, before=Tally(), given_up=())), 409, "LedgerAhead")
+    assert content["ledger"]["given_up"]["ranges"] == [[3, 6]]
+    check(store, sender, through=10)
+
+
+def test_a_range_that_was_given_up_comes_later_once(hub, store, sender):
+    """H3."""
+    sender.given_up = {3, 4, 5, 6}
+    hub.send(sender.chunk(0, 10))
+    sender.given_up = set()
+    whole = sender.chunk(2, 6, replay=True, before=Tally())
+    assert hub.send(whole).json()["stored"] == 4
+    assert hub.send(whole).json()["stored"] == 0
+    assert hub.send(sender.replay(4)).json()["stored"] == 0
+    check(store, sender, through=10)
+
+
+def test_a_store_of_an_older_version_is_understood_and_answered_in_its_own_form(hub, store, sender):
+    """It names rows that were given up by number, and wants to be told of all of them so."""
+    sender.given_up = {3, 7}
+    first = hub.send(sender.chunk(0, 5, version=1)).json()
+    assert first == {"stored": 4, "ledger": {**first["ledger"], "given_up": [3]}}
+    assert hub.send(sender.chunk(5, 10, version=1)).json()["ledger"]["given_up"] == [3, 7]
+    content = problem(hub.send(sender.chunk(8, 12, version=1)), 409, "LedgerAhead")
+    assert content["ledger"]["given_up"] == [3, 7]
+    assert hub.get("/v1/ledger/edge-1").json()["channels"][0]["given_up"] == [3, 7]
+    check(store, sender, through=10)
+
+
+def test_a_store_of_an_older_version_that_may_have_left_stores_out_is_refused(hub, store, sender):
+    """H4. It cut its path at 64 stores."""
+    path = (*(f"far-{index}" for index in range(63)), "edge-1")
+    problem(hub.send(sender.chunk(0, 4, version=1, path=path)), 409, "Loop")
+    assert hub.send(sender.chunk(0, 4, version=1, path=path[1:])).status_code == 200
+    assert hub.send(sender.chunk(4, 8, path=("farther", *path))).status_code == 200
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_replay_from_beyond_the_ledger_is_refused(hub, store, sender, known):
     if known:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,21 +35,22 @@ Ask = Callable[[str, str, Mapping[str, str]], Reply]
 """Sends a request without a body, by method, address and headers, on a connection at hand."""
 
 
+GREETINGS_MAX = 2
+"""How often the other side is asked who it is before a request. Where each connection ends with its first answer, the
+request goes on one of its own all the same: what is said to it is looked at, too."""
+
+
+class _Unmet(Exception):
+    """A request was about to make a connection on which nobody has said who he is. It has not left."""
+
+
 @dataclass(slots=True)
 class _Line:
     """A client of one connection at a time."""
 
     client: httpx.Client
-    connections: int = 0
-    """How many it has made so far."""
-    greeted: int = 0
-    """… when the other side last said who it is."""
-    used_at: float = 0.0
-
-    def is_new(self) -> bool:
-        """Whether the next request may be the first of its connection."""
-        idle = time.monotonic() - self.used_at >= IDLE_SECONDS_MAX
-        return idle or not self.connections or self.greeted != self.connections
+    connects: bool = True
+    """Whether a request may make a new connection."""
 
 
 class Exchange:
@@ -84,9 +84,15 @@ class Exchange:
         place = httpx.URL(url).netloc.decode()
         try:
             with self._line(place) as line, self._bounded():
-                if greet is not None and line.is_new():
-                    greet(lambda way, at, told: self._once(line, way, at, told, None, reply_bytes_max))
-                    line.greeted = line.connections
+                for _ in range(GREETINGS_MAX if greet is not None else 0):
+                    line.connects = False
+                    try:
+                        return self._once(line, method, url, headers, content, reply_bytes_max)
+                    except _Unmet:
+                        line.connects = True
+                        greet(lambda way, at, told: self._once(line, way, at, told, None, reply_bytes_max))  # type: ignore[misc]
+                    finally:
+                        line.connects = True
                 return self._once(line, method, url, headers, content, reply_bytes_max)
         except httpx.ConnectTimeout as error:
             raise Busy(f"{place} cannot be reached within {self._connect_timeout_seconds:g} s.") from error
@@ -108,14 +114,12 @@ class Exchange:
     ) -> Reply:
         traced = {"trace": functools.partial(self._trace, line)}
         with line.client.stream(method, url, headers=headers, content=content, extensions=traced) as response:
-            reply = Reply(
+            return Reply(
                 response.status_code,
                 _read(response, reply_bytes_max),
                 retry_after=response.headers.get("retry-after"),
                 location=response.headers.get("location"),
             )
-        line.used_at = time.monotonic()
-        return reply
 
     def close(self) -> None:
         """Let go of the connections, for good; what another thread has under way ends in `Busy`."""
@@ -182,8 +186,8 @@ class Exchange:
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _trace(self, line: _Line, event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith(".connect_tcp.complete"):
-            line.connections += 1
+        if event.endswith(".connect_tcp.started") and not line.connects:
+            raise _Unmet
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             found = info["return_value"].get_extra_info("socket")
             if found is not None:

@@ -21,7 +21,7 @@ import math
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -62,6 +62,8 @@ REPLY_BYTES_MAX = 1 << 20
 """A hub's reply names ranges that were given up: room for all that it names at once."""
 LEDGER_BYTES_MAX = 16 << 20
 """A ledger has a line for each channel of ours: room for some 100,000."""
+LEDGER_PAGES_MAX = 10_000
+"""How often a ledger is asked for more of what was given up, a thousand ranges at a time."""
 PREPARED_MAX = 8
 """How many bodies wait for their turn at most."""
 HOPELESS = 4
@@ -124,15 +126,17 @@ class ForwardSink:
         if not self.keeps_ledger:
             return Holdings()
         spans: list[SequenceRange] = []
-        while True:
+        for _ in range(LEDGER_PAGES_MAX):
             state = self._state(channel, after=after)
             if state is None:
                 return Holdings()
             spans += state.given_up
             if not state.more:
-                held = holdings_of(state)
-                return Holdings(held.ranges, held.end, held.tally, tuple(spans), held.given_up_rows)
+                return replace(holdings_of(state), given_up=tuple(spans))
+            if not state.given_up or state.given_up[-1].through <= after:
+                break
             after = spans[-1].through
+        raise self._unreadable()
 
     def _state(self, channel: Channel, *, after: int) -> LedgerState | None:
         reply = self._send("GET", self._question(channel, after=after), reply_bytes_max=LEDGER_BYTES_MAX)
@@ -142,10 +146,13 @@ class ForwardSink:
         try:
             return LedgerState.parse(found[0]) if found else None
         except MalformedChunk as error:
-            raise Permanent(
-                f"The ledger of {self._judge.place} cannot be read.",
-                hint="Use the same version of Floodmark on both sides.",
-            ) from error
+            raise self._unreadable() from error
+
+    def _unreadable(self) -> Permanent:
+        return Permanent(
+            f"The ledger of {self._judge.place} cannot be read.",
+            hint="Use the same version of Floodmark on both sides.",
+        )
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:  # noqa: ARG002 - rows are the hub's
         """Compare the hub's ledger with our totals. What became of the rows there is for the hub's own audit."""
