@@ -110,13 +110,6 @@ def pin_hub(connection: Connection, instance: str, hub: str) -> str:
     return hub_of(connection, instance) or hub
 
 
-def hubs_of(connection: Connection, dataset: str) -> dict[str, str]:
-    """The hubs that a dataset is forwarded to, by id, with the name of the sink."""
-    found = connection.execute(select(sinks).where(sinks.c.state != "removed", sinks.c.hub.is_not(None)))
-    taken = [(row.hub, _sink(row)) for row in found]
-    return {hub: sink.name for hub, sink in taken if dataset in (sink.settings.get("datasets") or [dataset])}
-
-
 def ticked_at(connection: Connection, instance: str) -> datetime | None:
     """When the sink's last scheduled tick was due."""
     found = connection.execute(select(sinks.c.ticked_at).where(sinks.c.instance == instance)).scalar_one_or_none()

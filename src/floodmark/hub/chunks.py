@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark import faults, wire
-from floodmark.control import datasets, ledger, provenance, sinks
+from floodmark.control import datasets, ledger, provenance
 from floodmark.control.datasets import Dataset
 from floodmark.control.ledger import Entry
 from floodmark.errors import Retryable, SchemaConflict
@@ -85,8 +85,7 @@ class Chunks:
     def accept(self, dataset: str, header: ChunkHeader, body: bytes, *, encoding: str, media: str) -> Accepted:
         """Take a chunk, or say why not; when this returns, what it says is durable."""
         content_of = partial(self._content, header=header, body=body, encoding=encoding, media=media)
-        onward = self.intake.database.read(lambda c: sinks.hubs_of(c, dataset))
-        check_loop(header, store_id=self.intake.store_id, onward=onward)
+        check_loop(header, store_id=self.intake.store_id)
         declared = self._dataset(dataset)
         content = None
         for _ in range(RACES_MAX):

@@ -11,12 +11,12 @@ T is the end of the channel: everything up to T has arrived, or was given up by 
 | after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends what lies behind |
 | a replay of given-up rows    | taken, and no longer given up; totals counted them already (H3)                  |
 | a replay of some that came   | `LedgerAhead`: the sender sends them row by row                                  |
-| passed through this store, or one that this store forwards to | `Loop`                                          |
+| passed through this store    | `Loop`                                                                           |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.control.ledger import Entry
@@ -55,10 +55,9 @@ class AlreadyThere:
     """Store nothing: the channel is past this chunk."""
 
 
-def check_loop(header: ChunkHeader, *, store_id: str, onward: Mapping[str, str]) -> None:
-    """H4: `Loop` if the rows have passed this very store, or one that it forwards them to (`onward`, by id)."""
-    passed = {header.origin, *header.path}
-    if store_id in passed:
+def check_loop(header: ChunkHeader, *, store_id: str) -> None:
+    """H4: `Loop` if the rows have passed this very store, whatever way they took."""
+    if store_id == header.origin or store_id in header.path:
         raise Loop(
             "The rows of this chunk have passed through this store before.",
             hint="Nothing was stored. Remove one of the forward sinks that make the circle.",
@@ -68,13 +67,6 @@ def check_loop(header: ChunkHeader, *, store_id: str, onward: Mapping[str, str])
             f"The chunk names {len(header.path)} stores, and its sender may have left out more.",
             hint="Nothing was stored. Upgrade the sending store: newer versions name all of them.",
         )
-    # Refused here and not by the next store: else whoever names that one, rightly or not, stops the sink there.
-    for store, sink in onward.items():
-        if store in passed:
-            raise Loop(
-                f"The rows of this chunk have passed through {store!r}, which this store forwards them to.",
-                hint=f"Nothing was stored. Remove one of the forward sinks that make the circle; here it is {sink!r}.",
-            )
 
 
 def decide(
