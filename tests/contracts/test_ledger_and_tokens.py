@@ -304,3 +304,34 @@ def test_old_keys_are_forgotten_and_young_ones_are_not(with_datasets: Database) 
     assert forgotten == 1
     assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="10")) is None
     assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="5")) is not None
+
+
+# ── records of an older version ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ledger_of_before_ranges_keeps_what_it_knew(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H3, H4. It named rows by number and stores in a list, both as JSON."""
+    from floodmark.control import database as control
+
+    every = control._migrations(Database(database_url).dialect)
+    before = next(index for index, script in enumerate(every) if any("ledger_given_up" in line for line in script))
+    old = Database(database_url)
+    with monkeypatch.context() as patch:
+        patch.setattr(control, "_migrations", lambda _dialect: every[:before])
+        control.migrate(old)
+    columns = "origin, dataset, partition_key, through_seq, row_count, checksum, given_up, version, path"
+    rows = [
+        "('edge', 'events', 'all', 10, 7, '00000000000000ff', '[3, 5]', 4, '[\"far\", \"edge\"]')",
+        "('edge', 'events', 'other', 10, 7, '00000000000000ff', '[]', 4, '[\"far\", \"farther\"]')",
+        "('liar', 'events', 'all', 10, 0, '0000000000000000', '[]', 1, '[\"upstream\", \"liar\"]')",
+    ]
+    old.transact(lambda c: [c.exec_driver_sql(f"INSERT INTO ledger ({columns}) VALUES {row}") for row in rows])
+
+    control.migrate(old)
+
+    found = find(old)
+    assert found is not None
+    assert (found.through, found.given_up_rows, found.version) == (10, 2, 4)
+    assert ranges(old) == [SequenceRange(2, 3), SequenceRange(4, 5)]
+    assert old.read(lambda c: provenance.stores_before(c, "events")) == ["edge", "far", "farther"]
+    old.close()

@@ -33,7 +33,7 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
     if never_got > 0:
         # Of a range that has some of ours it cannot be told which of its rows are meant.
         unknown = [span for span in held.given_up if not _any_within(ours, span)] or list(held.given_up)
-        span = SequenceRange(unknown[0].after, unknown[-1].through)
+        span = SequenceRange(unknown[0].after, unknown[-1].through) if unknown else SequenceRange(0, max(end, 1))
         what = (
             f"The hub says that it never got {never_got} rows of {span}, and the records say that they were delivered."
         )
