@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from floodmark.testing import MemoryLake
+
 
 def test_a_token_is_printed_once_and_alone(shop):
     made = shop("token", "add", "edge-7", "--origins", "a, b", "--datasets", "orders")
@@ -71,3 +73,23 @@ def test_a_hub_of_no_store_is_told(cli):
     outcome = cli("hub")
     assert outcome.code == 1
     assert "There is no store" in outcome.err
+
+
+def test_where_rows_say_they_came_from_is_listed_and_taken_back(shop, tmp_path):
+    from floodmark.control import provenance
+    from floodmark.store import open_store
+
+    assert "No forwarded rows" in shop("provenance", "list").out
+    with open_store(tmp_path / "store", lake=MemoryLake()) as store:
+        for dataset in ("orders", "other"):
+            store._database.transact(
+                lambda c, dataset=dataset: provenance.record(c, origin="edge", dataset=dataset, stores=["far"])
+            )
+    assert len(shop("provenance", "list", "--json").json) == 4
+    assert [item["origin"] for item in shop("provenance", "list", "--passed", "far", "--json").json] == ["edge"] * 2
+    assert "edge" in shop("provenance", "list", "--dataset", "orders").out
+    assert shop("provenance", "forget", "edge", "--passed", "far").out == "Forgotten: 2 entries of edge.\n"
+    refused = shop("provenance", "forget", "edge", "--passed", "far")
+    assert refused.code == 1
+    assert "provenance list" in refused.err
+    assert {item["store"] for item in shop("provenance", "list", "--json").json} == {"edge"}

@@ -35,6 +35,10 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "B9": "models have no values that a function could change",
 }
 NOT_IN_THE_SIMULATION: dict[str, str] = {
+    "D8": "the simulated network has one hub at one address",
+    "H3": "the simulated hub refuses no row, so none is given up and replayed",
+    "H4": "the simulation has one hub, which forwards to nobody",
+    "H5": "the simulation has one hub, which forwards to nobody",
     "U19": "all sinks of a schedule are there before its first step",
     "I10": "its stores have one dataset",
     "I11": "the lake in memory reads a file whole or not at all",

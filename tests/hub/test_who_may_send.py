@@ -106,6 +106,8 @@ def test_the_ledger_lists_what_the_token_may_see(hub, store, sender):
     hub.send(other)
     everything = hub.get("/v1/ledger/edge-1").json()
     assert everything == {
+        "hub": store.store_id,
+        "versions": [1, 2],
         "origin": "edge-1",
         "channels": [
             {"dataset": "events", "partition": "all", "through": 4, "rows": 4,

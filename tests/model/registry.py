@@ -6,6 +6,7 @@ from .backfill import BackfillModel, SourceStepsModel
 from .checker import Model
 from .commit import CommitModel, RestoreAndExpiryModel, RestoreModel, UpkeepModel
 from .delivery import BlobModel, KeyModel, LostRecordsModel
+from .forwarding import AddressModel, CircleModel
 from .hub import DivergenceModel, HubModel
 from .partitions import PartitionsModel
 from .power_loss import PowerLossModel
@@ -32,6 +33,8 @@ MODELS: tuple[type[Model], ...] = (
     TableSinkModel,
     HubModel,
     DivergenceModel,
+    AddressModel,
+    CircleModel,
     RemovalModel,
     LaterSinkModel,
     PurgedSegmentModel,

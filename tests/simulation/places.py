@@ -14,15 +14,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
-from floodmark.control import ledger
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.replies import Reply
-from floodmark.hub.decision import state_of
 from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
 from floodmark.lake.memory_targets import MemoryTarget
 from floodmark.lake.targets import TargetAppend, TargetName, TargetState
-from floodmark.wire import HEADER, MEDIA, ChunkHeader
+from floodmark.wire import HEADER, ChunkHeader
 
 from .stage import ServerDied, Stage
 
@@ -209,7 +207,14 @@ class Network:
     sent: list[tuple[str, str, dict[str, str], bytes | None]] = field(default_factory=list)
 
     def send(
-        self, method: str, url: str, *, headers: Any, content: bytes | None = None, reply_bytes_max: int = 0
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Any,
+        content: bytes | None = None,
+        reply_bytes_max: int = 0,
+        greet: Any = None,
     ) -> Reply:
         """What a forward sink's exchange does."""
         self.stage.pause("network.sending")
@@ -254,19 +259,14 @@ def answered(store: Any, chunks: Any, method: str, url: str, headers: dict[str, 
     parts = urlsplit(url)
     if method == "GET":
         origin = unquote(parts.path.rsplit("/", 1)[1])
-        asked = parse_qs(parts.query)
-        wanted = {key: asked[key][0] for key in ("dataset", "partition")}
-        entries = store._database.read(lambda c: ledger.of_origin(c, origin, **wanted))
-        channels = [
-            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()} for entry in entries
-        ]
-        return Reply(200, orjson.dumps({"origin": origin, "channels": channels, "reads": list(MEDIA)}))
+        asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        return Reply(200, orjson.dumps(chunks.ledger(origin, asked, allows=lambda _dataset: True)))
     dataset = unquote(parts.path.split("/")[-2])
     try:
         header = ChunkHeader.parse(headers[HEADER])
         accepted = chunks.accept(dataset, header, content, encoding="zstd", media=headers["Content-Type"])
     except Exception as error:
         problem = problem_of(error)
-        body = orjson.dumps(problem.content())
+        body = orjson.dumps({**problem.content(), "hub": store.store_id})
         return Reply(problem.status, body, retry_after=problem.headers.get("Retry-After"))
-    return Reply(200, orjson.dumps({"stored": accepted.stored, "ledger": accepted.state.content()}))
+    return Reply(200, orjson.dumps(accepted.content()))

@@ -23,8 +23,13 @@ def token() -> None:
     "--origins", metavar="IDS", callback=column_list, help="Only rows of these stores, by id; the default is any."
 )
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
+@click.option(
+    "--relay",
+    is_flag=True,
+    help="With --origins: also rows that other stores have sent to those; for a hub that forwards.",
+)
 @json_option
-def add(name: str, origins: list[str] | None, datasets: list[str] | None, as_json: bool) -> None:
+def add(name: str, origins: list[str] | None, datasets: list[str] | None, relay: bool, as_json: bool) -> None:
     """Make a token called NAME and print it, this once.
 
     Only its hash is stored: a token that was not noted down is lost, and another is made instead. It is printed alone
@@ -38,7 +43,7 @@ def add(name: str, origins: list[str] | None, datasets: list[str] | None, as_jso
     from floodmark.hub.tokens import add_token
 
     with open_store() as store:
-        made, secret = add_token(store, name, origins=origins, datasets=datasets)
+        made, secret = add_token(store, name, origins=origins, datasets=datasets, relay=relay)
     if as_json:
         print_json({"name": made.name, "token": secret, "origins": made.origins, "datasets": made.datasets})
     else:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, func, select, update
 from floodmark.control.deliveries import Channel
 from floodmark.control.schema import quarantine
 from floodmark.errors import UnknownQuarantineEntry
-from floodmark.sequence import SequenceRange, Tally
+from floodmark.sequence import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,46 +81,37 @@ def hold_given_up(
     connection: Connection, channel: Channel, rows: Sequence[GivenUp], *, reason: str, now: datetime
 ) -> None:
     """Put rows into quarantine under the sink's name; those that are there already stay as they are."""
-    known = {
-        seq
-        for (seq,) in connection.execute(
+    if not rows:
+        return
+    # By range and not by number: a chunk may have more rows than a statement takes values.
+    known = set(
+        connection.execute(
             select(quarantine.c.seq).where(
                 quarantine.c.sink == channel.sink,
                 quarantine.c.dataset == channel.dataset,
-                quarantine.c.seq.in_([row.seq for row in rows]),
+                quarantine.c.seq >= min(row.seq for row in rows),
+                quarantine.c.seq <= max(row.seq for row in rows),
             )
-        )
-    }
-    for row in rows:
-        if row.seq in known:
-            continue
-        connection.execute(
-            quarantine.insert().values(
-                id=uuid.uuid4().hex,
-                dataset=channel.dataset,
-                state="held",
-                reason=reason,
-                payload=row.payload,
-                sink=channel.sink,
-                seq=row.seq,
-                partition_key=channel.partition,
-                checksum=row.tally.checksum_text,
-                created_at=now.isoformat(),
-            )
-        )
-
-
-def given_up_within(connection: Connection, channel: Channel, within: SequenceRange) -> dict[int, Tally]:
-    """The rows of a range that a sink gave up, whatever became of them since."""
-    found = connection.execute(
-        select(quarantine.c.seq, quarantine.c.checksum).where(
-            quarantine.c.sink == channel.sink,
-            quarantine.c.dataset == channel.dataset,
-            quarantine.c.seq > within.after,
-            quarantine.c.seq <= within.through,
-        )
+        ).scalars()
     )
-    return {row.seq: Tally.of(1, row.checksum) for row in found}
+    values = [
+        {
+            "id": uuid.uuid4().hex,
+            "dataset": channel.dataset,
+            "state": "held",
+            "reason": reason,
+            "payload": row.payload,
+            "sink": channel.sink,
+            "seq": row.seq,
+            "partition_key": channel.partition,
+            "checksum": row.tally.checksum_text,
+            "created_at": now.isoformat(),
+        }
+        for row in rows
+        if row.seq not in known
+    ]
+    if values:
+        connection.execute(quarantine.insert(), values)
 
 
 def entries(connection: Connection, *, dataset: str | None = None, state: str | None = "held") -> list[Entry]:

@@ -159,6 +159,7 @@ sinks = Table(
     Column("created_at", Text, nullable=False),
     Column("ticked_at", Text),
     Column("number", BigInteger, nullable=False, default=0),
+    Column("hub", Text),
 )
 
 watermarks = Table(
@@ -214,6 +215,25 @@ ledger = Table(
     Column("version", BigInteger, nullable=False),
     Column("path", Text, nullable=False, default="[]"),
     Column("updated_at", Text),
+    Column("given_up_rows", BigInteger, nullable=False, default=0),
+)
+
+ledger_given_up = Table(
+    "ledger_given_up",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("through_seq", BigInteger, nullable=False),
+)
+
+provenance = Table(
+    "provenance",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("store", Text, primary_key=True),
 )
 
 tokens = Table(
@@ -225,6 +245,7 @@ tokens = Table(
     Column("datasets", Text),
     Column("created_at", Text, nullable=False),
     Column("revoked_at", Text),
+    Column("relay", BigInteger, nullable=False, default=1),
 )
 
 requests = Table(

@@ -99,6 +99,17 @@ def change(connection: Connection, instance: str, settings: dict[str, Any]) -> N
     )
 
 
+def hub_of(connection: Connection, instance: str) -> str | None:
+    """The id of the hub that a forward sink delivers to, once it is known."""
+    return connection.execute(select(sinks.c.hub).where(sinks.c.instance == instance)).scalar_one_or_none()
+
+
+def pin_hub(connection: Connection, instance: str, hub: str) -> str:
+    """D8: the first hub that answers is the one; returns which that is."""
+    connection.execute(update(sinks).where(sinks.c.instance == instance, sinks.c.hub.is_(None)).values(hub=hub))
+    return hub_of(connection, instance) or hub
+
+
 def ticked_at(connection: Connection, instance: str) -> datetime | None:
     """When the sink's last scheduled tick was due."""
     found = connection.execute(select(sinks.c.ticked_at).where(sinks.c.instance == instance)).scalar_one_or_none()

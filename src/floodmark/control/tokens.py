@@ -31,6 +31,8 @@ class Token:
     datasets: tuple[str, ...] | None
     created_at: str
     revoked_at: str | None = None
+    relay: bool = True
+    """Whether it may bring rows that passed through stores which it is not bound to."""
 
     def allows_origin(self, origin: str) -> bool:
         return self.origins is None or origin in self.origins
@@ -56,6 +58,7 @@ def add(
     secret: str,
     origins: tuple[str, ...] | None,
     datasets: tuple[str, ...] | None,
+    relay: bool = True,
     now: datetime,
 ) -> None:
     if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).one_or_none() is not None:
@@ -70,6 +73,7 @@ def add(
             origins=None if origins is None else json.dumps(origins),
             datasets=None if datasets is None else json.dumps(datasets),
             created_at=now.isoformat(),
+            relay=int(relay),
         )
     )
 
@@ -105,4 +109,5 @@ def _token(row: Row) -> Token:  # type: ignore[type-arg]
         datasets=None if row.datasets is None else tuple(json.loads(row.datasets)),
         created_at=row.created_at,
         revoked_at=row.revoked_at,
+        relay=bool(row.relay),
     )

@@ -7,19 +7,22 @@ what we count. Where it does not, the two histories have parted, and nothing mor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
 from floodmark.control import deliveries, quarantine, removals, sinks
+from floodmark.control.chunking import chunk_ranges
 from floodmark.control.chunks import Chunk
 from floodmark.control.deliveries import Channel, Intent, Watermark
-from floodmark.control.quarantine import GivenUp
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.shared import Errand, Tick
 from floodmark.errors import DivergedHistory, Retryable
 from floodmark.sequence import SequenceRange, Tally
 
 GIVEN_UP_BEFORE = "It was given up before; the destination never got it."
+HELD_ROWS = 5_000
+"""How many rows are put into quarantine at once."""
 
 
 @dataclass(slots=True)
@@ -67,17 +70,24 @@ class Comparison:
         to = self.compared(held, since=mark or Watermark(at, Tally()))
         columns = list(self.errand.source.view.dataset.schema.names)
         pinned = {"columns": columns, "where": self.tick.sink.settings.get("where")}
-        missing: list[GivenUp] = []
-        for seq in sorted(one for one in held.given_up if at < one <= to.seq):
-            span = SequenceRange(seq - 1, seq)
-            missing += self.errand.source.rows(Intent("", self.channel, span, pinned), span).one_by_one()
-        now = self.tick.clock.now()
+        # First held, then passed: the other way round, a crash in between would leave rows that nobody knows of.
+        for span in held.given_up:
+            inside = span.intersect(SequenceRange(at, to.seq)) if to.seq > at else None
+            if inside is not None:
+                self._hold(inside, pinned)
+        self.errand.transact(lambda c: deliveries.fast_forward(c, self.channel, seen=mark, to=to))
 
-        def work(connection: Connection) -> None:
-            if deliveries.fast_forward(connection, self.channel, seen=mark, to=to):
-                quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
-
-        self.errand.transact(work)
+    def _hold(self, span: SequenceRange, pinned: dict[str, Any]) -> None:
+        """Put the rows of a range into quarantine, a few at a time: it may have any number of them."""
+        found = self.errand.read(lambda c: deliveries.stretches(c, self.channel, span))
+        for part in chunk_ranges(span, found, rows_max=HELD_ROWS):
+            rows = self.errand.source.rows(Intent("", self.channel, part, pinned), part).one_by_one()
+            now = self.tick.clock.now()
+            self.errand.transact(
+                lambda c, rows=rows, now=now: quarantine.hold_given_up(  # type: ignore[misc]
+                    c, self.channel, rows, reason=GIVEN_UP_BEFORE, now=now
+                )
+            )
 
     def _behind_removals(self, held: Holdings, *, at: int) -> Holdings:
         """Go on behind rows that are gone: they went because this sink had them (U10), and cannot be compared any more.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -72,6 +73,16 @@ def check_dataset(token: Token, dataset: str) -> None:
 def check_origin(token: Token, origin: str) -> None:
     if not token.allows_origin(origin):
         raise Forbidden("This token is not for rows of that store.")
+
+
+def check_path(token: Token, stores: Iterable[str]) -> None:
+    """H5: what a token is not bound to, it cannot speak of: else any edge could have a hub's own forwarding refused."""
+    strange = [] if token.relay else [store for store in stores if not token.allows_origin(store)]
+    if strange:
+        raise Forbidden(
+            f"This token is not for rows that passed through {strange[0]!r}. A store that forwards for others needs a "
+            "token with the right to relay."
+        )
 
 
 def _look(connection: Connection, hashed: str) -> Token | None:

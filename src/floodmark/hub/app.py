@@ -27,14 +27,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from floodmark import __version__, wire
-from floodmark.control import datasets, ledger, requests
+from floodmark.control import datasets, requests
 from floodmark.control.tokens import Token
 from floodmark.errors import FloodmarkError, SpoolFull
 from floodmark.hub import access, bodies
 from floodmark.hub.access import Access
 from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, Captures
 from floodmark.hub.chunks import Chunks
-from floodmark.hub.decision import state_of
 from floodmark.hub.intake import Intake
 from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.hub.metrics import Metrics
@@ -92,10 +91,11 @@ class Hub:
             raise bodies.bad_request(f"The header {wire.HEADER} is missing.")
         header = wire.ChunkHeader.parse(text)
         access.check_origin(token, header.origin)
+        access.check_path(token, header.path)
         body = await self._body(request)
         accepted = await self.run(self.chunks.accept, dataset, header, body, encoding=encoding, media=media)
         self.metrics.rows.labels("chunks", dataset).inc(accepted.stored)
-        return answer({"stored": accepted.stored, "ledger": accepted.state.content()})
+        return answer(accepted.content())
 
     async def take_capture(self, request: Request) -> Response:
         dataset = request.path_params["dataset"]
@@ -128,14 +128,8 @@ class Hub:
         origin = request.path_params["origin"]
         token = await self.token(request)
         access.check_origin(token, origin)
-        wanted = {key: request.query_params[key] for key in ("dataset", "partition") if key in request.query_params}
-        entries = await self.run(self.intake.database.read, lambda c: ledger.of_origin(c, origin, **wanted))
-        channels = [
-            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
-            for entry in entries
-            if token.allows_dataset(entry.dataset)
-        ]
-        return answer({"origin": origin, "channels": channels, "reads": list(wire.MEDIA)})
+        asked = dict(request.query_params)
+        return answer(await self.run(self.chunks.ledger, origin, asked, allows=token.allows_dataset))
 
     async def show_health(self, _request: Request) -> Response:
         return answer({"status": "alive"})
@@ -172,8 +166,10 @@ def answer(content: Any, *, status: int = 200, media: str = "application/json", 
     return Response(orjson.dumps(content) + b"\n", status_code=status, media_type=media, headers=headers)
 
 
-def tell(problem: Problem) -> Response:
-    return answer(problem.content(), status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
+def tell(problem: Problem, *, hub: str | None = None) -> Response:
+    # Whoever forwards here goes on by a refusal only if it comes from the hub that it delivers to.
+    content = problem.content() if hub is None or problem.status >= 500 else {**problem.content(), "hub": hub}
+    return answer(content, status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
 
 
 # ── the application ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,7 +212,7 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
             problem = problem_of(error)
             _note(route, problem, error)
-            response = tell(problem)
+            response = tell(problem, hub=hub.intake.store_id)
         finally:
             hub.busy -= 1
         hub.metrics.requests.labels(route, str(response.status_code)).inc()

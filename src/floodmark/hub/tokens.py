@@ -17,9 +17,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def add_token(
-    store: Store, name: str, *, origins: Sequence[str] | None = None, datasets: Sequence[str] | None = None
+    store: Store,
+    name: str,
+    *,
+    origins: Sequence[str] | None = None,
+    datasets: Sequence[str] | None = None,
+    relay: bool = False,
 ) -> tuple[Token, str]:
-    """Make a token; returns what it allows, and its text, which is kept nowhere."""
+    """Make a token; returns what it allows, and its text, which is kept nowhere.
+
+    One that is bound to origins brings rows of those alone, unless `relay`: then also what others have sent to them.
+    """
     if _NAME.fullmatch(name) is None:
         raise InvalidName(
             f"{name[:60]!r} cannot name a token.", hint="Use letters, digits, dots, dashes and underscores: at most 63."
@@ -28,9 +36,12 @@ def add_token(
     bound = None if datasets is None else tuple(datasets)
     for dataset in bound or ():  # a misspelt one would be a token for nothing
         intake.database.read(partial(dataset_records.get, name=dataset))
-    made = Token(name, None if origins is None else tuple(origins), bound, now.isoformat())
+    relays = relay or origins is None
+    made = Token(name, None if origins is None else tuple(origins), bound, now.isoformat(), relay=relays)
     intake.database.transact(
-        lambda c: tokens.add(c, name, secret=secret, origins=made.origins, datasets=made.datasets, now=now)
+        lambda c: tokens.add(
+            c, name, secret=secret, origins=made.origins, datasets=made.datasets, relay=made.relay, now=now
+        )
     )
     return made, secret
 

@@ -81,7 +81,7 @@ def accounts(
     places: dict[str, list[Settled]] = {_place(sink, today): []}
     settings = {_place(sink, today): today.settings}
     given_up = {row.seq: row.tally for row in records.given_up if row.state != "replayed"}
-    held = frozenset(row.seq for row in records.given_up if row.state == "held")
+    held = frozenset(given_up)
 
     def add(intent: Intent, item: Settled) -> None:
         places.setdefault(_place(sink, intent), []).append(item)

@@ -63,11 +63,19 @@ class ChannelAudit:
     there: int | None
     """Rows that the destination was found to have; None where they were not counted."""
     note: str | None = None
+    asked: bool = True
+    """Whether the destination was looked at: else only the records were compared."""
+    failed: bool = False
+    """It should have been, and there was no answer that counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit of one sink found. Without findings that are `wrong`, every settled row is where it should be."""
+    """What an audit of one sink found.
+
+    Without findings that are `wrong`, the records agree with each other; and where every channel was `asked`, every
+    settled row is where it should be.
+    """
 
     sink: str
     kind: str
@@ -78,6 +86,16 @@ class AuditReport:
     @property
     def sound(self) -> bool:
         return not any(item.wrong for item in self.findings)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the destination was looked at, for every channel."""
+        return all(item.asked for item in self.channels)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the destination should have been asked and could not be."""
+        return any(item.failed for item in self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +189,7 @@ class Auditor:
         findings = list(_from_records(channel, records, settled, start=start))
         there: int | None = None
         notes: list[str] = []
+        asked, failed = True, False
         source = RowSource(self.surroundings.lake, view)
         unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
         for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
@@ -178,6 +197,7 @@ class Auditor:
             findings += found
             there = there if told.rows is None else (there or 0) + told.rows
             notes += [told.note] if told.note else []
+            asked, failed = asked and told.asked, failed or told.failed
         held_back = sum(1 for item in records.given_up if item.state == "held")
         line = ChannelAudit(
             channel.dataset,
@@ -189,6 +209,8 @@ class Auditor:
             waiting=sum(item.tally.rows for item in records.figures if item.first_seq > mark.seq),
             there=there,
             note=" ".join(notes) or None,
+            asked=asked,
+            failed=failed,
         )
         return line, tuple(findings)
 
@@ -204,7 +226,7 @@ class Auditor:
                     for item in account.settled
                     if not item.recorded and item.tally.rows
                 ]
-                return Audited(note=note), lost
+                return Audited(note=note, asked=False), lost
             audited = made.audited(channel, account, deep=deep)
         return audited, [
             Finding(item.kind, item.what, f"{where} at {item.where}", item.remedy, item.range, item.wrong)
