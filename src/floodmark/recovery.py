@@ -208,12 +208,12 @@ def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation |
     """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
-    sent again; what fences it off brought no rows.
+    sent again; what keeps it from landing brought no rows.
     A removal that is on record as planned is carried out again. A settle function is asked again: what went
     with its answer is such a removal, or nothing went.
     """
     if snapshot.operation == "replace":
         return True
     if snapshot.operation == "append":
-        return block is not None and block.id in (snapshot.block, snapshot.fence)
+        return block is not None and block.id in (snapshot.block, snapshot.barrier)
     return snapshot.settled or (removing is not None and removing.state == "planned")

@@ -32,7 +32,7 @@ THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
 ROWS_PROPERTY = "floodmark.rows"
 SEGMENTS_PROPERTY = "floodmark.segments"
-FENCE_PROPERTY = "floodmark.fence"
+BARRIER_PROPERTY = "floodmark.barrier"
 SETTLED_PROPERTY = "floodmark.settled"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 DECLARATION_PROPERTY = "floodmark.dataset"
@@ -226,7 +226,7 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
         settled=SETTLED_PROPERTY in extra,
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
-        fence=extra.get(FENCE_PROPERTY),
+        barrier=extra.get(BARRIER_PROPERTY),
         announced_rows=int(extra[ROWS_PROPERTY]) if ROWS_PROPERTY in extra else None,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

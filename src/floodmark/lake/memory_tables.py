@@ -148,7 +148,7 @@ class MemoryTables:
         dropped: int = 0,
         settled: bool = False,
         segments: frozenset[int] = frozenset(),
-        fence: str | None = None,
+        barrier: str | None = None,
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -163,7 +163,7 @@ class MemoryTables:
             dropped=dropped,
             settled=settled,
             segments=segments,
-            fence=fence,
+            barrier=barrier,
             at=self.clock.now(),
         )
         table.files[id] = files
