@@ -26,7 +26,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class Barrier:
     """A request to append nothing on a block's base: behind it the block can never land."""
 
     table: str
@@ -59,7 +59,7 @@ class Snapshot:
     """The operation that settled rows again with this commit."""
     segments: frozenset[int] = frozenset()
     """What an append was made of; empty where that was too much to name."""
-    fence: str | None = None
+    barrier: str | None = None
     """The block that this append without rows keeps from landing."""
     announced_rows: int | None = None
     """How many rows its writer was about to append; None where it did not say."""

@@ -31,7 +31,7 @@ class FlushSettings:
     rows_max: int = 2_000_000
     """Rows in one commit."""
     bytes_max: int = 1 << 30
-    """Segment bytes in one commit."""
+    """Bytes in one commit, as the rows are when they are read."""
     segments_max: int = 512
     """Segments in one commit."""
     patience_seconds: int = 60

@@ -13,14 +13,14 @@ Invariants
 - I8 At most one undecided block per dataset; whoever finds it settles it before reserving another.
 - I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
 - U34 One segment that cannot be committed holds up no other. A block that failed in the same way several times is made
-  impossible by a fence, an append without rows on its base: then it is void, by the table's own history. Its segments
+  impossible by a barrier, an append without rows on its base: then it is void, by the table's own history. Its segments
   are tried again in smaller blocks. One that fails alone, where another gets through, is set aside, on record.
 
 States of a block, and who makes each transition
 
     (none) ─_reserve─▶ reserved ─_record─▶ committed        the rows are in the table, durable, recorded
                           │  └───_void──▶ void              they are not and never will be; segments free again
-                          │                 ▲               (also after `fence`, which lets no request land any more)
+                          │                 ▲               (also after `block_off`: then no request can land)
                           └──_send again: same block, same base
 """
 
@@ -39,9 +39,9 @@ from floodmark import faults
 from floodmark.clock import Clock
 from floodmark.commit import (
     Append,
+    Barrier,
     Base,
     BlockSegment,
-    Fence,
     PartitionFigures,
     Settlement,
     TableState,
@@ -564,10 +564,10 @@ class Flusher:
 
     # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def fence(self, dataset: str) -> Block | None:
+    def block_off(self, dataset: str) -> Block | None:
         """U34: let no request of the undecided block land any more, and decide it; None if there is none.
 
-        I4: what the fence said is no verdict either. The table is looked at afterwards, and the request that is under
+        I4: what the barrier said is no verdict either. The table is looked at afterwards, and the request that is under
         way may have come first: then the block is committed.
         """
         block = self.database.read(lambda c: blocks.undecided(c, dataset))
@@ -575,13 +575,13 @@ class Flusher:
             return None
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         error: Exception | None = None
-        faults.reach("fence.sending")
+        faults.reach("barrier.sending")
         try:
             own = declared.of_generation(block.base.generation)
-            self.lake.fence(Fence(own.table_name, block.id, block.base, block.range.through))
+            self.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
         except Exception as unclear:  # noqa: BLE001 - I4
             error = unclear
-        faults.reach("fence.sent")
+        faults.reach("barrier.sent")
         state = table_of(self.database, self.lake, declared, block.base)
         outcome = self._verdict(block, declared, state)
         if outcome is Verdict.OPEN:
@@ -595,7 +595,7 @@ class Flusher:
             self._record(block, segments, declared, state)
         else:
             if state is not None:
-                # I7: taken back by a loss of power, the fence would let a late request land behind a void block.
+                # I7: taken back by a loss of power, the barrier would let a late request land behind a void block.
                 self.lake.sync(state, since=declared.synced_snapshot)
             self._void(block, reason="it was given up, and an append without rows came first", consume=False)
         return self.database.read(lambda c: blocks.get(c, block.id))
@@ -621,7 +621,7 @@ class Flusher:
             self._acquit(careful)  # all have failed alone: it is not the segments' fault
             return False
         try:
-            decided = self.fence(dataset)
+            decided = self.block_off(dataset)
         except FloodmarkError:
             self._acquit(careful)  # the table takes nothing: it is not the segments' fault
             return False

@@ -208,13 +208,13 @@ def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation |
     """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
-    sent again; what fences it off brought no rows. A removal that is on record as planned is carried out again. A
-    settlement that is on record as planned has then not landed (U18), and the function is asked again.
+    sent again; what keeps it from landing brought no rows. A removal that is on record as planned is carried out again.
+    A settlement that is on record as planned has then not landed (U18), and the function is asked again.
     """
     if snapshot.operation == "replace":
         return True
     if snapshot.operation == "append":
-        return block is not None and block.id in (snapshot.block, snapshot.fence)
+        return block is not None and block.id in (snapshot.block, snapshot.barrier)
     planned = removing if removing is not None and removing.state == "planned" else None
     if snapshot.change is not None:
         return planned is not None and planned.id == snapshot.change

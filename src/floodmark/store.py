@@ -539,7 +539,7 @@ class Store:
             self._sealer,
             self._clock,
             flusher.settle,
-            flusher.fence,
+            flusher.block_off,
         )
         return Fsck(parts, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
 

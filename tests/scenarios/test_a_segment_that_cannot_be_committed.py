@@ -151,44 +151,44 @@ def test_commits_are_bounded_by_the_size_of_rows_and_not_of_compressed_files(wor
     assert sum(seen) == 6
 
 
-@pytest.mark.parametrize("point", ["fence.sending", "fence.sent"])
+@pytest.mark.parametrize("point", ["barrier.sending", "barrier.sent"])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_flush_that_dies_at_a_fence_is_finished_by_the_next(world: World, point: str, late: bool):
-    """I4, U34: what was under way before the fence lands before it, or never."""
+def test_a_flush_that_dies_at_a_barrier_is_finished_by_the_next(world: World, point: str, late: bool):
+    """I4, U34: what was under way before the barrier lands before it, or never."""
     world.committed(2)
     first = world.open()
     captured(world, first, 3)
     world.lake.on_append = lambda _: "hold"
     assert dies(lambda: first.flush(DATASET), at="flush.appended")
-    assert dies(lambda: world.open()._flusher.fence(DATASET), at=point)
+    assert dies(lambda: world.open()._flusher.block_off(DATASET), at=point)
     if late:
-        assert world.lake.deliver_held() == [point == "fence.sending"]
+        assert world.lake.deliver_held() == [point == "barrier.sending"]
     world.lake.on_append = None
     world.open().flush(DATASET)
     world.lake.deliver_held()
     world.check()
 
 
-def test_a_request_that_comes_before_the_fence_is_recorded(world: World):
-    """I4: the fence's own word is no verdict."""
+def test_a_request_that_comes_before_the_barrier_is_recorded(world: World):
+    """I4: the barrier's own word is no verdict."""
     first = world.open()
     captured(world, first, 2)
     world.lake.on_append = lambda _: "hold"
     assert dies(lambda: first.flush(DATASET), at="flush.appended")
     world.lake.on_append = None
-    world.lake.on_fence = lambda _: world.lake.deliver_held()
-    decided = world.open()._flusher.fence(DATASET)
+    world.lake.on_barrier = lambda _: world.lake.deliver_held()
+    decided = world.open()._flusher.block_off(DATASET)
     assert decided.state == "committed"
     world.check()
 
 
-def test_a_fence_that_the_power_takes_is_taken_back(world: World):
+def test_a_barrier_that_the_power_takes_is_taken_back(world: World):
     """U4, U34: the block is still undecided then."""
     world.committed(2)
     first = world.open()
     captured(world, first, 2)
     assert dies(lambda: first.flush(DATASET), at="flush.reserved")
-    assert dies(lambda: world.open()._flusher.fence(DATASET), at="fence.sent")
+    assert dies(lambda: world.open()._flusher.block_off(DATASET), at="barrier.sent")
     state = world.lake.load(TABLE)
     lost = world.lake.store(world.lake.data[world.lake.tables[TABLE].head_files[0]].slice(0, 0))
     world.lake.tables[TABLE].files[state.head] += (lost,)

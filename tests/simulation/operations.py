@@ -38,7 +38,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("flush.segment_removed", "flush.released"),
         *_SEAL,
     ),
-    "fence": ("fence.sending", "lake.fence", "fence.sent", "lake.sync", "flush.released"),
+    "block off": ("barrier.sending", "lake.barrier", "barrier.sent", "lake.sync", "flush.released"),
     "read": ("lake.scan", "read.stored"),
     "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
     "export central": (
@@ -193,7 +193,7 @@ OPERATIONS: dict[str, Operation] = {
     "capture, flush": lambda world, store, size: (capture(world, store, size), store.flush(DATASET))[1],
     "seal": lambda _world, store, _size: store.seal(DATASET),
     "flush": lambda _world, store, _size: store.flush(DATASET),
-    "fence": lambda _world, store, _size: store._flusher.fence(DATASET),
+    "block off": lambda _world, store, _size: store._flusher.block_off(DATASET),
     "read": lambda world, store, _size: world.read(store),
     "export archive": lambda _world, store, _size: store.export("archive"),
     "export central": lambda _world, store, _size: store.export("central"),

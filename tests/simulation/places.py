@@ -87,7 +87,7 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
     names = (
         *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
-        *("resettle", "supersede", "doomed", "fence"),
+        *("resettle", "supersede", "doomed", "barrier"),
     )
     own = {"append": append, "_swap": swap, "target": target}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()

@@ -41,7 +41,7 @@ _OWNER = {"owner": 6}
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("commit", {**_SPOOL, "fence": 1, "check": 1}),
+        Profile("commit", {**_SPOOL, "block off": 1, "check": 1}),
         Profile("bucket", {**_SPOOL, "export archive": 5, "check": 1}, ("archive",)),
         Profile("hub", {**_SPOOL, "export central": 5}, ("central",), {"repeat": 3}),
         Profile("table", {**_SPOOL, "export mirror": 6}, ("mirror",), _OWNER),

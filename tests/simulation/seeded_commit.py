@@ -161,17 +161,17 @@ def _() -> Iterator[None]:
 
 
 @bug(
-    "a block is given up without a fence",
+    "a block is given up without a barrier",
     invariant="U34",
-    short=[held_up(dies(0, "flush", "flush.appended")), does(1, "fence"), LATE, does(1, "flush")],
+    short=[held_up(dies(0, "flush", "flush.appended")), does(1, "block off"), LATE, does(1, "flush")],
 )
 def _() -> Iterator[None]:
-    def fence(self: Flusher, dataset: str) -> None:
+    def block_off(self: Flusher, dataset: str) -> None:
         block = self.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None:
             self._void(block, reason="somebody said so", consume=False)
 
-    with replaced(Flusher, "fence", fence):
+    with replaced(Flusher, "block_off", block_off):
         yield
 
 

@@ -217,7 +217,7 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield from everywhere(landing.landing_files, oldest_first)
     yield replaced(segments, "process_identity", identity)
     yield from everywhere(process.is_certainly_dead, dead)
-    yield replaced(store_module, "migrate", lambda _database: None)
+    yield replaced(store_module, "migrate", lambda _database, **_options: None)
     yield replaced(blob, "place_of", lambda _settings: world.bucket)
     yield replaced(forward, "Exchange", lambda **_options: world.network)
     for owner, name in ((given, "BATCH_ROWS"), (load, "STEP_ROWS")):

@@ -116,7 +116,7 @@ def test_a_late_request_of_its_block_does_not_land(shop: Shop):
     assert committed(shop) == [1, 2, 11]
 
 
-@pytest.mark.parametrize("point", ["giving_up.moved", "fence.sending", "fence.sent", "flush.released"])
+@pytest.mark.parametrize("point", ["giving_up.moved", "barrier.sending", "barrier.sent", "flush.released"])
 def test_a_crash_in_the_middle_is_finished_by_the_next_attempt(shop: Shop, point: str):
     """U33: the file is where it went, and the loss is recorded once."""
     shop.commit(2)
@@ -126,7 +126,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_attempt(shop: Shop, point
         shop.store.flush(DATASET)
     capture(shop, 11, arrow=True)
     shop.again()
-    if point.startswith(("fence", "flush")):
+    if point.startswith(("barrier", "flush")):
         _reserve_it(shop, path)
     with crash_at(point):
         shop.store.fsck(repair=True, give_up=[segment_of(path)])

@@ -32,7 +32,7 @@ THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
 ROWS_PROPERTY = "floodmark.rows"
 SEGMENTS_PROPERTY = "floodmark.segments"
-FENCE_PROPERTY = "floodmark.fence"
+BARRIER_PROPERTY = "floodmark.barrier"
 SETTLED_PROPERTY = "floodmark.settled"
 CHANGE_PROPERTY = "floodmark.change"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
@@ -228,7 +228,7 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         settled=SETTLED_PROPERTY in extra,
         change=extra.get(CHANGE_PROPERTY),
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
-        fence=extra.get(FENCE_PROPERTY),
+        barrier=extra.get(BARRIER_PROPERTY),
         announced_rows=int(extra[ROWS_PROPERTY]) if ROWS_PROPERTY in extra else None,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

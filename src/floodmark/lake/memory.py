@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.errors import FilesMissing
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.maintenance import Orphan
-from floodmark.lake.memory_appends import keys_of, land_append, land_fence, stamped
+from floodmark.lake.memory_appends import keys_of, land_append, land_barrier, stamped
 from floodmark.lake.memory_durability import gone_back, make_durable
 from floodmark.lake.memory_generations import cleared, copied, land_copy, renamed, tallies_of
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
@@ -65,7 +65,7 @@ class MemoryLake(MemoryTables):
     """The same for commits of what a settle function has said of committed rows."""
     on_rewrite: Callable[[SequenceRange], None] | None = None
     """Called before a range's files are rewritten: it may raise."""
-    on_fence: Callable[[Fence], None] | None = None
+    on_barrier: Callable[[Barrier], None] | None = None
     """Called before an append without rows: it may raise."""
     unreadable: set[str] = field(default_factory=set)
     """Tables whose metadata cannot be read."""
@@ -131,11 +131,11 @@ class MemoryLake(MemoryTables):
         )
         return True
 
-    def fence(self, request: Fence) -> None:
-        if self.on_fence is not None:
-            self.on_fence(request)
+    def barrier(self, request: Barrier) -> None:
+        if self.on_barrier is not None:
+            self.on_barrier(request)
         with self._lock:
-            land_fence(self, request)
+            land_barrier(self, request)
 
     def numbers_bound(self, table: str, *, width: int) -> int | None:
         if table in self.vanished or table not in self.tables:

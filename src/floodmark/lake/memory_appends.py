@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.commit import Append, Fence, named_segments
+from floodmark.commit import Append, Barrier, named_segments
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.memory_reading import ALL_NUMBERS
 from floodmark.lake.memory_removals import doomed_numbers, without
@@ -72,7 +72,7 @@ def land_append(lake: MemoryLake, request: Append, rows: pa.Table) -> None:
     )
 
 
-def land_fence(lake: MemoryLake, request: Fence) -> None:
+def land_barrier(lake: MemoryLake, request: Barrier) -> None:
     """An append without rows, under the same condition as any other."""
     table, state = lake.tables.get(request.table), lake.load(request.table)
     if table is None or state is None or not state.may_append_on(request.base):
@@ -84,7 +84,7 @@ def land_fence(lake: MemoryLake, request: Fence) -> None:
         added_files=1,
         added_rows=0,
         through=request.through,
-        fence=request.block,
+        barrier=request.block,
     )
 
 

@@ -149,7 +149,7 @@ class MemoryTables:
         settled: bool = False,
         change: str | None = None,
         segments: frozenset[int] = frozenset(),
-        fence: str | None = None,
+        barrier: str | None = None,
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -165,7 +165,7 @@ class MemoryTables:
             settled=settled,
             change=change,
             segments=segments,
-            fence=fence,
+            barrier=barrier,
             at=self.clock.now(),
         )
         table.files[id] = files

@@ -14,10 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
 from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
+from floodmark.lake.barriers import bound_of, raise_barrier
 from floodmark.lake.catalog import (
     BLOCK_PROPERTY,
     DECLARATION_PROPERTY,
@@ -30,7 +31,6 @@ from floodmark.lake.catalog import (
 )
 from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
-from floodmark.lake.fencing import bound_of, fence_off
 from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
@@ -138,8 +138,8 @@ class SparkLake(SparkGenerations):
             ) from error
         return highest
 
-    def fence(self, request: Fence) -> None:
-        fence_off(self.catalog, request)
+    def barrier(self, request: Barrier) -> None:
+        raise_barrier(self.catalog, request)
 
     def numbers_bound(self, table: str, *, width: int) -> int | None:
         return bound_of(self.catalog, table, width=width)

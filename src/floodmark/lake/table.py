@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Append, Fence, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
@@ -120,7 +120,7 @@ class Lake(Generations, Protocol):
         """How many rows of a range each segment brought; segments without any are not named."""
         ...
 
-    def fence(self, request: Fence) -> None:
+    def barrier(self, request: Barrier) -> None:
         """Append nothing, by the same compare-and-swap: no append on this base can land any more (U34).
 
         What it raises is no verdict.

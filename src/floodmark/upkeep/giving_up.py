@@ -87,7 +87,7 @@ def _released(workshop: Workshop, item: Segment) -> Segment:
     try:
         workshop.settle(item.dataset)
     except FloodmarkError:
-        workshop.fence(item.dataset)  # it cannot be sent: then nothing of it may land
+        workshop.block_off(item.dataset)  # it cannot be sent: then nothing of it may land
     now = workshop.database.read(lambda c: segments.find(c, item.id))
     if now is None:
         raise Permanent(f"The rows of segment {item.id} are committed: there is nothing to give up.")

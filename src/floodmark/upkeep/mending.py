@@ -55,7 +55,7 @@ class Workshop:
     clock: Clock
     settle: Settle
     """Decides a dataset's undecided block."""
-    fence: Settle = lambda _: None
+    block_off: Settle = lambda _: None
     """Decides it where it cannot be sent: nothing of it lands any more (U34)."""
 
     def table(self, dataset: Dataset) -> TableState | None:

@@ -12,8 +12,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Fence
-from floodmark.lake.catalog import FENCE_PROPERTY, MAX_SEQ_PROPERTY, THROUGH_PROPERTY, Catalog, table_state
+from floodmark.commit import Barrier
+from floodmark.lake.catalog import BARRIER_PROPERTY, MAX_SEQ_PROPERTY, THROUGH_PROPERTY, Catalog, table_state
 from floodmark.lake.files import local_path
 from floodmark.lake.table import AppendRefused
 from floodmark.schema import SEQ
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _BUCKET = re.compile(rf"{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)")
 
 
-def fence_off(catalog: Catalog, request: Fence) -> None:
+def raise_barrier(catalog: Catalog, request: Barrier) -> None:
     """Commit it on the head that was looked at: whoever appended in between makes it fail."""
     table = catalog.table(request.table)
     if table is None or not table_state(request.table, table).may_append_on(request.base):
-        raise AppendRefused(f"Block {request.block} cannot be fenced off: something was appended, or it is gone.")
+        raise AppendRefused(f"Block {request.block} may have landed: something was appended since.")
     file = _empty_file(table, request)
-    properties = {FENCE_PROPERTY: request.block, THROUGH_PROPERTY: str(request.through)}
+    properties = {BARRIER_PROPERTY: request.block, THROUGH_PROPERTY: str(request.through)}
     with (
         table.transaction() as transaction,
         transaction.update_snapshot(snapshot_properties=properties).fast_append() as append,
@@ -38,7 +38,7 @@ def fence_off(catalog: Catalog, request: Fence) -> None:
         append.append_data_file(file)
 
 
-def _empty_file(table: IcebergTable, request: Fence) -> Any:
+def _empty_file(table: IcebergTable, request: Barrier) -> Any:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -46,7 +46,7 @@ def _empty_file(table: IcebergTable, request: Fence) -> Any:
 
     values = [_partition_value(table, field, request.through) for field in table.spec().fields]
     folder = table.spec().partition_to_path(Record(*values), table.schema())
-    location = f"{table.location().rstrip('/')}/data/{folder}/fence-{uuid.uuid4()}.parquet"
+    location = f"{table.location().rstrip('/')}/data/{folder}/barrier-{uuid.uuid4()}.parquet"
     output = table.io.new_output(location)
     with output.create() as stream:
         pq.write_table(schema_to_pyarrow(table.schema()).empty_table(), stream)

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, SparkDriver, numbers
 
-from floodmark.commit import Fence, Verdict, verdict
+from floodmark.commit import Barrier, Verdict, verdict
 from floodmark.lake.files import local_path
 from floodmark.lake.memory import MemoryLake
 from floodmark.lake.table import AppendRefused
 
 
 @pytest.mark.parametrize("rows_before", [0, 2])
-def test_behind_a_fence_no_request_of_the_block_lands(blocks: Blocks, rows_before: int, monkeypatch):
+def test_behind_a_barrier_no_request_of_the_block_lands(blocks: Blocks, rows_before: int, monkeypatch):
     """U34: not even one that was sent before and arrives late."""
     blocks.lake.ensure(TABLE, SIMPLE)
     if rows_before:
         blocks.commit([{"id": n} for n in range(rows_before)])
     request = blocks.request(blocks.segment([{"id": 10}]))
-    blocks.lake.fence(Fence(TABLE, request.block, request.base, request.range.through))
+    blocks.lake.barrier(Barrier(TABLE, request.block, request.base, request.range.through))
     state = blocks.state()
     told = verdict(block=request.block, base=request.base, fenced=False, state=state, row_visible=False)
     assert told is Verdict.VOID
-    assert state.lineage[0].fence == request.block
+    assert state.lineage[0].barrier == request.block
     if not isinstance(blocks.lake, MemoryLake):  # Iceberg's own check, which is all that a late request meets
         monkeypatch.setattr(type(blocks.lake), "_check_base", lambda *_: None)
     with pytest.raises(Exception):
@@ -47,14 +47,14 @@ def test_behind_a_fence_no_request_of_the_block_lands(blocks: Blocks, rows_befor
     assert numbers(kept) == numbers(rows)
 
 
-def test_a_fence_behind_an_append_is_refused(blocks: Blocks):
+def test_a_barrier_behind_an_append_is_refused(blocks: Blocks):
     """U34: the block has landed, and stays."""
     blocks.lake.ensure(TABLE, SIMPLE)
     request = blocks.request(blocks.segment([{"id": 10}]))
     blocks.lake.append(request)
     head = blocks.state().head
     with pytest.raises(AppendRefused):
-        blocks.lake.fence(Fence(TABLE, request.block, request.base, request.range.through))
+        blocks.lake.barrier(Barrier(TABLE, request.block, request.base, request.range.through))
     assert blocks.state().head == head
 
 
