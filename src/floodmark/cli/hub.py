@@ -36,9 +36,29 @@ from floodmark.cli.output import note
 @click.option(
     "--content-bytes-max",
     type=click.IntRange(1024),
-    default=64 << 20,
+    default=32 << 20,
     show_default=True,
     help="The largest body once it is decompressed.",
+)
+@click.option(
+    "--rows-max", type=click.IntRange(1), default=200_000, show_default=True, help="The most rows in one body."
+)
+@click.option(
+    "--columns-max", type=click.IntRange(1), default=2_000, show_default=True, help="The most columns in one body."
+)
+@click.option(
+    "--values-max",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="The most values in one body: rows times columns, and the elements of lists.",
+)
+@click.option(
+    "--nesting-max",
+    type=click.IntRange(1, 256),
+    default=64,
+    show_default=True,
+    help="How deep lists and objects nest.",
 )
 @click.option(
     "--header-bytes-max",
@@ -69,6 +89,10 @@ def hub(
     requests_max: int,
     body_bytes_max: int,
     content_bytes_max: int,
+    rows_max: int,
+    columns_max: int,
+    values_max: int,
+    nesting_max: int,
     header_bytes_max: int,
     request_seconds_max: float,
     key_days: int,
@@ -94,6 +118,10 @@ def hub(
     settings = HubSettings(
         body_bytes_max=body_bytes_max,
         content_bytes_max=content_bytes_max,
+        rows_max=rows_max,
+        columns_max=columns_max,
+        values_max=values_max,
+        nesting_max=nesting_max,
         header_bytes_max=header_bytes_max,
         request_seconds_max=request_seconds_max,
         threads=threads,

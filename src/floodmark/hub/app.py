@@ -67,8 +67,8 @@ class Hub:
 
     def __post_init__(self) -> None:
         self.access = Access(self.intake)
-        self.chunks = Chunks(self.intake, self.settings.content_bytes_max)
-        self.captures = Captures(self.intake, self.settings.content_bytes_max)
+        self.chunks = Chunks(self.intake, self.settings.content_bytes_max, self.settings.limits)
+        self.captures = Captures(self.intake, self.settings.content_bytes_max, self.settings.limits)
         self.metrics = Metrics(self.intake)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 

@@ -7,7 +7,8 @@ receipt and stores nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20
 JSON_LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/x-jsonlines"})
 JSON_ARRAY = "application/json"
+_BLANK_LINES = re.compile(rb"\n\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,14 @@ class Captures:
 
     intake: Intake
     content_bytes_max: int
+    limits: wire.Limits = field(default_factory=wire.Limits)
 
     def accept(self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None) -> Receipt:
         """Store the rows of a request; when this returns, they are durable."""
         self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
         content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         if key is None:
-            receipt = self.intake.capture.capture(dataset, _rows(content, media))
+            receipt = self.intake.capture.capture(dataset, self._rows(content, media))
             faults.reach("hub.accepted")
             return receipt
         return self._accept_once(dataset, content, media=media, key=key)
@@ -57,11 +60,21 @@ class Captures:
             known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, key=key))
             if known is not None:
                 return _receipt(known, digest)
-            receipt = self.intake.capture.capture_once(dataset, _rows(content, media), also=remember)
+            receipt = self.intake.capture.capture_once(dataset, self._rows(content, media), also=remember)
             if receipt is not None:
                 faults.reach("hub.accepted")
                 return receipt
         raise Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+
+    def _rows(self, content: bytes, media: str) -> list[Any]:
+        """The objects of a JSON array, or of JSON lines; blank lines do not count."""
+        if media in JSON_LINES:
+            content = _BLANK_LINES.sub(b"\n", content)
+            self.limits.check_rows(content.count(b"\n"))
+        self.limits.check_text(content)
+        rows = _parsed(content, media)
+        wire.check_objects(rows, self.limits)
+        return rows
 
 
 def _receipt(known: Request, digest: str) -> Receipt:
@@ -73,10 +86,9 @@ def _receipt(known: Request, digest: str) -> Receipt:
     return Receipt(rows=known.rows, quarantined=known.quarantined)
 
 
-def _rows(content: bytes, media: str) -> list[Any]:
-    """The objects of a JSON array, or of JSON lines; blank lines do not count."""
+def _parsed(content: bytes, media: str) -> list[Any]:
     if media in JSON_LINES:
-        return wire.parse_lines(b"\n".join(line for line in content.split(b"\n") if line.strip()))
+        return wire.parse_lines(content.strip())
     try:
         rows = orjson.loads(content)
     except ValueError:

@@ -61,6 +61,7 @@ class Chunks:
 
     intake: Intake
     content_bytes_max: int
+    limits: wire.Limits = field(default_factory=wire.Limits)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -108,7 +109,8 @@ class Chunks:
         raw = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         # Whole turns: threads that hand the interpreter's lock to each other inside of this are several times slower.
         with self._parsing:
-            came = wire.decode_columns(raw, header) if media == COLUMNS else wire.decode_lines(raw, header)
+            decode = wire.decode_columns if media == COLUMNS else wire.decode_lines
+            came = decode(raw, header, self.limits)
             grown, table = self._fitted(declared, header, came)
         return _Content(grown, table, tuple(came.sequence))
 

@@ -70,10 +70,10 @@ def _shared_counters(root: Path) -> Iterator[None]:
 
 def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings) -> None:
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
 
     from floodmark.hub.app import worker_app
     from floodmark.hub.protocol import BoundedProtocol
+    from floodmark.hub.supervisor import Supervisor
 
     supervisor = os.getpid() if workers > 1 else None
     config = uvicorn.Config(
@@ -95,7 +95,7 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
         timeout_worker_healthcheck=WORKER_PATIENCE_SECONDS,
     )
     if workers > 1:
-        Multiprocess(config, sockets=[listener]).run()
+        Supervisor(config, sockets=[listener]).run()
         return
     # uvicorn stops gracefully, and then sends itself the signal again, to whoever had it before: without this the
     # process would be dead before it has tidied up.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from floodmark.wire import Limits
+
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
@@ -11,8 +13,13 @@ class HubSettings:
 
     body_bytes_max: int = 16 << 20
     """A body as it is sent, compressed or not."""
-    content_bytes_max: int = 64 << 20
-    """A body once it is decompressed."""
+    content_bytes_max: int = 32 << 20
+    """A body once it is decompressed. A text in memory takes up to four times the bytes that it is sent with."""
+    rows_max: int = 200_000
+    columns_max: int = 2_000
+    values_max: int = 1_000_000
+    nesting_max: int = 64
+    """What a body may hold; see `wire.Limits`."""
     header_bytes_max: int = 384 << 10
     """All headers of a request: a chunk's own holds the numbers that were given up."""
     request_seconds_max: float = 60.0
@@ -23,3 +30,7 @@ class HubSettings:
     """Requests that a worker has in memory at the same time; others are told to come again."""
     key_days: int = 7
     """How long the key of a capture is remembered."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.rows_max, self.columns_max, self.values_max, self.nesting_max)
