@@ -370,7 +370,7 @@ def test_nothing_but_a_token_opens_a_hub_that_has_one(guarded: Any, data: st.Dat
 def guarded() -> Iterator[tuple[Stand, str]]:
     with scratch_store() as store:
         made = Stand(store)
-        _, secret = add_token(store, "only")
+        _, secret = add_token(store, "only", any_origin=True, any_dataset=True, rights=["capture"])
         yield made, secret
         made.close()
 

@@ -1,6 +1,6 @@
 """Captures over HTTP that carried a key: the same key again gets the same receipt, and stores nothing.
 
-The row is written in the transaction that registers the rows (H1, for one request instead of a channel).
+A key belongs to the token it came with: two clients that chose the same one never see each other's receipts. The row is written in the transaction that registers the rows (H1, for one request instead of a channel).
 """
 
 from __future__ import annotations
@@ -13,33 +13,43 @@ from sqlalchemy import Connection, delete, select
 
 from floodmark.control.schema import requests
 
+NOT_KNOWN = "*"
+"""The token of keys from before tokens were noted with them. No token has this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request that was answered: what it brought, and what it was told."""
 
     dataset: str
+    token: str
+    """The name of the token it came with; empty where none was needed."""
     key: str
     digest: str
     rows: int
     quarantined: int
 
 
-def find(connection: Connection, *, dataset: str, key: str) -> Request | None:
-    row = connection.execute(select(requests).where(requests.c.dataset == dataset, requests.c.key == key)).one_or_none()
+def find(connection: Connection, *, dataset: str, token: str, key: str) -> Request | None:
+    row = connection.execute(
+        select(requests)
+        .where(requests.c.dataset == dataset, requests.c.key == key, requests.c.token.in_([token, NOT_KNOWN]))
+        .limit(1)
+    ).one_or_none()
     if row is None:
         return None
     receipt = json.loads(row.receipt)
-    return Request(row.dataset, row.key, row.digest, receipt["rows"], receipt["quarantined"])
+    return Request(row.dataset, row.token, row.key, row.digest, receipt["rows"], receipt["quarantined"])
 
 
 def record(connection: Connection, request: Request, *, now: datetime) -> bool:
     """Remember a request; false if the key is taken."""
-    if find(connection, dataset=request.dataset, key=request.key) is not None:
+    if find(connection, dataset=request.dataset, token=request.token, key=request.key) is not None:
         return False
     connection.execute(
         requests.insert().values(
             dataset=request.dataset,
+            token=request.token,
             key=request.key,
             digest=request.digest,
             receipt=json.dumps({"rows": request.rows, "quarantined": request.quarantined}),

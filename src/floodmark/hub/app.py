@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from floodmark import __version__, wire
 from floodmark.control import datasets, ledger, requests
-from floodmark.control.tokens import Token
+from floodmark.control.tokens import CAPTURE, METRICS, Token
 from floodmark.errors import FloodmarkError, SpoolFull
 from floodmark.hub import access, bodies
 from floodmark.hub.access import Access
@@ -101,13 +101,16 @@ class Hub:
         dataset = request.path_params["dataset"]
         token = await self.token(request)
         access.check_dataset(token, dataset)
+        access.check_right(token, CAPTURE, doing="capture")
         media = bodies.content_type(request, JSON_LINES | {JSON_ARRAY})
         encoding = bodies.content_encoding(request)
         key = bodies.one_header(request, wire.KEY_HEADER)
         if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
             raise bodies.bad_request(f"{wire.KEY_HEADER} is a printable text of 1 to {KEY_CHARACTERS_MAX} characters.")
         body = await self._body(request)
-        receipt = await self.run(self.captures.accept, dataset, body, encoding=encoding, media=media, key=key)
+        receipt = await self.run(
+            self.captures.accept, dataset, body, encoding=encoding, media=media, key=key, token=token.name
+        )
         self.metrics.rows.labels("capture", dataset).inc(receipt.rows)
         return answer({"rows": receipt.rows, "quarantined": receipt.quarantined})
 
@@ -155,7 +158,10 @@ class Hub:
                 full += 1
         return full
 
-    async def show_metrics(self, _request: Request) -> Response:
+    async def show_metrics(self, request: Request) -> Response:
+        # They name every dataset and every store that sends: for this machine, and for whoever was given the right.
+        if not access.is_local(request):
+            access.check_right(await self.token(request), METRICS, doing="metrics")
         return Response(await self.run(self.metrics.text), media_type=METRICS_TYPE)
 
     async def show_page(self, _request: Request) -> Response:

@@ -36,7 +36,9 @@ class Captures:
     content_bytes_max: int
     limits: wire.Limits = field(default_factory=wire.Limits)
 
-    def accept(self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None) -> Receipt:
+    def accept(
+        self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None, token: str = ""
+    ) -> Receipt:
         """Store the rows of a request; when this returns, they are durable."""
         self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
         content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
@@ -44,20 +46,20 @@ class Captures:
             receipt = self.intake.capture.capture(dataset, self._rows(content, media))
             faults.reach("hub.accepted")
             return receipt
-        return self._accept_once(dataset, content, media=media, key=key)
+        return self._accept_once(dataset, content, media=media, key=key, token=token)
 
-    def _accept_once(self, dataset: str, content: bytes, *, media: str, key: str) -> Receipt:
+    def _accept_once(self, dataset: str, content: bytes, *, media: str, key: str, token: str) -> Receipt:
         digest = wire.digest_of(content)
 
         def remember(connection: Connection, receipt: Receipt) -> bool:
-            request = Request(dataset, key, digest, receipt.rows, receipt.quarantined)
+            request = Request(dataset, token, key, digest, receipt.rows, receipt.quarantined)
             if not requests.record(connection, request, now=self.intake.clock.now()):
                 return False
             faults.reach("hub.stored")
             return True
 
         for _ in range(RACES_MAX):
-            known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, key=key))
+            known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
             if known is not None:
                 return _receipt(known, digest)
             receipt = self.intake.capture.capture_once(dataset, self._rows(content, media), also=remember)

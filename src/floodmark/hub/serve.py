@@ -117,11 +117,12 @@ def check_exposure(store: Store, host: str) -> None:
     """A store without tokens is open to whoever reaches it, so only this machine may."""
     if is_loopback(host):
         return
-    found = Intake.of(store).database.read(tokens.everyone)
-    if not any(token.revoked_at is None for token in found):
+    intake = Intake.of(store)
+    found = intake.database.read(tokens.everyone)
+    if not any(token.is_in_force(intake.clock.now()) for token in found):
         raise Permanent(
-            f"The hub would listen on {host}, and the store has no token: whoever reaches it could send rows.",
-            hint="Make one with `floodmark token add NAME`, or listen on 127.0.0.1 behind a proxy that checks.",
+            f"The hub would listen on {host}, and the store has no token in force: whoever reaches it could send rows.",
+            hint="Make one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that checks.",
         )
 
 
