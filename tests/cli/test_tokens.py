@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-
 ANY = ["--any-origin", "--capture", "--any-dataset"]
 
 

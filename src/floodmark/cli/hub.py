@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from floodmark.cli.options import store_path
@@ -12,6 +14,17 @@ from floodmark.cli.output import note
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0 takes one that is free."
+)
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve HTTPS with this certificate (PEM)."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's private key (PEM).")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may have in Host; may be given again. On loopback others are refused.",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that serve, on one store."
@@ -84,6 +97,9 @@ from floodmark.cli.output import note
 def hub(
     host: str,
     port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    allowed_hosts: tuple[str, ...],
     workers: int,
     threads: int,
     requests_max: int,
@@ -109,12 +125,14 @@ def hub(
     \b
     Examples:
       floodmark hub
-      floodmark hub --host 0.0.0.0 --port 8080 --workers 4
+      floodmark hub --host 0.0.0.0 --port 8443 --tls-cert hub.pem --tls-key hub.key
       curl -d '[{"id": 1}]' -H 'Content-Type: application/json' http://127.0.0.1:8080/v1/datasets/orders/capture
     """
-    from floodmark.hub.serve import serve
+    from floodmark.hub.serve import Tls, serve
     from floodmark.hub.settings import HubSettings
 
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are given together.")
     settings = HubSettings(
         body_bytes_max=body_bytes_max,
         content_bytes_max=content_bytes_max,
@@ -134,6 +152,9 @@ def hub(
         port=port,
         workers=workers,
         settings=settings,
+        tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key),
+        allowed_hosts=allowed_hosts,
+        warn=note,
         listening=lambda address: note(
             f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it."
         ),

@@ -1,6 +1,7 @@
 """Captures over HTTP that carried a key: the same key again gets the same receipt, and stores nothing.
 
-A key belongs to the token it came with: two clients that chose the same one never see each other's receipts. The row is written in the transaction that registers the rows (H1, for one request instead of a channel).
+A key belongs to the token it came with: two clients that chose the same one never see each other's receipts. The row
+is written in the transaction that registers the rows (H1, for one request instead of a channel).
 """
 
 from __future__ import annotations

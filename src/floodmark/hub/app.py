@@ -216,6 +216,7 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         started = time.monotonic()
         hub.busy += 1
         try:
+            bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
                 raise Refusal(_crowded())
             response = await work(request)

@@ -30,6 +30,9 @@ class HubSettings:
     """Requests that a worker has in memory at the same time; others are told to come again."""
     key_days: int = 7
     """How long the key of a capture is remembered."""
+    hosts: frozenset[str] | None = None
+    """What the `Host` of a request may say; None: anything. A page of somebody else's, opened in a browser on this
+    machine, can make its own name point to 127.0.0.1: the name is then the only thing that tells it apart."""
 
     @property
     def limits(self) -> Limits:

@@ -19,8 +19,8 @@ def keep_payload(root: Path, dataset: str, *, name: str, payload: bytes) -> tupl
         return text, None
     path = f"quarantine/{dataset}/{name}.jsonl"
     try:
-        make_directory((root / path).parent)
-        durable_write(root / path, payload)
+        make_directory((root / path).parent, private=True)
+        durable_write(root / path, payload, private=True)
     except OSError as error:
         raise retryable_os_error(error, doing=f"Keeping a quarantined payload of {dataset!r}") from error
     return None, path
