@@ -68,12 +68,11 @@ def test_rows_that_do_not_fit_are_held_and_counted(hub, store, key):
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_if_no_row_fits_the_request_is_refused(hub, store, key):
+def test_if_no_row_fits_all_of_them_go_to_quarantine(hub, store, key):
     store.add_dataset("events", schema={"id": "long"})
-    problem(hub.capture(b'[{"id":"one"}]', key=key), 422, "SchemaConflict")
-    problem(hub.capture(b'[{"_ingest_seq":1}]', key=key), 422, "InvalidName")
-    assert store.status().datasets[0].quarantined == 0
-    assert hub.capture(rows(1), key=key).json()["rows"] == 1, "a refused request has not used its key up"
+    assert hub.capture(b'[{"id":"one"}]', key=key).json() == {"rows": 0, "quarantined": 1}
+    assert spooled(store) == []
+    assert [entry.rows for entry in store.quarantine.entries("events")] == [1]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -39,6 +40,7 @@ from floodmark.hub.intake import Intake
 from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.hub.metrics import Metrics
 from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
+from floodmark.hub.quiet import Quiet
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store
 
@@ -63,12 +65,19 @@ class Hub:
     captures: Captures = field(init=False)
     metrics: Metrics = field(init=False)
     busy: int = 0
+    sending: Counter[tuple[str, str]] = field(default_factory=Counter)
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.access = Access(self.intake)
         self.chunks = Chunks(self.intake, self.settings.content_bytes_max, self.settings.limits)
-        self.captures = Captures(self.intake, self.settings.content_bytes_max, self.settings.limits)
+        self.captures = Captures(
+            self.intake,
+            self.settings.content_bytes_max,
+            self.settings.limits,
+            self.settings.quarantine_max,
+            self.settings.quarantine_token_max,
+        )
         self.metrics = Metrics(self.intake)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 
@@ -116,14 +125,34 @@ class Hub:
 
     async def _body(self, request: Request) -> bytes:
         settings = self.settings
-        body = await bodies.read_body(
-            request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
-        )
+        with self._share(request):
+            body = await bodies.read_body(
+                request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
+            )
         self.metrics.bytes.labels(request.scope["floodmark.route"]).inc(len(body))
         return body
 
+    @contextlib.contextmanager
+    def _share(self, request: Request) -> Iterator[None]:
+        """Count a body that is on its way, by its token and by its address."""
+        token = request.scope.get("floodmark.token")
+        clients = [("token", token)] if token else []
+        clients += [("address", request.client.host)] if request.client else []
+        if any(self.sending[client] >= self.settings.client_requests_max for client in clients):
+            raise Refusal(_crowded("This client has as many requests on their way as one may."))
+        self.sending.update(clients)
+        try:
+            yield
+        finally:
+            self.sending.subtract(clients)
+            for client in clients:
+                if not self.sending[client]:
+                    del self.sending[client]
+
     async def token(self, request: Request) -> Token:
-        return await self.run(self.access.token, bodies.one_header(request, "authorization"))
+        token = await self.run(self.access.token, bodies.one_header(request, "authorization"))
+        request.scope["floodmark.token"] = token.name
+        return token
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,11 +247,11 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         try:
             bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
-                raise Refusal(_crowded())
+                raise Refusal(_crowded("The hub has as many requests at hand as it takes."))
             response = await work(request)
         except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
             problem = problem_of(error)
-            _note(route, problem, error)
+            _note(request, problem, error)
             response = tell(problem)
         finally:
             hub.busy -= 1
@@ -233,24 +262,26 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
     return endpoint
 
 
-def _crowded() -> Problem:
+def _crowded(detail: str) -> Problem:
     return Problem(
         "Crowded",
         429,
-        "The hub has as many requests at hand as it takes. Nothing was stored.",
+        f"{detail} Nothing was stored.",
         "Send the same request again later.",
         headers={"Retry-After": str(RETRY_SECONDS)},
     )
 
 
-def _note(route: str, problem: Problem, error: Exception) -> None:
-    """One line for the operator: no row, no token, no traceback."""
-    if problem.status < 500:
-        log.info("%s answered %d %s: %s", route, problem.status, problem.name, problem.detail)
+def _note(request: Request, problem: Problem, error: Exception) -> None:
+    """One line for the operator: who was told what. No value of a row, no token, no traceback."""
+    route, token = request.scope["floodmark.route"], request.scope.get("floodmark.token")
+    who = f"{request.client.host if request.client else '?'}{f', token {token}' if token else ''}"
+    if problem.status < 500:  # its own words may quote a row
+        log.info("%s answered %d %s to %s", route, problem.status, problem.name, who)
     elif isinstance(error, FloodmarkError):
-        log.warning("%s answered %d %s: %s", route, problem.status, problem.name, error.message)
+        log.warning("%s answered %d %s to %s: %s", route, problem.status, problem.name, who, error.message)
     else:
-        log.error("%s answered %d: %s at %s", route, problem.status, type(error).__name__, _place(error))
+        log.error("%s answered %d to %s: %s at %s", route, problem.status, who, type(error).__name__, _place(error))
 
 
 def _place(error: Exception) -> str:
@@ -274,6 +305,8 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
     """What a worker process serves. The store is opened in that process: connections and locks do not cross a fork."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
+    for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat themselves as well
+        handler.addFilter(Quiet())
     store = open_store()
     hub = Hub(Intake.of(store), settings)
     # A chunk is thousands of dicts that live for a moment and hold no cycles: looking through them for some, again and

@@ -15,11 +15,12 @@ import orjson
 from sqlalchemy import Connection
 
 from floodmark import faults, wire
-from floodmark.control import datasets, requests
+from floodmark.control import datasets, quarantine, requests
 from floodmark.control.requests import Request
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
 from floodmark.hub.intake import Intake
 from floodmark.spool.capture import Receipt
+from floodmark.spool.payloads import Sender
 
 KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20
@@ -35,6 +36,8 @@ class Captures:
     intake: Intake
     content_bytes_max: int
     limits: wire.Limits = field(default_factory=wire.Limits)
+    quarantine_max: int = 10_000
+    quarantine_token_max: int = 1_000
 
     def accept(
         self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None, token: str = ""
@@ -43,7 +46,8 @@ class Captures:
         self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
         content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         if key is None:
-            receipt = self.intake.capture.capture(dataset, self._rows(content, media))
+            rows = self._rows(content, media)
+            receipt = self.intake.capture.capture(dataset, rows, sender=self._sender(dataset, token))
             faults.reach("hub.accepted")
             return receipt
         return self._accept_once(dataset, content, media=media, key=key, token=token)
@@ -62,11 +66,22 @@ class Captures:
             known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
             if known is not None:
                 return _receipt(known, digest)
-            receipt = self.intake.capture.capture_once(dataset, self._rows(content, media), also=remember)
+            receipt = self.intake.capture.capture_once(
+                dataset, self._rows(content, media), sender=self._sender(dataset, token), also=remember
+            )
             if receipt is not None:
                 faults.reach("hub.accepted")
                 return receipt
         raise Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+
+    def _sender(self, dataset: str, token: str) -> Sender:
+        """Who sends, and how much room quarantine has: a bad client fills its own share and not everybody's."""
+
+        def room() -> int:
+            mine, everybodys = self.intake.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
+            return min(self.quarantine_token_max - mine, self.quarantine_max - everybodys)
+
+        return Sender(token, room)
 
     def _rows(self, content: bytes, media: str) -> list[Any]:
         """The objects of a JSON array, or of JSON lines; blank lines do not count."""

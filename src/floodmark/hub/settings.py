@@ -28,8 +28,14 @@ class HubSettings:
     """Requests that a worker works on at the same time."""
     requests_max: int = 64
     """Requests that a worker has in memory at the same time; others are told to come again."""
+    client_requests_max: int = 32
+    """… and of them those of one token, and of one address: a client that sends slowly holds up itself."""
     key_days: int = 7
     """How long the key of a capture is remembered."""
+    quarantine_max: int = 10_000
+    """Entries of a dataset that wait in quarantine; captures with rows that do not fit are refused beyond it."""
+    quarantine_token_max: int = 1_000
+    """… and of them those that came with one token."""
     hosts: frozenset[str] | None = None
     """What the `Host` of a request may say; None: anything. A page of somebody else's, opened in a browser on this
     machine, can make its own name point to 127.0.0.1: the name is then the only thing that tells it apart."""
