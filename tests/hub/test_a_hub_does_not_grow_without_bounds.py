@@ -1,4 +1,4 @@
-"""What a client can make a hub keep: a few entries for a request, its own share of quarantine, no channel of nothing."""
+"""What a client can make a hub keep: a few entries for a request, its share of quarantine, no channel of nothing."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ is written in the transaction that registers the rows (H1, for one request inste
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,17 +46,33 @@ def find(connection: Connection, *, dataset: str, token: str, key: str) -> Reque
 
 def record(connection: Connection, request: Request, *, now: datetime) -> bool:
     """Remember a request; false if the key is taken."""
-    if find(connection, dataset=request.dataset, token=request.token, key=request.key) is not None:
+    return record_all(connection, [request], now=now)
+
+
+def record_all(connection: Connection, items: Sequence[Request], *, now: datetime) -> bool:
+    """Remember requests of one dataset; false, and none of them, if a key is taken, or two of them have the same."""
+    wanted = {(item.token, item.key) for item in items}
+    taken = connection.execute(
+        select(requests.c.token, requests.c.key).where(
+            requests.c.dataset == items[0].dataset, requests.c.key.in_([item.key for item in items])
+        )
+    )
+    known = {(token, key) for token, key in taken}
+    if len(wanted) < len(items) or known & (wanted | {(NOT_KNOWN, key) for _, key in wanted}):
         return False
     connection.execute(
-        requests.insert().values(
-            dataset=request.dataset,
-            token=request.token,
-            key=request.key,
-            digest=request.digest,
-            receipt=json.dumps({"rows": request.rows, "quarantined": request.quarantined}),
-            created_at=now.isoformat(),
-        )
+        requests.insert(),
+        [
+            {
+                "dataset": item.dataset,
+                "token": item.token,
+                "key": item.key,
+                "digest": item.digest,
+                "receipt": json.dumps({"rows": item.rows, "quarantined": item.quarantined}),
+                "created_at": now.isoformat(),
+            }
+            for item in items
+        ],
     )
     return True
 

@@ -54,6 +54,18 @@ class Receipt:
     quarantined: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The rows of one call, fitted and not yet stored."""
+
+    dataset: Dataset
+    """As it is grown by them."""
+    table: pa.Table
+    held: list[Held]
+    receipt: Receipt
+    size: int
+
+
 @dataclass(slots=True)
 class _BacklogLook:
     at_seconds: float
@@ -102,41 +114,41 @@ class Capture:
         self.count(dataset, len(line))
         return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
 
-    def capture_once(
-        self,
-        dataset: str,
-        rows: Any,
-        *,
-        sender: Sender | None = None,
-        also: Callable[[Connection, Receipt], bool],
-    ) -> Receipt | None:
-        """Store a list of dicts if `also`, which runs in the transaction that registers them, agrees; else nothing."""
+    def prepare(self, dataset: str, rows: Any, *, sender: Sender | None = None) -> Prepared:
+        """Fit a list of dicts, to be stored by `store`."""
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
             grown, fitted, held, line = self._parsed(declared, rows, sender)
-        receipt = Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
-        if not receipt.rows:
-            return (
-                receipt if self.database.transact(lambda c: self._put_away(c, dataset, held, receipt, also)) else None
-            )
-        if not self.segments.add(grown, fitted.table, held=held, also=lambda connection: also(connection, receipt)):
-            return None
-        self.count(dataset, len(line))
-        return receipt
+        return Prepared(
+            grown, fitted.table, held, Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held)), len(line)
+        )
 
-    def _put_away(
-        self,
-        connection: Connection,
-        dataset: str,
-        held: list[Held],
-        receipt: Receipt,
-        also: Callable[[Connection, Receipt], bool],
-    ) -> bool:
-        if not also(connection, receipt):
+    def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
+        """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
+
+        `also` runs in the transaction that registers the rows: all of them are one segment.
+        """
+        import pyarrow as pa
+
+        held = [item for one in prepared for item in one.held]
+        tables = [one.table for one in prepared if one.receipt.rows]
+        # Schemas only grow: the one that has most columns is the newest.
+        grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
+
+        def put_away(connection: Connection) -> bool:
+            if not also(connection):
+                return False
+            quarantine.hold(connection, grown.name, held, now=self.clock.now())
+            return True
+
+        if not tables:
+            return self.database.transact(put_away)
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+        if not self.segments.add(grown, table, held=held, also=also):
             return False
-        quarantine.hold(connection, dataset, held, now=self.clock.now())
+        self.count(grown.name, sum(one.size for one in prepared))
         return True
 
     def capture_step(
