@@ -157,12 +157,13 @@ def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start
     secrets = [add_token(store, name, rights=["capture"], any_dataset=True)[1] for name in ("a", "b")]
 
     async def exchange():
-        release = asyncio.Event()
+        release, on_their_way = asyncio.Event(), asyncio.Semaphore(0)
 
         async def send(secret: str, host: str, *, slow: bool) -> int:
             async def content():
                 yield b"["
-                if slow:
+                if slow:  # asked for more: the body is being read
+                    on_their_way.release()
                     await release.wait()
                 yield b'{"id":1}]'
 
@@ -178,8 +179,8 @@ def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start
             return secrets[number % 2], "203.0.113.1"
 
         slow = [asyncio.create_task(send(*who(number), slow=True)) for number in range(2)]
-        while sum(hub.hub.sending.values()) < 4:
-            await asyncio.sleep(0.01)
+        for _ in slow:
+            await on_their_way.acquire()
         crowded = await send(*who(3), slow=False)
         other = await send(secrets[1], "203.0.113.99", slow=False)
         release.set()

@@ -40,6 +40,13 @@ from floodmark.cli.output import note
     help="Requests a worker holds in memory; more are answered 429.",
 )
 @click.option(
+    "--client-requests-max",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Of them, requests on their way of one token, and of one address. A proxy is one address.",
+)
+@click.option(
     "--body-bytes-max",
     type=click.IntRange(1024),
     default=16 << 20,
@@ -94,6 +101,20 @@ from floodmark.cli.output import note
     show_default=True,
     help="How long the idempotency key of a capture is remembered.",
 )
+@click.option(
+    "--quarantine-max",
+    type=click.IntRange(0),
+    default=10_000,
+    show_default=True,
+    help="Quarantine entries of a dataset, beyond which captures with rows that do not fit are refused.",
+)
+@click.option(
+    "--quarantine-token-max",
+    type=click.IntRange(0),
+    default=1_000,
+    show_default=True,
+    help="… of them those of one token.",
+)
 def hub(
     host: str,
     port: int,
@@ -103,6 +124,7 @@ def hub(
     workers: int,
     threads: int,
     requests_max: int,
+    client_requests_max: int,
     body_bytes_max: int,
     content_bytes_max: int,
     rows_max: int,
@@ -112,6 +134,8 @@ def hub(
     header_bytes_max: int,
     request_seconds_max: float,
     key_days: int,
+    quarantine_max: int,
+    quarantine_token_max: int,
 ) -> None:
     """Take rows over HTTP, from other stores and from any client.
 
@@ -144,7 +168,10 @@ def hub(
         request_seconds_max=request_seconds_max,
         threads=threads,
         requests_max=requests_max,
+        client_requests_max=client_requests_max,
         key_days=key_days,
+        quarantine_max=quarantine_max,
+        quarantine_token_max=quarantine_token_max,
     )
     serve(
         store_path(),
