@@ -101,6 +101,7 @@ def _shared_counters(root: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        os.environ.pop(SHARED_VARIABLE, None)
         shutil.rmtree(own, ignore_errors=True)
 
 
