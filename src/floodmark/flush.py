@@ -220,7 +220,7 @@ class Flusher:
     def quietly_alone(self, dataset: str) -> Iterator[None]:
         """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
         directory = self.root / "spool" / dataset
-        make_directory(directory)
+        make_directory(directory, private=True)
         with advisory_lock(directory / "flush.lock", wait_seconds_max=self.patience_seconds):
             yield
 

@@ -586,7 +586,7 @@ def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = No
     if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
         raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
     for part in ("spool", "lake", "quarantine"):
-        make_directory(root / part)
+        make_directory(root / part, private=True)
     # Before the settings: a store whose settings are there and whose control database is not has lost it.
     made = Database(sqlite_url(root / CONTROL_FILE))
     try:
@@ -594,7 +594,7 @@ def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = No
     finally:
         made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode())
+    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode(), private=True)
     return open_store(root, lake=lake, clock=clock)
 
 

@@ -58,3 +58,13 @@ def test_a_setting_of_the_wrong_kind_is_told_in_a_sentence(store: Path, tmp_path
     said = capsys.readouterr().err
     assert said.startswith("Error: ")
     assert "unexpected" not in said
+
+
+@pytest.mark.parametrize(
+    ("url", "clear"),
+    [("http://203.0.113.9:8080", True), ("https://203.0.113.9", False), ("http://127.0.0.1:8080", False)],
+)
+def test_a_token_that_would_travel_in_the_clear_is_warned_about(store: Path, capsys, url: str, clear: bool) -> None:
+    capsys.readouterr()
+    assert run(["-s", str(store), "sink", "add", "hub", "forward", "--url", url, "--token", "env:HUB_TOKEN"]) == 0
+    assert ("WARNING: The token travels in the clear" in capsys.readouterr().err) is clear

@@ -8,6 +8,8 @@ import pytest
 
 from floodmark.testing import MemoryLake
 
+ANY = ["--any-origin", "--capture", "--any-dataset"]
+
 
 def test_a_token_is_printed_once_and_alone(shop):
     made = shop("token", "add", "edge-7", "--origins", "a, b", "--datasets", "orders")
@@ -21,10 +23,11 @@ def test_a_token_is_printed_once_and_alone(shop):
 
 
 def test_tokens_are_reported_as_json(shop):
-    made = shop("token", "add", "edge", "--json").json
+    made = shop("token", "add", "edge", *ANY, "--expires", "90d", "--json").json
     assert made["name"] == "edge"
     assert made["token"].startswith("fmk_")
-    assert made["origins"] is None
+    assert (made["origins"], made["datasets"], made["rights"]) == (None, None, ["capture"])
+    assert made["expires_at"]
     listed = shop("token", "list", "--json")
     assert [item["name"] for item in listed.json] == ["edge"]
     assert made["token"] not in listed.out
@@ -33,7 +36,7 @@ def test_tokens_are_reported_as_json(shop):
 
 def test_a_revoked_token_says_when(shop):
     assert "No tokens yet" in shop("token", "list").out
-    shop("token", "add", "edge")
+    shop("token", "add", "edge", *ANY)
     assert shop("token", "revoke", "edge").out == "Token edge is revoked.\n"
     assert shop("token", "list", "--json").json[0]["revoked_at"]
 
@@ -41,14 +44,20 @@ def test_a_revoked_token_says_when(shop):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["add", "edge"], "There is a token 'edge' already"),
-        (["add", "new", "--datasets", "odrers"], "There is no dataset 'odrers'"),
-        (["add", "a b"], "cannot name a token"),
+        (["add", "edge", *ANY], "There is a token 'edge' already"),
+        (["add", "new", "--capture", "--datasets", "odrers"], "There is no dataset 'odrers'"),
+        (["add", "a b", *ANY], "cannot name a token"),
+        (["add", "new"], "would allow nothing"),
+        (["add", "new", "--datasets", "orders"], "would allow nothing"),
+        (["add", "new", "--capture"], "names no dataset"),
+        (["add", "new", "--origins", "a"], "names no dataset"),
+        (["add", "new", "--origins", "a", "--any-origin", "--any-dataset"], "not both"),
+        (["add", "new", *ANY, "--expires", "0d"], "expire before"),
         (["revoke", "nobody"], "There is no token 'nobody'"),
     ],
 )
 def test_what_makes_no_sense_is_told_with_the_way_out(shop, arguments, error):
-    shop("token", "add", "edge")
+    shop("token", "add", "edge", *ANY)
     outcome = shop("token", *arguments)
     assert outcome.code == 1
     assert error in outcome.err

@@ -15,6 +15,7 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset, insert
 from floodmark.control.ledger import Entry
 from floodmark.control.requests import Request
+from floodmark.control.tokens import Token
 from floodmark.errors import Corrupt, TokenExists, UnknownToken
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
@@ -194,30 +195,49 @@ def test_the_first_hub_of_a_sink_stands(database: Database) -> None:
 
 
 def add(database: Database, name: str, secret: str, **bound: Any) -> None:
-    bound = {"origins": None, "datasets": None, **bound}
-    database.transact(lambda c: tokens.add(c, name, secret=secret, now=NOW, **bound))
+    token = Token(name, **{"origins": None, "datasets": None, "created_at": NOW.isoformat(), **bound})
+    database.transact(lambda c: tokens.add(c, token, secret=secret))
+
+
+def token_of(database: Database, secret: str, *, now: datetime = NOW) -> Token | None:
+    return database.read(lambda c: tokens.find(c, hash=tokens.hash_of(secret), now=now))
 
 
 def test_a_token_is_found_by_its_hash_and_says_what_it_is_for(database: Database) -> None:
     add(database, "edge", "secret", origins=("edge",), datasets=("events",))
     add(database, "any", "other")
-    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    found = token_of(database, "secret")
     assert found is not None
     assert (found.name, found.origins, found.datasets) == ("edge", ("edge",), ("events",))
     assert found.allows_origin("edge")
     assert not found.allows_origin("other")
     assert found.allows_dataset("events")
     assert not found.allows_dataset("other")
-    wide = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("other")))
+    wide = token_of(database, "other")
     assert wide is not None
     assert wide.allows_origin("whoever")
     assert wide.allows_dataset("whatever")
-    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("guess"))) is None
+    assert token_of(database, "guess") is None
+
+
+def test_a_token_that_has_expired_is_not_found(database: Database) -> None:
+    add(database, "edge", "secret", expires_at=(NOW + timedelta(days=90)).isoformat())
+    assert token_of(database, "secret", now=NOW + timedelta(days=89)) is not None
+    assert token_of(database, "secret", now=NOW + timedelta(days=90)) is None
+    assert database.read(tokens.any_exist), "and the hub stays closed"
+
+
+def test_keys_from_before_tokens_were_noted_with_them_are_still_known(with_datasets: Database) -> None:
+    """A retry across an upgrade is stored once."""
+    old = Request("events", requests.NOT_KNOWN, "k", "d", 3, 0)
+    with_datasets.transact(lambda c: requests.record(c, old, now=NOW))
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k")) == old
+    assert not with_datasets.transact(lambda c: requests.record(c, replace(old, token="edge"), now=NOW))
 
 
 def test_a_token_bound_to_nothing_allows_nothing(database: Database) -> None:
     add(database, "none", "secret", origins=(), datasets=())
-    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    found = token_of(database, "secret")
     assert found is not None
     assert not found.allows_origin("edge")
     assert not found.allows_dataset("events")
@@ -238,7 +258,7 @@ def test_a_revoked_token_is_not_found_and_still_counts(database: Database) -> No
     add(database, "edge", "secret")
     database.transact(lambda c: tokens.revoke(c, "edge", now=NOW))
     database.transact(lambda c: tokens.revoke(c, "edge", now=NOW + timedelta(days=1)))
-    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret"))) is None
+    assert token_of(database, "secret") is None
     assert database.read(tokens.any_exist), "a hub whose last token was revoked must not be open to all"
     assert [item.revoked_at for item in database.read(tokens.everyone)] == [NOW.isoformat()]
 
@@ -273,23 +293,24 @@ def with_datasets(database: Database) -> Database:
 
 def test_a_key_is_remembered_once_with_its_receipt(with_datasets: Database) -> None:
     """H1, for one request."""
-    request = Request("events", "k", "d", 3, 1)
+    request = Request("events", "edge", "k", "d", 3, 1)
     record = lambda item: with_datasets.transact(lambda c: requests.record(c, item, now=NOW))  # noqa: E731
     assert record(request)
     assert not record(replace(request, digest="e"))
     assert record(replace(request, dataset="other"))
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="k")) == request
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="j")) is None
+    assert record(replace(request, token="another", digest="e")), "a key belongs to its token"
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k")) == request
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="j")) is None
 
 
 def test_of_several_requests_with_one_key_one_is_recorded(with_datasets: Database) -> None:
     outcomes = together(
         lambda index: with_datasets.transact(
-            lambda c: requests.record(c, Request("events", "k", f"d{index}", index, 0), now=NOW)
+            lambda c: requests.record(c, Request("events", "edge", "k", f"d{index}", index, 0), now=NOW)
         )
     )
     assert sorted(outcomes) == [False, False, False, True]
-    found = with_datasets.read(lambda c: requests.find(c, dataset="events", key="k"))
+    found = with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k"))
     assert found is not None
     assert found.rows == outcomes.index(True)
 
@@ -298,12 +319,14 @@ def test_old_keys_are_forgotten_and_young_ones_are_not(with_datasets: Database) 
     for age in (0, 5, 10):
         moment = NOW - timedelta(days=age)
         with_datasets.transact(
-            lambda c, age=age, moment=moment: requests.record(c, Request("events", f"{age}", "d", 1, 0), now=moment)
+            lambda c, age=age, moment=moment: requests.record(
+                c, Request("events", "edge", f"{age}", "d", 1, 0), now=moment
+            )
         )
     forgotten = with_datasets.transact(lambda c: requests.forget(c, before=NOW - timedelta(days=7)))
     assert forgotten == 1
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="10")) is None
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="5")) is not None
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="10")) is None
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="5")) is not None
 
 
 # ── records of an older version ──────────────────────────────────────────────────────────────────────────────────────

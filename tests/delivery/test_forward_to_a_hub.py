@@ -239,7 +239,7 @@ def test_a_token_is_needed_bound_and_rotated_without_a_restart(
     edge: Edge, central: Edge, hub: RunningHub, tmp_path: Path
 ) -> None:
     file = tmp_path / "token"
-    _, foreign = add_token(central.store, "foreign", origins=["another-store"])
+    _, foreign = add_token(central.store, "foreign", origins=["another-store"], any_dataset=True)
     _, good = add_token(central.store, "good", origins=[edge.store.store_id], datasets=["m"])
     file.write_text("unknown")
     forward(edge.store, hub, token=f"file:{file}")

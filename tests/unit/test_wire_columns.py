@@ -122,7 +122,7 @@ def test_ids_and_numbers_must_be_as_many_as_rows():
         (numbered([1], [None]), {}, "8 bytes"),
         (numbered([1, 2]), {"given_up": (GivenUpRange(SequenceRange(1, 2), Tally(1, 5)),)}, "both sent and given up"),
         (pa.table([[1], [2]], names=["a", "a"]), {}, "twice"),
-        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not a whole stream"),
+        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not read here"),
     ],
 )
 def test_a_body_that_is_not_what_its_header_says_is_refused(table, changes, reason):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from floodmark.cli.options import column_list, json_option, open_store
-from floodmark.cli.output import print_json, print_table
+from floodmark.cli.output import note, print_json, print_table
 
 
 @click.group()
@@ -55,7 +55,7 @@ def _slices(
 @click.option("--table", metavar="NAME", help="table: catalog.namespace, or catalog.namespace.table for one dataset.")
 @click.option("--function", metavar="PATH", help="projection: package.module:function.")
 @click.option("--format", "object_format", metavar="FORMAT", help="blob: parquet, jsonl, jsonl.gz or jsonl.zst.")
-@click.option("--token", metavar="TOKEN", help="forward: env:NAME, file:/path, or the token itself.")
+@click.option("--token", metavar="TOKEN", help="forward: where the token is, as env:NAME or file:/path.")
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
 @click.option("--partition", "partitions", metavar="COL=VAL", multiple=True, callback=_slices, help="Only this slice.")
 @click.option("--where", metavar="SQL", help="Only rows for which this is true; the others count as passed.")
@@ -75,7 +75,7 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     table       another Iceberg table
     projection  a Python function
 
-    The place belongs to this sink alone. A secret is best given as env:NAME or file:/path.
+    The place belongs to this sink alone. A token is given as env:NAME or file:/path, never itself.
 
     \b
     Examples:
@@ -93,6 +93,22 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
         print_json(_described(added))
     else:
         click.echo(f"Sink {name} delivers to {place_of(added)}.")
+    if _sends_token_in_the_clear(added.settings):
+        note(
+            f"WARNING: The token travels in the clear: {place_of(added)} is http, and not on this machine. "
+            "Use https, or a tunnel."
+        )
+
+
+def _sends_token_in_the_clear(settings: dict[str, Any]) -> bool:
+    from urllib.parse import urlsplit
+
+    from floodmark.hub.serve import is_loopback
+
+    if settings.get("token") is None:
+        return False
+    parts = urlsplit(settings["url"])
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def place_of(item: Any) -> str:

@@ -29,6 +29,7 @@ from sqlalchemy.util import LRUCache
 
 from floodmark.control.schema import meta
 from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreTooNew
+from floodmark.files import create_private
 
 T = TypeVar("T")
 
@@ -175,6 +176,9 @@ def _engine_of_its_own(url: URL) -> Engine:
             f"A control database on {url.get_backend_name()!r} is not supported.",
             hint="Use a SQLite file or a postgresql:// URL.",
         )
+    if url.database and url.database != ":memory:":
+        with contextlib.suppress(OSError):  # the connection will tell what is wrong with the place
+            create_private(Path(url.database))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False}, **_SILENT)
 
     @event.listens_for(engine, "connect")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
 from floodmark.control.deliveries import Channel
 from floodmark.control.schema import quarantine
@@ -29,6 +29,10 @@ class Held:
     landing_file: str | None = None
     landing_offset: int | None = None
     landing_row: int | None = None
+    rows: int = 1
+    """How many rows it stands for: rows of one request that do not fit for the same reason are one entry."""
+    token: str | None = None
+    """The token it came with, over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One quarantined row or line."""
+    """One quarantined row or line, or several that came together and do not fit for the same reason."""
 
     id: str
     dataset: str
@@ -55,6 +59,8 @@ class Entry:
     """The sink instance that could not deliver it; None for what could not become a row."""
     seq: int | None = None
     partition: str | None = None
+    rows: int = 1
+    token: str | None = None
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
@@ -69,6 +75,8 @@ def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: da
             "landing_file": item.landing_file,
             "landing_offset": item.landing_offset,
             "landing_row": item.landing_row,
+            "row_count": item.rows,
+            "token": item.token,
             "created_at": now.isoformat(),
         }
         for item in items
@@ -171,11 +179,23 @@ def scrub(connection: Connection, ids: Iterable[str], *, now: datetime) -> None:
 
 
 def held_count(connection: Connection, dataset: str) -> int:
+    """How many rows are held."""
     return int(
         connection.execute(
-            select(func.count()).where(quarantine.c.dataset == dataset, quarantine.c.state == "held")
+            select(func.coalesce(func.sum(quarantine.c.row_count), 0)).where(
+                quarantine.c.dataset == dataset, quarantine.c.state == "held"
+            )
         ).scalar_one()
     )
+
+
+def held_entries(connection: Connection, dataset: str, *, token: str | None) -> tuple[int, int]:
+    """How many entries of a dataset are held that came with a token, and how many in all."""
+    mine = func.coalesce(func.sum(case((quarantine.c.token == token, 1), else_=0)), 0)
+    found = connection.execute(
+        select(mine, func.count()).where(quarantine.c.dataset == dataset, quarantine.c.state == "held")
+    ).one()
+    return int(found[0]), int(found[1])
 
 
 def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
@@ -190,4 +210,6 @@ def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
         sink=row.sink,
         seq=row.seq,
         partition=row.partition_key,
+        rows=row.row_count,
+        token=row.token,
     )

@@ -246,12 +246,15 @@ tokens = Table(
     Column("created_at", Text, nullable=False),
     Column("revoked_at", Text),
     Column("relay", BigInteger, nullable=False, default=1),
+    Column("rights", Text, nullable=False, default="[]"),
+    Column("expires_at", Text),
 )
 
 requests = Table(
-    "requests",
+    "keyed_requests",
     metadata,
     Column("dataset", Text, primary_key=True),
+    Column("token", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", Text, nullable=False),
     Column("receipt", Text, nullable=False),
@@ -276,6 +279,8 @@ quarantine = Table(
     Column("decided_at", Text),
     Column("partition_key", Text),
     Column("checksum", Text),
+    Column("row_count", BigInteger, nullable=False, default=1),
+    Column("token", Text),
 )
 
 rebuilds = Table(

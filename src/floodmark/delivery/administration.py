@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy import Connection
+
 from floodmark.control import datasets, sinks
 from floodmark.control.sinks import Sink
+from floodmark.delivery.credentials import check_reference, is_literal
 from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.kinds import checked, new_sink
 from floodmark.errors import InvalidSetting
@@ -26,6 +29,7 @@ class Sinks:
     def add(self, name: str, kind: str, settings: Mapping[str, Any]) -> None:
         """Add a destination under a name that no other has."""
         sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
+        check_reference("token", sink.settings.get("token"))
         self._check_filter(sink)
         now = self.surroundings.clock.now()
         self.surroundings.database.transact(lambda c: sinks.insert(c, sink, now=now))
@@ -42,13 +46,22 @@ class Sinks:
         whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
             "start": sink.settings["start"]
         }
+        check_reference("token", whole.get("token"))
         self._check_filter(replace(sink, settings=whole))
         self.surroundings.database.transact(lambda c: sinks.change(c, sink.instance, whole))
 
     def remove(self, name: str) -> None:
         """Forget a destination; its name is free again."""
         sink = self._named(name)
-        self.surroundings.database.transact(lambda c: sinks.set_state(c, sink.instance, state="removed", reason=None))
+
+        def work(connection: Connection) -> None:
+            sinks.set_state(connection, sink.instance, state="removed", reason=None)
+            if is_literal(sink.settings.get("token")):  # of a time when that was allowed
+                sinks.change(connection, sink.instance, {**sink.settings, "token": None})
+
+        self.surroundings.database.transact(work)
+        if is_literal(sink.settings.get("token")):
+            self.surroundings.database.forget_freed()
 
     def _named(self, name: str) -> Sink:
         return self.surroundings.database.read(lambda c: sinks.get(c, name))

@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +27,11 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
-from floodmark.errors import SchemaConflict, SpoolFull
+from floodmark.errors import QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
-from floodmark.spool.payloads import keep_payload
+from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
 from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ class Receipt:
 
     rows: int
     quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The rows of one call, fitted and not yet stored."""
+
+    dataset: Dataset
+    """As it is grown by them."""
+    table: pa.Table
+    held: list[Held]
+    receipt: Receipt
+    size: int
 
 
 @dataclass(slots=True)
@@ -76,8 +88,11 @@ class Capture:
     _parsing: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
 
-    def capture(self, dataset: str, rows: Any) -> Receipt:
-        """Store a list of dicts or an Arrow table; durable on return."""
+    def capture(self, dataset: str, rows: Any, *, sender: Sender | None = None) -> Receipt:
+        """Store a list of dicts or an Arrow table; durable on return.
+
+        From a sender over HTTP nothing is refused because it does not fit: that goes to quarantine.
+        """
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
@@ -86,7 +101,7 @@ class Capture:
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
         # are several times faster than threads that hand it to each other in the middle.
         with self._parsing:
-            grown, fitted, held, line = self._parsed(declared, rows)
+            grown, fitted, held, line = self._parsed(declared, rows, sender)
         if not rows:
             return Receipt(rows=0)
         if len(line) > LINE_BYTES_MAX:
@@ -94,24 +109,47 @@ class Capture:
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(dataset, held)
-            self._writer(dataset).append(line)
+            if fitted.table.num_rows:
+                self._writer(dataset).append(line)
         self.count(dataset, len(line))
-        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
 
-    def capture_once(self, dataset: str, rows: Any, *, also: Callable[[Connection, Receipt], bool]) -> Receipt | None:
-        """Store a list of dicts if `also`, which runs in the transaction that registers them, agrees; else nothing."""
+    def prepare(self, dataset: str, rows: Any, *, sender: Sender | None = None) -> Prepared:
+        """Fit a list of dicts, to be stored by `store`."""
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
-            grown, fitted, held, line = self._parsed(declared, rows)
-        receipt = Receipt(rows=fitted.table.num_rows, quarantined=len(held))
-        if not rows:
-            return receipt if self.database.transact(lambda connection: also(connection, receipt)) else None
-        if not self.segments.add(grown, fitted.table, held=held, also=lambda connection: also(connection, receipt)):
-            return None
-        self.count(dataset, len(line))
-        return receipt
+            grown, fitted, held, line = self._parsed(declared, rows, sender)
+        return Prepared(
+            grown, fitted.table, held, Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held)), len(line)
+        )
+
+    def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
+        """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
+
+        `also` runs in the transaction that registers the rows: all of them are one segment.
+        """
+        import pyarrow as pa
+
+        held = [item for one in prepared for item in one.held]
+        tables = [one.table for one in prepared if one.receipt.rows]
+        # Schemas only grow: the one that has most columns is the newest.
+        grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
+
+        def put_away(connection: Connection) -> bool:
+            if not also(connection):
+                return False
+            quarantine.hold(connection, grown.name, held, now=self.clock.now())
+            return True
+
+        if not tables:
+            return self.database.transact(put_away)
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+        if not self.segments.add(grown, table, held=held, also=also):
+            return False
+        self.count(grown.name, sum(one.size for one in prepared))
+        return True
 
     def capture_step(
         self, dataset: str, table: pa.Table, step: SourceStep, *, also: Callable[[Connection], bool]
@@ -126,33 +164,47 @@ class Capture:
         if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
-        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
             self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
 
-    def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, list[Held], bytes]:
+    def _parsed(self, declared: Dataset, rows: Any, sender: Sender | None) -> tuple[Dataset, Fit, list[Held], bytes]:
         """The dataset as it is grown by the rows, the rows that fit, those that do not, and the line to store."""
         columns, values = rows_to_columns(rows)
         grown, fitted = self._fitted(
-            declared, lambda schema: fit(schema, columns, values, rows=len(rows)), rows=len(rows)
+            declared,
+            lambda schema: fit(schema, columns, values, rows=len(rows)),
+            rows=len(rows),
+            refuses=sender is None,
         )
-        held = self._held(declared.name, fitted, lambda row: (columns, [[column[row]] for column in values]))
+        held = self._held(declared.name, fitted, lambda row: (columns, [[column[row]] for column in values]), sender)
         if fitted.kept is not None:
             values = [[column[row] for row in fitted.kept] for column in values]
         return grown, fitted, held, encode_envelope(columns, values, rows=fitted.table.num_rows)
 
     def _held(
-        self, dataset: str, fitted: Fit, row_of: Callable[[int], tuple[list[str], list[list[Any]]]]
+        self,
+        dataset: str,
+        fitted: Fit,
+        row_of: Callable[[int], tuple[list[str], list[list[Any]]]],
+        sender: Sender | None = None,
     ) -> list[Held]:
-        """The rows that do not fit, each as an envelope of its own."""
+        """The rows that do not fit, each as an envelope of its own, in a few entries."""
+        misfits = grouped(
+            [
+                Misfit(reason, encode_envelope(*row_of(row), rows=1))
+                for row, reason in reasons_by_row(fitted.misfits).items()
+            ]
+        )
+        if misfits and sender is not None and len(misfits) > sender.room():
+            raise _quarantine_full(dataset, fitted)
         held = []
-        for row, reason in reasons_by_row(fitted.misfits).items():
-            columns, values = row_of(row)
-            payload = encode_envelope(columns, values, rows=1)
-            text, path = keep_payload(self.root, dataset, name=uuid.uuid4().hex, payload=payload)
-            held.append(Held(reason=reason, payload=text, payload_path=path))
+        for misfit in misfits:
+            text, path = keep_payload(self.root, dataset, name=uuid.uuid4().hex, payload=misfit.payload)
+            token = None if sender is None else sender.token
+            held.append(Held(misfit.reason, text, path, rows=misfit.rows, token=token))
         return held
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
@@ -180,9 +232,11 @@ class Capture:
         held = self._held(declared.name, fitted, lambda row: _row_of(table, row))
         self.segments.add(grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
-        return Receipt(rows=fitted.table.num_rows, quarantined=len(held))
+        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
 
-    def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit], *, rows: int) -> tuple[Dataset, Fit]:
+    def _fitted(
+        self, declared: Dataset, fitting: Callable[[Schema], Fit], *, rows: int, refuses: bool = True
+    ) -> tuple[Dataset, Fit]:
         """Fit, and grow the dataset by what the rows bring.
 
         The schema this process remembers may be narrower than the dataset's by now, so it is looked at afresh
@@ -194,7 +248,8 @@ class Capture:
                 return self._grow(declared, fitted), fitted
         declared = self._dataset(declared.name, fresh=True)
         fitted = fitting(declared.schema)
-        _refuse_if_nothing_fits(fitted, rows=rows)
+        if refuses:
+            _refuse_if_nothing_fits(fitted, rows=rows)
         return self._grow(declared, fitted), fitted
 
     def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
@@ -253,6 +308,19 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
             f"Row {first.row}: {first.reason}{others}.",
             hint="Nothing was stored. Correct the rows, or declare the column with the type you need.",
         )
+
+
+def _rows_of(held: Sequence[Held]) -> int:
+    return sum(item.rows for item in held)
+
+
+def _quarantine_full(dataset: str, fitted: Fit) -> QuarantineFull:
+    wrong = len({misfit.row for misfit in fitted.misfits})
+    return QuarantineFull(
+        f"{wrong:,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"Row {fitted.misfits[0].row}: {fitted.misfits[0].reason}.",
+        hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
+    )
 
 
 def _row_of(table: pa.Table | pa.RecordBatch, row: int) -> _Row:

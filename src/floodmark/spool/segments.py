@@ -32,7 +32,14 @@ from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.errors import FloodmarkError, reason_of
-from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
+from floodmark.files import (
+    create_private,
+    durable_remove,
+    make_directory,
+    retryable_os_error,
+    sync_directory,
+    sync_file,
+)
 from floodmark.lake.overlap import DISTINCT, TIMED
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.rows import content_ids, fit_table, partition_figures
@@ -255,7 +262,8 @@ class SegmentStore:
         stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
         stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
         try:
-            make_directory(path.parent)
+            make_directory(path.parent, private=True)
+            create_private(path)
             pq.write_table(
                 stamped,
                 path,

@@ -99,7 +99,7 @@ class Rebuilder:
         """Bring a dataset into a new table, from wherever an earlier attempt stands."""
         layout = self._wanted(dataset, change)
         directory = self.root / "spool" / dataset
-        make_directory(directory)
+        make_directory(directory, private=True)
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
             if not alone and not takeover:
                 raise Retryable(

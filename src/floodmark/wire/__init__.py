@@ -25,7 +25,16 @@ from floodmark.wire.header import (
     LedgerState,
     idempotency_key,
 )
-from floodmark.wire.lines import Lines, decode_lines, encode_lines, parse_lines, read_as_lines, types_to_tell
+from floodmark.wire.limits import Limits
+from floodmark.wire.lines import (
+    Lines,
+    check_objects,
+    decode_lines,
+    encode_lines,
+    parse_lines,
+    read_as_lines,
+    types_to_tell,
+)
 
 __all__ = [
     "COLUMNS",
@@ -45,7 +54,9 @@ __all__ = [
     "Columns",
     "GivenUpRange",
     "LedgerState",
+    "Limits",
     "Lines",
+    "check_objects",
     "compress",
     "decode_columns",
     "decode_lines",
