@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from worlds import interrupted
 
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
+from floodmark.errors import Retryable
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing import crash_at, kill_store
+from floodmark.upkeep.removing import Look, Remover
 from floodmark.upkeep.settle import Resettler
 from scenarios.hubs import forget_deliveries
 
@@ -171,6 +174,34 @@ def test_while_it_is_undecided_the_history_it_is_decided_from_stays(world: Settl
     world.adds_up()
 
 
+@pytest.mark.parametrize("change", [{"b": "x"}, {"b": "d"}])
+@pytest.mark.parametrize("point", ["flush.appended", "flush.recorded"])
+def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
+    world: Settling, monkeypatch: pytest.MonkeyPatch, point: str, change: dict[str, str | None]
+) -> None:
+    """B7: they are in the table that is settled, and above the horizon that the settlement knows of."""
+    world.flush(*world.people("abcd"))
+    known.update(change)
+    real, left = Remover.look, [True]
+
+    def look(self: Remover, dataset: str) -> Look:
+        found = real(self, dataset)
+        if left:
+            left.pop()
+            other = world.open()
+            other.capture(NAME, world.people("e", first=9))
+            with crash_at(point):
+                other.flush(NAME)
+            kill_store(other)
+        return found
+
+    monkeypatch.setattr(Remover, "look", look)
+    world.store.compact(NAME)
+    world.restart().flush(NAME)
+    assert world.whos() == {"x": "axcde", "d": "adce"}[change["b"] or ""]
+    world.adds_up()
+
+
 # ── two at once ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -199,6 +230,24 @@ def test_a_purged_row_does_not_come_back_with_a_settlement(world: Settling, peop
     assert "b" not in world.whos()
     assert "y" not in world.whos()
     world.adds_up()
+    kill_store(other)
+
+
+@pytest.mark.parametrize("change", [{"b": "x"}, {"b": "d"}])
+@pytest.mark.parametrize("point", ["settle.asked", "settle.planned", "settle.committed"])
+def test_a_settlement_and_a_rebuild_do_not_miss_each_other(
+    world: Settling, point: str, change: dict[str, str | None]
+) -> None:
+    """U24, U18: what is settled in the old table is in the new one, or is settled there later; also if no row goes."""
+    world.flush(*world.people("abcd"))
+    known.update(change)
+    other = world.open()
+    with interrupted(**{point.replace(".", "__"): lambda: other.rebuild(NAME)}), contextlib.suppress(Retryable):
+        world.store.compact(NAME)
+    world.store.compact(NAME)
+    whos = [row["who"] for batch in world.store.read_since(NAME) for row in batch.table.to_pylist()]
+    assert "".join(whos) == {"x": "axcd", "d": "adc"}[change["b"] or ""]
+    assert [item.what for item in world.store.fsck(deep=True).findings if item.wrong] == []
     kill_store(other)
 
 
