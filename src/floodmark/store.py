@@ -123,7 +123,9 @@ class Store:
         self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
-        surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
+        surroundings = Surroundings(
+            settings.store_id, self._database, self._lake, self._clock, root, settings.functions
+        )
         self._exporter = Exporter(surroundings, self._reader)
         self._sinks = Sinks(surroundings, self._reader)
         self._rebuilder = Rebuilder(
@@ -168,6 +170,7 @@ class Store:
         whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
         the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
         """
+        self.settings.functions.check(settle)
         new = declaration(
             name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
         )

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import floodmark.store
 from floodmark.cli.entry import run
 from floodmark.cli.group import app
+from floodmark.errors import InvalidSetting
+from floodmark.testing import MemoryLake
 
 
 @pytest.fixture
@@ -58,3 +61,44 @@ def test_a_setting_of_the_wrong_kind_is_told_in_a_sentence(store: Path, tmp_path
     said = capsys.readouterr().err
     assert said.startswith("Error: ")
     assert "unexpected" not in said
+
+
+def test_a_command_names_only_functions_that_the_settings_allow_and_is_told_the_line_to_add(
+    store: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "imported_by_nobody.py").write_text("raise SystemExit('this code ran')\n")
+    (tmp_path / "my_totals.py").write_text("def add_up(batch):\n    pass\n")
+    command = ["-s", str(store), "sink", "add", "totals", "projection", "--function"]
+
+    assert run([*command, "imported_by_nobody:function"]) == 1
+    assert run([*command, "my_totals:add_up"]) == 1
+    said = capsys.readouterr().err
+    line = '[functions]: allow = ["my_totals"]'
+    assert f"Try:   Add to floodmark.toml, under {line}" in said
+
+    settings = store / "floodmark.toml"
+    settings.write_text(settings.read_text().replace("# allow = []", 'allow = ["my_totals"]'))
+    assert run([*command, "my_totals:add_up"]) == 0
+    assert run(["-s", str(store), "sink", "change", "totals", "--set", "function=my_totals_too:add_up"]) == 1
+    assert run(["-s", str(store), "dataset", "add", "n", "--settle", "os:system"]) == 1
+    assert 'allow = ["my_totals", "os"]' in capsys.readouterr().err
+
+
+def test_with_a_list_of_functions_nothing_else_runs_whoever_named_it(store: Path, tmp_path: Path, monkeypatch) -> None:
+    """Also what was added before the list was there: it is looked at again before the function is imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_figures.py").write_text("def add_up(batch):\n    pass\n")
+    lake = MemoryLake()
+    with floodmark.store.open_store(store, lake=lake) as opened:
+        opened.add_sink("totals", "projection", function="my_figures:add_up")
+        opened.capture("m", [{"n": 1}])
+        opened.flush()
+    settings = store / "floodmark.toml"
+    settings.write_text(settings.read_text().replace("# allow = []", 'allow = ["other"]'))
+    with floodmark.store.open_store(store, lake=lake) as opened:
+        assert "do not allow functions of the module 'my_figures'" in (opened.export("totals").blocked or "")
+        with pytest.raises(InvalidSetting, match="do not allow"):
+            opened.add_sink("more", "projection", function="my_figures:add_up")
+        with pytest.raises(InvalidSetting, match="do not allow"):
+            opened.add_dataset("n", settle="my_figures:add_up")

@@ -53,7 +53,9 @@ def _slices(
 @click.argument("kind", type=click.Choice(["blob", "forward", "table", "projection"]))
 @click.option("--url", metavar="URL", help="blob: file:///…, s3://…, gs://…, az://…; forward: the hub's http(s)://….")
 @click.option("--table", metavar="NAME", help="table: catalog.namespace, or catalog.namespace.table for one dataset.")
-@click.option("--function", metavar="PATH", help="projection: package.module:function.")
+@click.option(
+    "--function", metavar="PATH", help="projection: package.module:function, of a module that [functions] allows."
+)
 @click.option("--format", "object_format", metavar="FORMAT", help="blob: parquet, jsonl, jsonl.gz or jsonl.zst.")
 @click.option("--token", metavar="TOKEN", help="forward: env:NAME, file:/path, or the token itself.")
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
@@ -87,6 +89,7 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     # Only what was given: an option that was not must not push aside what --set says.
     settings = {**more, **{key: value for key, value in given.items() if value is not None}}
     with open_store() as store:
+        store.settings.functions.check(settings.get("function"), by_command=True)
         store.add_sink(name, kind, **settings)
         added = next(item for item in store.sinks() if item.name == name)
     if as_json:
@@ -163,6 +166,7 @@ def change(name: str, settings: dict[str, Any]) -> None:
       floodmark sink change archive --set chunk_rows=50000 --set format=jsonl.zst
     """
     with open_store() as store:
+        store.settings.functions.check(settings.get("function"), by_command=True)
         store.change_sink(name, **settings)
     click.echo(f"Sink {name} is changed.")
 

@@ -25,6 +25,7 @@ class Sinks:
 
     def add(self, name: str, kind: str, settings: Mapping[str, Any]) -> None:
         """Add a destination under a name that no other has."""
+        self.surroundings.functions.check(settings.get("function"))  # before it is imported
         sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
         self._check_filter(sink)
         now = self.surroundings.clock.now()
@@ -39,6 +40,7 @@ class Sinks:
             raise InvalidSetting(
                 f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
             )
+        self.surroundings.functions.check(settings.get("function"))
         whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
             "start": sink.settings["start"]
         }

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
-from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.filters import check_text, kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.maintenance import Orphan
@@ -179,7 +179,9 @@ class MemoryLake(MemoryTables):
 
     def check_filter(self, table: str, expression: str) -> None:
         found = self.tables.get(table)
-        if found is not None:
+        if found is None:
+            check_text(expression, None)
+        else:
             kept_by_sqlite(found.schema.arrow().empty_table(), expression, found.schema.names)
 
     def each_range(
