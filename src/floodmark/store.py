@@ -124,7 +124,13 @@ class Store:
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
         surroundings = Surroundings(
-            settings.store_id, self._database, self._lake, self._clock, root, settings.functions
+            settings.store_id,
+            self._database,
+            self._lake,
+            self._clock,
+            root,
+            settings.functions,
+            settings.catalogs,
         )
         self._exporter = Exporter(surroundings, self._reader)
         self._sinks = Sinks(surroundings, self._reader)
@@ -489,8 +495,8 @@ class Store:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> Status:
-        """What the store holds and what waits. Starts no JVM."""
-        return read_status(root=self.path, store_id=self.store_id, database=self._database)
+        """What the store holds, what waits, and how far each sink is. Starts no JVM."""
+        return read_status(root=self.path, store_id=self.store_id, database=self._database, with_sinks=True)
 
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
         """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.

@@ -60,6 +60,7 @@ def _slices(
 @click.option("--token", metavar="TOKEN", help="forward: env:NAME, file:/path, or the token itself.")
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
 @click.option("--partition", "partitions", metavar="COL=VAL", multiple=True, callback=_slices, help="Only this slice.")
+@click.option("--later", is_flag=True, default=None, help="--datasets and --partition may name what is added later.")
 @click.option("--where", metavar="SQL", help="Only rows for which this is true; the others count as passed.")
 @click.option("--start", metavar="WHERE", help="beginning (the default), now, or a cursor.")
 @click.option("--every", metavar="TIME", help="How often `floodmark run` delivers: 30s, 5m, 1h.")
@@ -95,16 +96,11 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     if as_json:
         print_json(_described(added))
     else:
-        click.echo(f"Sink {name} delivers to {place_of(added)}.")
-
-
-def place_of(item: Any) -> str:
-    """Where a sink delivers to, in one word."""
-    return str(next(item.settings[key] for key in ("url", "table", "function") if item.settings.get(key)))
+        click.echo(f"Sink {name} delivers to {_described(added)['place']}.")
 
 
 def _described(item: Any) -> dict[str, Any]:
-    from floodmark.delivery.kinds import shown
+    from floodmark.delivery.kinds import place_of, shown
 
     return {
         "name": item.name,

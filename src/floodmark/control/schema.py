@@ -132,6 +132,8 @@ sinks = Table(
     Column("created_at", Text, nullable=False),
     Column("ticked_at", Text),
     Column("number", BigInteger, nullable=False, default=0),
+    Column("problem", Text),
+    Column("next_attempt_at", Text),
 )
 
 watermarks = Table(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
-from floodmark.config import FunctionSettings
+from floodmark.config import CatalogSettings, FunctionSettings
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.outcomes import Holdings, Task
@@ -251,6 +251,8 @@ class Surroundings:
     """The store's own directory, where nothing is delivered to."""
     functions: FunctionSettings = field(default_factory=FunctionSettings)
     """Whose code may run here."""
+    catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
+    """Those that the store's settings describe."""
 
 
 @dataclass(frozen=True, slots=True)
