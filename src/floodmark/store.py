@@ -307,9 +307,15 @@ class Store:
         return self._database.read(lambda c: dataset_records.get(c, dataset)).horizon
 
     def sql(self, query: str) -> DataFrame:
-        """Run a SQL query in which every dataset is a view of its name, without system columns."""
+        """Run a SQL query in which every dataset is a view of its name, without system columns.
+
+        Tables of the catalogs in the settings are `catalog.namespace.table`.
+        """
+        from floodmark.lake.catalogs import attach_mentioned
+
         for item in self.datasets():
             self.read(item.name).createOrReplaceTempView(item.name)
+        attach_mentioned(self.spark, query, self.settings.catalogs)
         return self.spark.sql(query)
 
     # ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -60,4 +60,5 @@ def _show(report: AuditReport) -> None:
     )
     for note in sorted({channel.note for channel in report.channels if channel.note}):
         click.echo(note)
-    print_findings(report.findings, sound=f"{report.sink} holds every row that was settled, each once.")
+    held = f"{report.sink} holds every row that was delivered to it, each once."
+    print_findings(report.findings, sound=held if report.channels else f"No row is in the scope of {report.sink} yet.")

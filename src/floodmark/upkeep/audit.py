@@ -43,7 +43,7 @@ from floodmark.upkeep.conservation import effective, holes, imbalances
 from floodmark.upkeep.findings import Finding, agreed
 
 _FSCK = "Run `floodmark fsck`."
-_SCOPE = "Is it a typing error? Correct `datasets` or `partitions` with a new sink; else nothing has come yet."
+_SCOPE = "If it is a typing error, correct `datasets` or `partitions` of the sink. Else nothing of it has come yet."
 
 
 @dataclass(frozen=True, slots=True)
