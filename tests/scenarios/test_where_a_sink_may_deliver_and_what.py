@@ -153,6 +153,14 @@ def test_nothing_is_delivered_into_the_store_itself(shop: Store, tmp_path: Path)
         shop.change_sink("out", url=(shop.path / "out").as_uri())
 
 
+def test_status_tells_when_the_schedule_of_a_sink_is_due(shop: Store, tmp_path: Path) -> None:
+    shop.add_sink("daily", "blob", url=(tmp_path / "daily").as_uri(), cron="30 4 * * *")
+    shop.add_sink("often", "blob", url=(tmp_path / "often").as_uri(), every="5m")
+    told = {item.name: item.next_attempt for item in shop.status().sinks}
+    assert (told["daily"].hour, told["daily"].minute) == (4, 30)
+    assert told["often"] is None, "due at once"
+
+
 def test_a_change_takes_the_old_reason_away(shop: Store, tmp_path: Path) -> None:
     shop.capture("orders", [{"n": 1}])
     shop.flush()

@@ -23,7 +23,7 @@ def status(as_json: bool) -> None:
 
     rows: committed. horizon: the sequence number up to which everything is visible. waiting: captured and not yet
     committed. quarantined: rows that did not fit and wait for a decision. lag: committed rows that a sink has still to
-    get. next attempt: when `floodmark run` tries it again after a failure.
+    get. next attempt: when `floodmark run` tries it again after a failure, or when its own schedule is due.
 
     \b
     Examples:

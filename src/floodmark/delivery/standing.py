@@ -10,8 +10,9 @@ from sqlalchemy import Connection
 from floodmark.control import datasets, deliveries, sinks
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
-from floodmark.delivery.kinds import place_of
+from floodmark.delivery.kinds import place_of, seconds
 from floodmark.delivery.scope import Scope
+from floodmark.schedule import Cron, Every
 from floodmark.sequence import SequenceRange
 
 
@@ -36,7 +37,8 @@ class SinkStatus:
     reason: str | None
     """Why it is blocked, or what its last export met."""
     next_attempt: datetime | None
-    """When `floodmark run` tries again after a failure; `floodmark export` tries at once."""
+    """When `floodmark run` tries again after a failure, else when its own `every` or `cron` is due next; perhaps in the
+    past, where nothing runs. `floodmark export` tries at once."""
     lag: int
     """About how many committed rows it has still to get, before its filter."""
     warnings: tuple[str, ...]
@@ -49,6 +51,15 @@ def standings(connection: Connection) -> tuple[SinkStatus, ...]:
     declared = datasets.everyone(connection)
     keys = {item.name: [one.partition for one in datasets.partition_totals(connection, item.name)] for item in declared}
     return tuple(_standing(connection, sink, declared, keys) for sink in sinks.everyone(connection))
+
+
+def _due(connection: Connection, sink: Sink) -> datetime | None:
+    ticked_at, created_at = sinks.schedules(connection)[sink.instance]
+    if sink.settings.get("cron"):
+        return Cron(sink.settings["cron"]).following(ticked_at or created_at)
+    if sink.settings.get("every") and ticked_at is not None:
+        return Every(seconds(sink.settings["every"])).following(ticked_at)
+    return None
 
 
 def _standing(
@@ -76,7 +87,7 @@ def _standing(
         place_of(sink),
         sink.state,
         sink.reason or sink.problem,
-        sink.next_attempt_at,
+        sink.next_attempt_at or _due(connection, sink),
         sum(one.lag for one in channels),
         tuple(scope.warnings(declared, keys)),
         tuple(channels),
