@@ -215,6 +215,8 @@ def _tokens(expression: str) -> Iterator[_Token]:
         kind = str(found.lastgroup)
         if kind == "comment":
             raise Inadmissible("it has a comment in it")
+        if kind == "sign" and found[kind] in "'\"`":  # at once: to look for each one's end would take for ever
+            raise Inadmissible("a quote in it is not closed")
         if kind in {"raw", "hex"}:
             yield _Token("text" if kind == "raw" else kind, found[kind][2:-1])
         elif kind == "text":
@@ -332,8 +334,6 @@ class _Parser:
             return Inadmissible("it has a semicolon in it")
         if token.text == "$":
             return Inadmissible("it has a $ in it, and variables are not replaced")
-        if token.kind == "sign" and token.text in "'\"`":
-            return Inadmissible("a quote in it is not closed")
         return Inadmissible(f"{_shown(token)} cannot stand where it does, or may not be used")
 
     # ── from loose to tight ──────────────────────────────────────────────────────────────────────────────────────
