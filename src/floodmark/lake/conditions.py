@@ -25,18 +25,20 @@ CHAIN_MAX = 200
 """How many operators of one kind may follow each other; AND and OR have no such limit."""
 
 FUNCTIONS: dict[str, str] = {
-    "text": "ascii char_length concat concat_ws contains endswith get_json_object instr left length locate lower lpad"
-    " ltrim octet_length regexp_extract regexp_like regexp_replace repeat replace reverse right rpad rtrim split_part"
-    " startswith substr substring translate trim upper",
-    "numbers": "abs bround ceil ceiling exp floor isnan ln log10 mod nanvl pmod pow power round sign signum sqrt"
-    " try_add try_divide try_multiply try_subtract",
+    "text": "ascii btrim char_length character_length concat concat_ws contains endswith get_json_object hex"
+    " initcap instr lcase left length locate lower lpad ltrim octet_length position regexp_extract"
+    " regexp_like regexp_replace repeat replace reverse right rpad rtrim split split_part startswith"
+    " substr substring substring_index translate trim ucase upper",
+    "numbers": "abs bround cbrt ceil ceiling exp floor isnan ln log log10 log2 mod nanvl pmod pow power round sign"
+    " signum sqrt try_add try_divide try_multiply try_subtract",
     "null and choice": "coalesce greatest if ifnull isnotnull isnull least nullif nvl nvl2",
-    "date and time": "add_months date date_add date_format date_from_unix_date date_sub date_trunc datediff day"
-    " dayofmonth dayofweek dayofyear from_unixtime hour last_day make_date minute month months_between quarter second"
-    " timestamp_micros timestamp_millis timestamp_seconds to_date to_timestamp trunc try_to_timestamp unix_date"
-    " unix_micros unix_millis unix_seconds unix_timestamp weekday weekofyear year",
+    "date and time": "add_months date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc"
+    " dateadd datediff day dayofmonth dayofweek dayofyear from_unixtime from_utc_timestamp hour last_day"
+    " make_date minute month months_between quarter second timestamp timestamp_micros timestamp_millis"
+    " timestamp_seconds to_date to_timestamp to_utc_timestamp trunc try_to_timestamp unix_date unix_micros"
+    " unix_millis unix_seconds unix_timestamp weekday weekofyear year",
     "hashes": "crc32 hash md5 sha1 sha2 xxhash64",
-    "lists": "array_contains array_max array_min array_position element_at size try_element_at",
+    "lists": "array_contains array_max array_min array_position array_size cardinality element_at size try_element_at",
 }
 """Deterministic functions of Spark's, of their arguments alone, by what they are about."""
 ALLOWED = frozenset(" ".join(FUNCTIONS.values()).split())
