@@ -12,6 +12,7 @@ from floodmark.control import blocks, datasets, losses, problems, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.delivery.standing import SinkStatus, standings
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_bytes
 
@@ -72,15 +73,19 @@ class Status:
     store: str
     store_id: str
     datasets: tuple[DatasetStatus, ...]
+    sinks: tuple[SinkStatus, ...]
 
 
-def read_status(*, root: Path, store_id: str, database: Database) -> Status:
+def read_status(*, root: Path, store_id: str, database: Database, with_sinks: bool = False) -> Status:
     """One consistent view of the control database, and the sizes of the landing files."""
 
-    def work(connection: Connection) -> tuple[DatasetStatus, ...]:
-        return tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+    def work(connection: Connection) -> Status:
+        found = tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+        return Status(
+            store=str(root), store_id=store_id, datasets=found, sinks=standings(connection) if with_sinks else ()
+        )
 
-    return Status(store=str(root), store_id=store_id, datasets=database.read(work))
+    return database.read(work)
 
 
 def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:

@@ -124,7 +124,15 @@ class Store:
         self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
-        surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
+        surroundings = Surroundings(
+            settings.store_id,
+            self._database,
+            self._lake,
+            self._clock,
+            root,
+            settings.functions,
+            settings.catalogs,
+        )
         self._exporter = Exporter(surroundings, self._reader)
         self._sinks = Sinks(surroundings, self._reader)
         self._rebuilder = Rebuilder(
@@ -169,6 +177,7 @@ class Store:
         whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
         the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
         """
+        self.settings.functions.check(settle)
         new = declaration(
             name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
         )
@@ -310,9 +319,15 @@ class Store:
         return self._database.read(lambda c: dataset_records.get(c, dataset)).horizon
 
     def sql(self, query: str) -> DataFrame:
-        """Run a SQL query in which every dataset is a view of its name, without system columns."""
+        """Run a SQL query in which every dataset is a view of its name, without system columns.
+
+        Tables of the catalogs in the settings are `catalog.namespace.table`.
+        """
+        from floodmark.lake.catalogs import attach_mentioned
+
         for item in self.datasets():
             self.read(item.name).createOrReplaceTempView(item.name)
+        attach_mentioned(self.spark, query, self.settings.catalogs)
         return self.spark.sql(query)
 
     # ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -498,8 +513,8 @@ class Store:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> Status:
-        """What the store holds and what waits. Starts no JVM."""
-        return read_status(root=self.path, store_id=self.store_id, database=self._database)
+        """What the store holds, what waits, and how far each sink is. Starts no JVM."""
+        return read_status(root=self.path, store_id=self.store_id, database=self._database, with_sinks=True)
 
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
         """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.

@@ -147,6 +147,7 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     flying: list[tuple[str, bytes]] = field(default_factory=list)
     where: str = "s3://simulated/archive"
+    remote: bool = False  # it honours conditions by construction: nobody has to try
 
     def create(self, key: str, content: Any) -> bool:
         self.stage.pause("bucket.create")

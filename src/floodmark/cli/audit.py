@@ -64,8 +64,10 @@ def _show(report: AuditReport) -> None:
     )
     for note in sorted({channel.note for channel in report.channels if channel.note}):
         click.echo(note)
-    if report.asked:
-        sound = f"{report.sink} holds every row that was settled, each once."
-    else:
+    if not report.asked:
         sound = f"The records of {report.sink} agree. What its destination holds is not known."
+    elif report.channels:
+        sound = f"{report.sink} holds every row that was delivered to it, each once."
+    else:
+        sound = f"No row is in the scope of {report.sink} yet."
     print_findings(report.findings, sound=sound)

@@ -276,10 +276,15 @@ def fast_forward(connection: Connection, channel: Channel, *, seen: Watermark | 
 
 def stretches(connection: Connection, channel: Channel, within: SequenceRange) -> list[Stretch]:
     """Where the partition's rows are, block by block: so chunk boundaries need no scan, and gaps cost nothing."""
+    # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
+    return [stretch.within(within) for stretch in whole_stretches(connection, channel, within)]
+
+
+def whole_stretches(connection: Connection, channel: Channel, within: SequenceRange) -> list[Stretch]:
+    """The same with those that reach over an end of the range as they were committed: their rows are exact."""
     asked = {"of": channel.dataset, "key": channel.partition, "after": within.after, "through": within.through}
     found = connection.execute(_STRETCHES, asked)
-    # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
-    return [Stretch(row.row_count, row.first_seq, row.last_seq).within(within) for row in found]
+    return [Stretch(row.row_count, row.first_seq, row.last_seq) for row in found]
 
 
 def _intent(row: Row) -> Intent:  # type: ignore[type-arg]

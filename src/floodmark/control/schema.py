@@ -160,6 +160,8 @@ sinks = Table(
     Column("ticked_at", Text),
     Column("number", BigInteger, nullable=False, default=0),
     Column("hub", Text),
+    Column("problem", Text),
+    Column("next_attempt_at", Text),
 )
 
 watermarks = Table(

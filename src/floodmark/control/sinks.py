@@ -28,8 +28,13 @@ class Sink:
     """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
+    """Why it is blocked."""
     number: int = 0
     """U19: the event by which it was added. Removals of before have never concerned it."""
+    problem: str | None = None
+    """What its last tick met, blocked or not; None if that got through."""
+    next_attempt_at: datetime | None = None
+    """When whoever keeps to the back-off tries it again after a problem."""
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
@@ -81,22 +86,31 @@ def same_destination(connection: Connection, instance: str) -> list[Sink]:
     return [own, *earlier]
 
 
-def set_state(connection: Connection, instance: str, *, state: str, reason: str | None) -> None:
-    connection.execute(
-        update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(state=state, reason=reason)
-    )
+def set_state(
+    connection: Connection,
+    instance: str,
+    *,
+    state: str,
+    reason: str | None,
+    problem: str | None = None,
+    next_attempt_at: datetime | None = None,
+) -> None:
+    again = None if next_attempt_at is None else next_attempt_at.isoformat()
+    values = {"state": state, "reason": reason, "problem": problem, "next_attempt_at": again}
+    connection.execute(update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(**values))
 
 
 def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
     settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
-    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number)
+    again = None if row.next_attempt_at is None else datetime.fromisoformat(row.next_attempt_at)
+    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number, row.problem, again)
 
 
 def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:
-    """New settings apply to the next intent; an open one keeps its own."""
-    connection.execute(
-        update(sinks).where(sinks.c.instance == instance).values(settings=json.dumps(settings, sort_keys=True))
-    )
+    """New settings apply to the next intent; an open one keeps its own. What was wrong was so under the old ones."""
+    values = {"settings": json.dumps(settings, sort_keys=True)}
+    connection.execute(update(sinks).where(sinks.c.instance == instance).values(**values))
+    set_state(connection, instance, state="active", reason=None)
 
 
 def hub_of(connection: Connection, instance: str) -> str | None:

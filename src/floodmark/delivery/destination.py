@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
+from floodmark.config import CatalogSettings, FunctionSettings
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.outcomes import Holdings, Task
@@ -261,6 +263,12 @@ class Surroundings:
     database: Database
     lake: Lake
     clock: Clock
+    root: Path | None = None
+    """The store's own directory, where nothing is delivered to."""
+    functions: FunctionSettings = field(default_factory=FunctionSettings)
+    """Whose code may run here."""
+    catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
+    """Those that the store's settings describe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -216,5 +217,11 @@ class Exporter:
         else:
             self._failures.pop(sink.instance, None)
         state = "blocked" if permanent else "active"
-        if (state, report.blocked) != (sink.state, sink.reason):
-            self.database.transact(lambda c: sinks.set_state(c, sink.instance, state=state, reason=report.blocked))
+        problem = str((permanent or failed)[0]) if failed else None
+        if failed or (state, report.blocked, problem) != (sink.state, sink.reason, sink.problem):
+            again = None if not failed else self.clock.now() + timedelta(seconds=report.wait_seconds or 0)
+            self.database.transact(
+                lambda c: sinks.set_state(
+                    c, sink.instance, state=state, reason=report.blocked, problem=problem, next_attempt_at=again
+                )
+            )

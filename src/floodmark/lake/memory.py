@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.errors import FilesMissing
-from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.filters import check_text, kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.maintenance import Orphan
@@ -216,7 +216,9 @@ class MemoryLake(MemoryTables):
 
     def check_filter(self, table: str, expression: str) -> None:
         found = self.tables.get(table)
-        if found is not None:
+        if found is None:
+            check_text(expression, None)
+        else:
             kept_by_sqlite(found.schema.arrow().empty_table(), expression, found.schema.names)
 
     def each_range(

@@ -116,8 +116,8 @@ def _rule(lake: SparkReader, selection: Selection, schema: Schema) -> list[str]:
     if selection.numbers is not None:
         parts.append(f"{SEQ} IN ({', '.join(map(str, selection.numbers)) or 'NULL'})")
     if selection.where is not None:
-        check_filter(lake.spark, selection.where, tuple((column.name, column.type) for column in schema))
-        parts.append(f"({selection.where})")
+        known = tuple((column.name, column.type) for column in schema)
+        parts.append(f"({check_filter(lake.spark, selection.where, known)})")
     return parts
 
 
@@ -184,7 +184,7 @@ def _sizes(home: Path) -> Iterator[int]:
 def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
     import pyarrow as pa
 
-    check_filter(lake.spark, condition, tuple((column.name, column.type) for column in schema))
+    chosen = check_filter(lake.spark, condition, tuple((column.name, column.type) for column in schema))
     wanted = schema.arrow()
     columns = {
         field.name: rows[field.name].cast(field.type)
@@ -194,4 +194,4 @@ def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema
     }
     places = pa.array(range(rows.num_rows), pa.int64())
     frame = lake.spark.createDataFrame(pa.table({**columns, PLACE: places}))
-    return sorted(row[PLACE] for row in frame.where(condition).select(PLACE).collect())
+    return sorted(row[PLACE] for row in frame.where(chosen).select(PLACE).collect())

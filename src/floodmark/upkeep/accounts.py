@@ -46,9 +46,6 @@ class Records:
     def chunks(self) -> list[ChunkRecord]:
         return [chunk for item in self.intents for chunk in item.chunks]
 
-    def rows_through(self, seq: int) -> int:
-        return sum(item.tally.rows for item in self.figures if item.first_seq <= seq)
-
 
 def read_records(connection: Connection, sink: Sink, channel: Channel) -> Records:
     figures = inspection.figures_of(connection, channel.dataset, channel.partition)

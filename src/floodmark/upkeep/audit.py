@@ -43,6 +43,7 @@ from floodmark.upkeep.conservation import effective, holes, imbalances
 from floodmark.upkeep.findings import Finding, agreed, loss_finding
 
 _FSCK = "Run `floodmark fsck`."
+_SCOPE = "If it is a typing error, correct `datasets` or `partitions` of the sink. Else nothing of it has come yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ChannelAudit:
     partition: str
     watermark: int
     committed: int
-    """Rows up to the watermark, as the blocks recorded them; all there are, where the watermark is inside a block."""
+    """All rows, as the blocks recorded them, whether they were to be delivered or are removed by now."""
     settled: int
     """Rows that count as delivered."""
     given_up: int
@@ -112,9 +113,9 @@ class Auditor:
         return self.surroundings.database
 
     def audit(self, name: str, *, deep: bool = False) -> AuditReport:
-        sink, channels = self.database.read(lambda c: _in_scope(c, name))
+        sink, channels, warnings = self.database.read(lambda c: _in_scope(c, name))
         audited: list[ChannelAudit] = []
-        findings: list[Finding] = []
+        findings = [Finding("scope-empty", text, name, _SCOPE, wrong=False) for text in warnings]
         for dataset in sorted({channel.dataset for channel in channels}):
             self._say(f"{dataset}: its blocks and files")
             findings += self._twice(lambda dataset=dataset: self._of_dataset(dataset, deep=deep))  # type: ignore[misc]
@@ -203,7 +204,7 @@ class Auditor:
             channel.dataset,
             channel.partition,
             mark.seq,
-            committed=records.rows_through(mark.seq),
+            committed=sum(item.tally.rows for item in records.figures),
             settled=mark.tally.rows,
             given_up=held_back,
             waiting=sum(item.tally.rows for item in records.figures if item.first_seq > mark.seq),
@@ -266,12 +267,15 @@ def lake_differences(
 # ── from the records ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_scope(connection: Connection, name: str) -> tuple[Sink, list[Channel]]:
+def _in_scope(connection: Connection, name: str) -> tuple[Sink, list[Channel], list[str]]:
+    """A sink, its channels, and what its scope names that is not there."""
     sink = sinks.get(connection, name)
     scope = Scope.of(sink.settings)
     declared = {item.name: item for item in datasets.everyone(connection)}
+    keys = {key: [one.partition for one in datasets.partition_totals(connection, key)] for key in declared}
     found = inspection.channels_of(connection, sink.instance)
-    return sink, [channel for channel in found if scope.takes(declared[channel.dataset], channel.partition)]
+    taken = [channel for channel in found if scope.takes(declared[channel.dataset], channel.partition)]
+    return sink, taken, scope.warnings(list(declared.values()), keys)
 
 
 def _from_records(

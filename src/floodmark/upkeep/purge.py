@@ -29,7 +29,7 @@ from floodmark.control.blocks import BlockUndecided
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
 from floodmark.errors import Permanent, Retryable
-from floodmark.removal import Part, Selection, Stretch, Verdict, judge
+from floodmark.removal import Selection, Stretch, Verdict, judge
 from floodmark.rows.identities import identity_hashes
 from floodmark.schema import is_system_column
 from floodmark.sequence import SequenceRange
@@ -245,7 +245,7 @@ class Purge:
                 if operation is None:
                     return 0, 0, (), 0
                 gone = self.remover.carry_out(operation)
-                return gone.rows, gone.bytes_freed, _already_delivered(gone.parts, look.positions), new
+                return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
         raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
 
     def _plan(
@@ -304,9 +304,6 @@ class Purge:
     def _forecast(self, declared: Dataset, where: str, quarantine: QuarantinePurge) -> PurgeReport:
         look = self.remover.look(declared.name)
         counted = self.remover.count(look, Selection(look.declared.horizon, where=where))
-        doomed = [
-            Part(partition, item.range, item.tally) for partition, items in counted.stretches.items() for item in items
-        ]
         spooled = 0
         for path in self._sealed(declared.name):
             rows = self._rows(path)
@@ -314,11 +311,11 @@ class Purge:
         found = quarantine.find(declared, where)
         return PurgeReport(
             declared.name,
-            sum(item.tally.rows for item in doomed),
+            sum(item.tally.rows for items in counted.stretches.values() for item in items),
             self.staged.count(declared, where) + spooled,
             len(found.matching),
             found.not_evaluated,
-            _already_delivered(doomed, look.positions),
+            _already_delivered(counted, look.positions),
             landing_files=self._landing_files(declared.name),
             dry_run=True,
         )
@@ -370,10 +367,19 @@ def _windows(stretches: list[Stretch]) -> Iterator[SequenceRange]:
         yield SequenceRange(first, last)
 
 
-def _already_delivered(parts: Sequence[Part], positions: Sequence[Position]) -> tuple[AlreadyDelivered, ...]:
+def _let_through(stretch: Stretch, where: str | None) -> int:
+    """How many of the rows a sink's filter let through; all, where they were not counted by it."""
+    filtered = dict(stretch.filtered)
+    if where is None or where not in filtered:
+        return stretch.tally.rows
+    counted = filtered[where]
+    return 0 if counted is None else counted.tally.rows
+
+
+def _already_delivered(counted: Counted, positions: Sequence[Position]) -> tuple[AlreadyDelivered, ...]:
     found: dict[str, int] = {}
     for item in positions:
-        here = [part for part in parts if part.partition == item.partition]
-        inside = [part.tally.rows for part in here if part.range.intersect(item.delivered)]
+        here = counted.stretches.get(item.partition, [])
+        inside = [_let_through(one, item.where) for one in here if one.range.intersect(item.delivered)]
         found[item.name] = found.get(item.name, 0) + sum(inside)
     return tuple(AlreadyDelivered(name, rows) for name, rows in sorted(found.items()) if rows)
