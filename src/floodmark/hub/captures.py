@@ -1,8 +1,8 @@
 """Rows from any HTTP client: captured as any others, and with a key exactly once.
 
-Without a key the rows go to the landing log, as `Store.capture` does it. With one they become a segment, and the key's
-receipt is stored in the transaction that registers it (H1): a retry, by whichever worker it is met, gets the same
-receipt and stores nothing.
+Without a key the rows go to the landing log, as `Store.capture` does it. With one they become a segment, together with
+those of other requests that came meanwhile, and the receipts of all are stored in the transaction that registers it
+(H1): a retry, by whichever worker it is met, gets the same receipt and stores nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BLANK_LINES = re.compile(rb"\n\s+")
 
 @dataclass(slots=True)
 class Keyed:
-    """A request with a key: known already, or fitted and waiting to be stored with others."""
+    """A request with a key, fitted and waiting to be stored with others."""
 
     request: Request
     prepared: Prepared
