@@ -16,6 +16,7 @@ from floodmark.delivery.channel import ChannelRun
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing import crash_at, kill_store
+from floodmark.upkeep.removing import Look, Remover
 from floodmark.upkeep.settle import Resettler
 from scenarios.hubs import forget_deliveries
 
@@ -168,6 +169,34 @@ def test_while_it_is_undecided_the_history_it_is_decided_from_stays(world: Settl
     world.store.retain(NAME, older_than="99d")
     assert world.whos() == "adcefg"
     assert sum(row.row_count for row in world.removals()) == 1
+    world.adds_up()
+
+
+@pytest.mark.parametrize("change", [{"b": "x"}, {"b": "d"}])
+@pytest.mark.parametrize("point", ["flush.appended", "flush.recorded"])
+def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
+    world: Settling, monkeypatch: pytest.MonkeyPatch, point: str, change: dict[str, str | None]
+) -> None:
+    """B7: they are in the table that is settled, and above the horizon that the settlement knows of."""
+    world.flush(*world.people("abcd"))
+    known.update(change)
+    real, left = Remover.look, [True]
+
+    def look(self: Remover, dataset: str) -> Look:
+        found = real(self, dataset)
+        if left:
+            left.pop()
+            other = world.open()
+            other.capture(NAME, world.people("e", first=9))
+            with crash_at(point):
+                other.flush(NAME)
+            kill_store(other)
+        return found
+
+    monkeypatch.setattr(Remover, "look", look)
+    world.store.compact(NAME)
+    world.restart().flush(NAME)
+    assert world.whos() == {"x": "axcde", "d": "adce"}[change["b"] or ""]
     world.adds_up()
 
 

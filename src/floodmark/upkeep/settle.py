@@ -126,8 +126,12 @@ class Resettler:
             removals.check_decided(connection, declared.name)
             now = needs_of(connection, declared)
             check_same(gone, now)
-            # B9: pinned since the function was asked.
-            if under_way(touched.stretches, now.by_partition) or removals.is_rebuilding(connection, declared.name):
+            # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
+            if datasets.get(connection, declared.name).horizon != declared.horizon:
+                raise RowsMoved(f"Rows of {declared.name!r} were committed just now.", hint="Compact it again.")
+            if removals.is_rebuilding(connection, declared.name):
+                raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
+            if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
                 return None
             # Its twin is what every sink gets, so no sink needs the one that goes.
             verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
