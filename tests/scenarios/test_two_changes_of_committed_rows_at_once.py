@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from worlds import interrupted
 
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
+from floodmark.errors import Retryable
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing import crash_at, kill_store
@@ -228,6 +230,24 @@ def test_a_purged_row_does_not_come_back_with_a_settlement(world: Settling, peop
     assert "b" not in world.whos()
     assert "y" not in world.whos()
     world.adds_up()
+    kill_store(other)
+
+
+@pytest.mark.parametrize("change", [{"b": "x"}, {"b": "d"}])
+@pytest.mark.parametrize("point", ["settle.asked", "settle.planned", "settle.committed"])
+def test_a_settlement_and_a_rebuild_do_not_miss_each_other(
+    world: Settling, point: str, change: dict[str, str | None]
+) -> None:
+    """U24, U18: what is settled in the old table, also where no row goes, is in the new one or is settled there later."""
+    world.flush(*world.people("abcd"))
+    known.update(change)
+    other = world.open()
+    with interrupted(**{point.replace(".", "__"): lambda: other.rebuild(NAME)}), contextlib.suppress(Retryable):
+        world.store.compact(NAME)
+    world.store.compact(NAME)
+    whos = [row["who"] for batch in world.store.read_since(NAME) for row in batch.table.to_pylist()]
+    assert "".join(whos) == {"x": "axcd", "d": "adc"}[change["b"] or ""]
+    assert [item.what for item in world.store.fsck(deep=True).findings if item.wrong] == []
     kill_store(other)
 
 
