@@ -238,7 +238,7 @@ def test_a_purged_row_does_not_come_back_with_a_settlement(world: Settling, peop
 def test_a_settlement_and_a_rebuild_do_not_miss_each_other(
     world: Settling, point: str, change: dict[str, str | None]
 ) -> None:
-    """U24, U18: what is settled in the old table, also where no row goes, is in the new one or is settled there later."""
+    """U24, U18: what is settled in the old table is in the new one, or is settled there later; also if no row goes."""
     world.flush(*world.people("abcd"))
     known.update(change)
     other = world.open()
