@@ -74,8 +74,7 @@ def verdict(
 ) -> tuple[Verdict, Snapshot | None]:
     """U18: what became of a settlement, from one load of the table's metadata, and the commit if it has landed.
 
-    An append stands in its way, and so does every other settlement. `OPEN` means that there was none since the base: it
-    may still land.
+    `OPEN` means that since the base nothing was committed that stands in its way: it may still land.
     """
     if state is None:
         return Verdict.VOID, None
@@ -86,6 +85,11 @@ def verdict(
     free = (
         state.uuid == table_uuid
         and after_base is not None
-        and not any(snapshot.operation == "append" or snapshot.settled for snapshot in after_base)
+        and not any(_stands_in_the_way(snapshot) for snapshot in after_base)
     )
     return (Verdict.OPEN if free else Verdict.VOID), None
+
+
+def _stands_in_the_way(snapshot: Snapshot) -> bool:
+    """Rows that were appended do, and every other settlement. An append without rows does not conflict with it."""
+    return snapshot.settled or (snapshot.operation == "append" and snapshot.barrier is None)

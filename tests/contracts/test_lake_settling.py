@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from lakes import NOON, TABLE, TIMED, Blocks, Driver
 
-from floodmark.commit import Verdict
+from floodmark.commit import Barrier, Base, Verdict
 from floodmark.errors import Retryable
 from floodmark.lake.table import AppendRefused
 from floodmark.layout import Layout
@@ -117,6 +117,19 @@ def test_what_was_superseded_can_never_land(committed: Blocks) -> None:
     again = committed.lake.resettle(asked(committed))
     again.commit("two")
     assert decided(committed, "two") is Verdict.LANDED
+
+
+def test_an_append_without_rows_does_not_stand_in_its_way(committed: Blocks) -> None:
+    """U18: a lake may let the settlement land behind it, so it is still to be decided."""
+    found = committed.lake.resettle(asked(committed))
+    state = committed.state()
+    base = Base(state.uuid, 1, state.head)
+    committed.lake.barrier(Barrier(TABLE, "given up", base, committed.through + 1))
+    assert decided(committed, "one", base=state.head) is Verdict.OPEN
+    supersede(committed)
+    assert decided(committed, "one", base=state.head) is Verdict.VOID
+    with pytest.raises(REFUSED):
+        found.commit("one")
 
 
 def first_only(rows: Any) -> Any:
