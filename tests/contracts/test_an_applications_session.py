@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ HOSTILE = {
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.session.timeZone": "America/St_Johns",
     "spark.sql.ansi.enabled": "false",
-    "spark.sql.storeAssignmentPolicy": "LEGACY",
     "spark.sql.caseSensitive": "true",
     "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
     "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
@@ -115,11 +113,18 @@ def test_a_commit_says_how_many_rows_it_was_to_bring(blocks: Blocks):
     assert (newest.announced_rows, newest.added_rows) == (2, 2)
 
 
-def test_a_session_that_would_cut_times_off_is_refused(blocks: Blocks, session: Any):
+@pytest.mark.parametrize(
+    ("key", "good"),
+    [("spark.sql.legacy.timeParserPolicy", "CORRECTED"), ("spark.sql.storeAssignmentPolicy", "ANSI")],
+)
+def test_a_setting_under_which_nothing_can_be_committed_is_refused_by_name(
+    blocks: Blocks, session: Any, key: str, good: str
+):
     blocks.lake.ensure(TABLE, SIMPLE)
     request = blocks.request(blocks.segment(some(1)))
-    session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
-    with pytest.raises(InvalidSetting, match="timeParserPolicy"):
+    session.conf.set(key, "LEGACY")
+    with pytest.raises(InvalidSetting, match=key) as caught:
         blocks.lake.append(request)
-    session.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")
-    assert blocks.lake.append(replace(request)) is True
+    assert good in caught.value.hint
+    session.conf.set(key, good)
+    assert blocks.lake.append(request) is True

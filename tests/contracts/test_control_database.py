@@ -368,6 +368,8 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "purged": {"dataset": "d", "identity_hash": "h", "operation": "o"},
     "generations": {"dataset": "d", "generation": 1, "state": "current"},
+    "problems": {"dataset": "d", "message": "m", "gist": "m", "failures": 1, "first_at": "t", "last_at": "t"},
+    "losses": {"segment": 7, "dataset": "d", "row_count": 1, "reason": "r", "recorded_at": "t"},
 }
 """One good row of every table, in an order that the references between them allow."""
 
@@ -416,6 +418,8 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a generation is in one of four states", "generations", {"generation": 2, "state": "lost"}),
     ("a generation's number is used once", "generations", {"state": "retired"}),
     ("a removal is planned or done", "removals", {"operation": "p", "state": "perhaps"}),
+    ("a dataset has one problem at a time (I10)", "problems", {}),
+    ("a segment is lost once (U33)", "losses", {}),
     ("a dataset has one declaration", "datasets", {}),
     ("generations count from one", "datasets", {"name": "e", "generation": 0}),
     ("a horizon is not negative", "datasets", {"name": "e", "horizon": -1}),

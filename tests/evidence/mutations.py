@@ -73,7 +73,9 @@ class Cited:
     @property
     def missing(self) -> list[str]:
         """What it needs and does not have."""
-        found = {"code": self.code, "a test": self.tests, "the model or the simulation": self.model or self.simulation}
+        excused = self.id in NOT_IN_A_MODEL and self.id in NOT_IN_THE_SIMULATION  # each with its reason
+        seeded = self.model or self.simulation or excused
+        found = {"code": self.code, "a test": self.tests, "the model or the simulation": seeded}
         lacks = [what for what, where in found.items() if not where]
         if not self.model and self.id not in NOT_IN_A_MODEL:
             lacks.append("a model, or the reason why it has none")

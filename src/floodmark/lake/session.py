@@ -42,7 +42,11 @@ _SETTINGS = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
 
-_UNUSABLE = {"spark.sql.legacy.timeParserPolicy": "LEGACY"}
+_UNUSABLE = {
+    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "times would lose their microseconds", "CORRECTED"),
+    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark writes to no Iceberg table with it", "ANSI"),
+}
+"""Settings under which nothing is committed: the value, why, and which one to set."""
 
 _AT_START = (
     "spark.master",
@@ -104,12 +108,12 @@ def check_settings(session: SparkSession) -> None:
 
     Everything else that matters is said with each read and write, so that the session's own settings do not count.
     """
-    for key, bad in _UNUSABLE.items():
-        value = session.conf.get(key, "") or ""
-        if value.upper() == bad:
+    for key, (bad, why, good) in _UNUSABLE.items():
+        value = session.conf.get(key)  # one of Spark's own: it has a default
+        if value is not None and value.upper() == bad:
             raise InvalidSetting(
-                f"The Spark session has {key} = {value}: times would lose their microseconds.",
-                hint="Nothing was committed. Set it to CORRECTED for this session, or let the store start its own.",
+                f"The Spark session has {key} = {value}: {why}.",
+                hint=f"Nothing was committed. Set it to {good} for this session, or let the store start its own.",
             )
 
 
