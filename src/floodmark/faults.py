@@ -33,6 +33,7 @@ POINTS: dict[str, str] = {
     "flush.synced": "the commit's files are durable, the block is still undecided",
     "flush.recorded": "the block is recorded as committed, its segment files still exist",
     "flush.segment_removed": "one segment file of a committed block is gone",
+    "delivery.pinning": "a channel's watermark was looked at, and nothing is pinned by this exporter",
     "delivery.pinned": "a range is pinned, no chunk of it is recorded",
     "delivery.planned": "the chunks are recorded, none has left",
     "delivery.shipped": "a chunk is at its destination, not yet acknowledged",

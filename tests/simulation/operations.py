@@ -17,14 +17,10 @@ from .world import DATASET, World
 
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
 _SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
-_DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
+_DELIVERY = ("delivery.pinning", "delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
 _REMOVAL = (
-    "removal.counted",
-    "removal.planned",
-    "removal.max_seq_raised",
-    "removal.deleted",
-    "removal.recorded",
-    "removal.expired",
+    *("removal.counted", "removal.planned", "removal.max_seq_raised"),
+    *("removal.deleted", "removal.recorded", "removal.expired"),
 )
 ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
 POINTS: dict[str, tuple[str, ...]] = {
@@ -101,7 +97,7 @@ def retain(world: World, store: Store, keep_rows: int) -> Any:
 def purge(world: World, store: Store, place: int) -> Any:
     """Somebody asks for one row to be removed for good: one that is committed, or one that waits in the spool."""
     acknowledged = list(world.oracle.acknowledged)
-    return world.purge(store, acknowledged[-min(place, len(acknowledged))])
+    return world.purge(store, acknowledged[-min(place, len(acknowledged))], by_key=place % 2 == 1)
 
 
 def backfill(world: World, store: Store, _size: int) -> Any:

@@ -16,8 +16,10 @@ import orjson
 
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.replies import Reply
+from floodmark.errors import Retryable
 from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
+from floodmark.lake.memory_tables import MemoryTable
 from floodmark.lake.memory_targets import MemoryTarget
 from floodmark.lake.targets import TargetAppend, TargetName, TargetState
 from floodmark.wire import HEADER, ChunkHeader
@@ -31,11 +33,25 @@ Fate = Callable[[str], str]
 
 def drawn(chance: random.Random) -> str:
     """What becomes of a request, by chance."""
-    return LAND if chance.random() < 0.7 else chance.choice([LOSE, DROP, HOLD])
+    return LAND if chance.random() < 0.65 else chance.choice([LOSE, DROP, HOLD, HOLD])
 
 
-def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake:
-    """A memory lake whose requests are pauses, and whose appends may be held up."""
+def delay(chance: random.Random) -> int | None:
+    """After how many pauses, of whomever, a request arrives that was held up; None: not before a step says so."""
+    return chance.randint(1, 12) if chance.random() < 0.7 else None
+
+
+def is_late(chance: random.Random) -> bool:
+    """Whether the first request of an operation with these chances arrives a little late."""
+    return drawn(chance) == HOLD and delay(chance) is not None
+
+
+Look = Callable[[MemoryLake, MemoryTable, tuple[int, ...]], None]
+"""Is told of every commit before it lands."""
+
+
+def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -> MemoryLake:
+    """A memory lake whose requests are pauses, and whose commits may be refused, lost or held up."""
 
     def paused(name: str) -> Any:
         real = getattr(MemoryLake, name)
@@ -84,12 +100,26 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
         stage.pause("target.append")
         return fate("target")
 
+    def remove(self: MemoryLake, *arguments: Any, **options: Any) -> None:
+        stage.pause("lake.remove")
+        met = fate("delete")
+        if met in (HOLD, DROP):  # it is the lake's own process that deletes: held up, it is lost
+            raise Retryable("no answer to a delete")
+        with stage.at_once():
+            MemoryLake.remove(self, *arguments, **options)
+        if met == LOSE:
+            raise Retryable("no answer to a delete")
+
+    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> None:
+        look(self, table, options["files"])
+        MemoryLake.commit(self, table, **options)
+
     names = (
-        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
+        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
         *("resettle", "supersede", "doomed", "barrier"),
     )
-    own = {"append": append, "_swap": swap, "target": target}
+    own = {"append": append, "_swap": swap, "target": target, "remove": remove, "commit": commit}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
     lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")

@@ -16,7 +16,7 @@ from floodmark.lake.memory import MemoryLake
 from floodmark.read import Reader
 
 from .replacing import replaced
-from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, bug, dies, does, held_up, stops
+from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops
 
 
 @bug(
@@ -144,6 +144,22 @@ def _() -> Iterator[None]:
             return real(self, *arguments, **options)
 
     with replaced(Flusher, "_record", record):
+        yield
+
+
+@bug("a sync begins at the snapshot that it is about", invariant="I7", short=[does(0, "flush"), POWER])
+def _() -> Iterator[None]:
+    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=state.head"):
+        yield
+
+
+@bug(
+    "a sync begins at the block's base, behind a rewrite that nobody has synced",
+    invariant="I7",
+    short=[does(0, "flush"), REWRITTEN, does(0, "capture, flush"), POWER],
+)
+def _() -> Iterator[None]:
+    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=block.base.snapshot"):
         yield
 
 

@@ -192,9 +192,9 @@ class MemoryLake(MemoryTables):
         seen = {key for part in committed for key in keys_of(keys, part)}
         return stored_in_memory(seen, keys, lambda rows: keys_of(keys, rows))
 
-    def sync(self, state: TableState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is covered
+    def sync(self, state: TableState, *, since: int | None) -> None:
         with self._lock:
-            make_durable(self, state)
+            make_durable(self, state, since=since)
 
     def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         with self._lock:
