@@ -14,9 +14,9 @@ from floodmark.control.ledger import Entry
 from floodmark.control.schema import segments
 from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Schema
-from floodmark.sequence import SequenceRange, Tally
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.store import Store
-from floodmark.wire import ChunkHeader
+from floodmark.wire import ChunkHeader, GivenUpRange
 
 DATASET = "events"
 
@@ -92,7 +92,11 @@ class Sender:
             "tally": tally,
             "before": self.total(after),
             "digest": wire.digest_of(content),
-            "given_up": {seq: Tally(1, self.prefix(seq)) for seq in inside if seq in self.given_up},
+            "given_up": tuple(
+                GivenUpRange(SequenceRange(seq - 1, seq), Tally(1, self.prefix(seq)))
+                for seq in inside
+                if seq in self.given_up
+            ),
             "path": (self.origin,),
             "types": types,
         }
@@ -133,6 +137,11 @@ def entry(store: Store, origin: str = "edge-1", partition: str = "all") -> Entry
     return store._database.read(lambda c: ledger.find(c, origin=origin, dataset=DATASET, partition=partition))
 
 
+def never_got(store: Store, found: Entry) -> list[SequenceRange]:
+    """The ranges of a channel that were given up."""
+    return store._database.read(lambda c: ledger.given_up_within(c, found, SequenceRange(0, SEQUENCE_MAX)))
+
+
 def spooled(store: Store, dataset: str = DATASET) -> list[dict[str, Any]]:
     """Every row in a registered segment."""
     import pyarrow.parquet as pq
@@ -168,4 +177,6 @@ def check(store: Store, sender: Sender, *, through: int) -> None:
     found = entry(store, sender.origin, sender.partition)
     assert found is not None
     assert (found.through, found.tally) == (through, sender.total(through))
-    assert set(found.given_up) == {seq for seq in sender.given_up if seq <= through}
+    given_up = sorted(seq for seq in sender.given_up if seq <= through)
+    assert found.given_up_rows == len(given_up)
+    assert [seq for span in never_got(store, found) for seq in range(span.after + 1, span.through + 1)] == given_up

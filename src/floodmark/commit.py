@@ -25,6 +25,17 @@ class Base:
     snapshot: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A request to append nothing on a block's base: behind it the block can never land."""
+
+    table: str
+    block: str
+    base: Base
+    through: int
+    """The last number of the block."""
+
+
 SEGMENTS_NAMED_MAX = 32
 """An append of more segments does not name them."""
 
@@ -44,8 +55,14 @@ class Snapshot:
     """Rows of the block that its settle function left out."""
     settled: bool = False
     """Whether it is the settle function's second look at rows that were committed before."""
+    change: str | None = None
+    """The operation that settled rows again with this commit."""
     segments: frozenset[int] = frozenset()
     """What an append was made of; empty where that was too much to name."""
+    barrier: str | None = None
+    """The block that this append without rows keeps from landing."""
+    announced_rows: int | None = None
+    """How many rows its writer was about to append; None where it did not say."""
     at: datetime | None = None
     """When it was made, by its writer's clock."""
 
@@ -67,6 +84,8 @@ class TableState:
     """Name and type of each column but the system columns."""
     max_seq: int = 0
     """The table property that deletes raise before they remove the newest rows."""
+    declaration: str | None = None
+    """The dataset's declaration, as the table keeps it: it outlives the control database."""
 
     @property
     def head(self) -> int | None:
@@ -176,6 +195,8 @@ class Append:
     """Rows of one identity are one row also where their event times differ."""
     by_content: bool = False
     """Rows whose identity is null are compared by their content hash (B10)."""
+    declaration: str | None = None
+    """What the table keeps of the dataset's declaration."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
 
     @property

@@ -37,7 +37,7 @@ class FlushSettings:
     rows_max: int = 2_000_000
     """Rows in one commit."""
     bytes_max: int = 1 << 30
-    """Segment bytes in one commit."""
+    """Bytes in one commit, as the rows are when they are read."""
     segments_max: int = 512
     """Segments in one commit."""
     patience_seconds: int = 60
@@ -95,6 +95,27 @@ class UpkeepSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionSettings:
+    """[functions]"""
+
+    allow: list[str] = field(default_factory=list)
+    """Modules, or packages, whose functions may be named as projections and settle functions. While none is named
+    here, a Python program may name any, and the command line none."""
+
+    def check(self, path: Any, *, by_command: bool = False) -> None:
+        """`InvalidSetting` for a function of a module that is not on the list: naming it would run its code."""
+        if not isinstance(path, str) or not (self.allow or by_command):
+            return
+        module = path.partition(":")[0]
+        if not any(module == allowed or module.startswith(f"{allowed}.") for allowed in self.allow):
+            wanted = ", ".join(f'"{name}"' for name in (*self.allow, module))
+            raise InvalidSetting(
+                f"The settings of this store do not allow functions of the module {module!r}.",
+                hint=f"Add to {FILE_NAME}, under [functions]: allow = [{wanted}]",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogSettings:
     """[catalogs.NAME]: an Iceberg catalog with tables that rows are delivered to.
 
@@ -121,6 +142,7 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
+    functions: FunctionSettings = field(default_factory=FunctionSettings)
     catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
 
@@ -132,6 +154,7 @@ _SECTIONS: dict[str, type] = {
     "run": RunSettings,
     "spark": SparkSettings,
     "upkeep": UpkeepSettings,
+    "functions": FunctionSettings,
 }
 
 
@@ -220,12 +243,14 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
-    words = {int: "a whole number above zero", str: "a text", dict: "a table of texts"}
+    words = {int: "a whole number above zero", str: "a text", dict: "a table of texts", list: "a list of texts"}
     good = type(value) is wanted
     if wanted is int:
         good = good and value > 0
     if wanted is dict:
         good = good and all(isinstance(item, str) for item in value.values())
+    if wanted is list:
+        good = good and all(isinstance(item, str) and item for item in value)
     if not good:
         # Only numbers are repeated: texts and tables of Spark and of catalogs hold passwords and keys.
         shown = f"{value}" if wanted is int and type(value) in {int, float, bool} else f"of type {type(value).__name__}"

@@ -155,6 +155,10 @@ class TokenExists(Permanent):
     """A token of that name exists already, in use or revoked."""
 
 
+class QuarantineFull(Permanent):
+    """Rows do not fit, and quarantine takes no more of them. Nothing was stored."""
+
+
 class MalformedChunk(Permanent):
     """A chunk of rows that is torn, or not what its header says."""
 

@@ -74,6 +74,7 @@ class FeedReport:
     events: int = 0
     steps: int = 0
     position: int = 0
+    """Up to which event of the log everything is stored, by this feeding or an earlier one."""
     markers: int = 0
 
 
@@ -126,6 +127,7 @@ class Feed:
         for _ in range(RACES_MAX):
             source = self._source(declared.name, log)
             arrivals = log.arrivals(_position(source)[0])
+            report = replace(report, position=_position(source)[0])
             for events in _steps(event for event in arrivals if event.seq is not None):
                 position = _text(events[-1].seq, events[-1].event_id)
                 rows = [_row(event, log.identity) for event in events]

@@ -16,6 +16,10 @@ from pathlib import Path
 
 from floodmark.errors import Retryable
 
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+"""A store's own files hold rows and settings: its owner reads them, and nobody else on the machine."""
+
 
 def sync_file(path: Path) -> None:
     """Make the content of an existing file durable."""
@@ -35,21 +39,29 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(path: Path) -> None:
-    """Create a directory and its parents, each made durable in its own parent."""
+def make_directory(path: Path, *, private: bool = False) -> None:
+    """Create a directory and its parents, each made durable in its own parent; one that is there stays as it is."""
     if path.is_dir():
         return
-    make_directory(path.parent)
+    make_directory(path.parent, private=private)
     with contextlib.suppress(FileExistsError):
-        path.mkdir()
+        path.mkdir(PRIVATE_DIRECTORY if private else 0o777)
     sync_directory(path.parent)
 
 
-def durable_write(path: Path, content: bytes) -> None:
+def create_private(path: Path) -> None:
+    """Create an empty file that only its owner reads, for somebody who would create it for all; others stay."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+
+
+def durable_write(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a whole file so that, at any instant, either none of it or all of it is there."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        if private:
+            create_private(temporary)
+        with temporary.open("wb" if private else "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -85,7 +97,7 @@ def advisory_lock(path: Path, *, wait_seconds_max: float, poll_seconds: float = 
 
     Advisory: it spares two processes from doing the same work at once. Safety never depends on it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         deadline = time.monotonic() + wait_seconds_max
         held = try_lock(descriptor)

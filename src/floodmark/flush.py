@@ -11,11 +11,16 @@ Invariants
 - I4 A block is decided once, and the table decides it. An error, a time-out or a conflict is never a verdict.
 - I7 A segment's file goes only after its rows are durable in the table and its block says so.
 - I8 At most one undecided block per dataset; whoever finds it settles it before reserving another.
+- I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
+- U34 One segment that cannot be committed holds up no other. A block that failed in the same way several times is made
+  impossible by a barrier, an append without rows on its base: then it is void, by the table's own history. Its segments
+  are tried again in smaller blocks. One that fails alone, where another gets through, is set aside, on record.
 
 States of a block, and who makes each transition
 
     (none) ─_reserve─▶ reserved ─_record─▶ committed        the rows are in the table, durable, recorded
                           │  └───_void──▶ void              they are not and never will be; segments free again
+                          │                 ▲               (also after `block_off`: then no request can land)
                           └──_send again: same block, same base
 """
 
@@ -23,35 +28,62 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
-from floodmark.commit import Append, Base, BlockSegment, PartitionFigures, Settlement, TableState, Verdict, verdict
-from floodmark.control import blocks, datasets
+from floodmark.commit import (
+    Append,
+    Barrier,
+    Base,
+    BlockSegment,
+    PartitionFigures,
+    Settlement,
+    TableState,
+    Verdict,
+    verdict,
+)
+from floodmark.control import blocks, datasets, problems
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
-from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, Retryable, reason_of
+from floodmark.errors import (
+    CommitConflict,
+    Corrupt,
+    FloodmarkError,
+    OutcomeUnknown,
+    Permanent,
+    Retryable,
+    UnknownDataset,
+    reason_of,
+)
 from floodmark.files import advisory_lock, make_directory, sync_directory
 from floodmark.lake.generations import being_rebuilt, find_table, is_fenced, table_of
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery
 from floodmark.sequence import SequenceRange
 from floodmark.spool.leftout import LeftOut, left_out
-from floodmark.spool.sealing import Sealer
+from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
 
 SENDS_MAX = 3
 """How often one call sends the same block before it leaves it, undecided, to a later call."""
 BLOCKS_MAX = 20
 """How many blocks one call may lose to other writers before it says so."""
+ALIKE_MAX = 3
+"""After so many flushes that failed in the same way, the segment that does it is looked for."""
+SPLITS_MAX = 30
+"""How many blocks one call gives up in order to find it."""
+NAMED_MAX = 3
+"""How many segments that are left behind a report names."""
+_MEMORY = ("OutOfMemoryError", "Java heap space", "GC overhead limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +103,32 @@ class FlushReport:
     """Rows that the dataset's settle function left out."""
     settle_problem: str | None = None
     """Why the settle function's answer did not count: the rows were committed as they came (B6)."""
+    problems: tuple[str, ...] = ()
+    """What could not be committed, and what to do about it: segments that were left behind, and, in the report of
+    several datasets, those that could not be flushed.
+    """
+
+
+@dataclass(slots=True)
+class _Careful:
+    """How one call goes on after failures: in blocks of how many segments, and whom it suspects."""
+
+    segments_max: int | None = None
+    alike: int = 0
+    """How many flushes before this one failed, and … """
+    gist: str = ""
+    """… in which way."""
+    splits: int = 0
+    others_went: bool = False
+    """Whether something got through since the first of them."""
+    suspects: list[int] = field(default_factory=list)
+    """Segments that failed alone, and nothing got through since: it may be the table's fault."""
+
+    def got_through(self) -> None:
+        self.suspects.clear()
+        self.others_went = self.splits > 0
+        if self.segments_max is not None:
+            self.segments_max *= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,45 +160,83 @@ class Flusher:
     """How long to wait for another flush of the same dataset on this machine instead of repeating its work."""
 
     def flush(self, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
-        """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks."""
-        self.recover()
+        """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks.
+
+        Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
+        """
+        before = self.database.read(lambda c: problems.find(c, dataset))
+        careful = _Careful() if before is None else _Careful(before.segments_max, before.failures, before.gist)
+        try:
+            sealed, done = self._flush(dataset, careful, stop=stop)
+            left = self._left_behind(dataset)
+        except Exception as error:
+            self._remember(dataset, error, careful)
+            raise
+        if left:
+            self._remember(dataset, Corrupt(" ".join(left)), careful)
+        elif before is not None:
+            self.database.transact(lambda c: problems.forget(c, dataset))
+        return replace(_report(dataset, done, quarantined=sealed.quarantined), problems=left)
+
+    def _flush(
+        self, dataset: str, careful: _Careful, *, stop: Callable[[], bool] | None
+    ) -> tuple[SealReport, list[_Decided]]:
+        self._recover(dataset)
         sealed = self.sealer.seal(dataset)
         # What is registered from now on is the next flush's: beside a busy writer this one would never end.
         registered = self.database.read(segment_records.registered_so_far)
         done: list[_Decided] = []
         with self.quietly_alone(dataset):
-            done.extend(self.settle(dataset))
-            while not (stop is not None and stop()):
-                decided = self._flush_batch(dataset, registered=registered)
-                if decided is None:
-                    break
-                done.append(decided)
-        return _report(dataset, done, quarantined=sealed.quarantined)
+            while True:
+                try:
+                    done.extend(self._settle(dataset))
+                    while not (stop is not None and stop()):
+                        decided = self._flush_batch(dataset, registered=registered, careful=careful)
+                        if decided is None:
+                            break
+                        careful.got_through()
+                        done.append(decided)
+                except FloodmarkError as error:
+                    if not self._isolated(dataset, error, careful):
+                        raise
+                else:
+                    return sealed, done
 
-    def recover(self) -> None:
-        """Bring the store into order, once per process."""
-        self.recovery.run(self.settle)
+    def recover(self, dataset: str | None = None) -> None:
+        """Bring a dataset into order, once per process; without one, only the numbers, which are the whole store's."""
+        if dataset is None:
+            self.recovery.raise_numbers()
+            return
+        try:
+            self._recover(dataset)
+        except FloodmarkError as error:
+            self._remember(dataset, error, _Careful())
+            raise
+
+    def _recover(self, dataset: str) -> None:
+        self.recovery.run(dataset, self._settle)
 
     @contextlib.contextmanager
     def quietly_alone(self, dataset: str) -> Iterator[None]:
         """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
         directory = self.root / "spool" / dataset
-        make_directory(directory)
+        make_directory(directory, private=True)
         with advisory_lock(directory / "flush.lock", wait_seconds_max=self.patience_seconds):
             yield
 
     # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _flush_batch(self, dataset: str, *, registered: int) -> _Decided | None:
+    def _flush_batch(self, dataset: str, *, registered: int, careful: _Careful) -> _Decided | None:
         """Commit the next segments; None when none wait. A void block's segments go with the next one."""
+        damaged = {segment.id for segment in self._damaged(dataset)}
         for _ in range(BLOCKS_MAX):
             oldest = self.database.read(lambda c: segment_records.oldest_waiting(c, dataset))
             if oldest is None or oldest > registered:
                 return None
             try:
-                reserved = self._reserve(dataset)
+                reserved = self._reserve(dataset, without=damaged, segments_max=careful.segments_max)
             except BlockUndecided:
-                self.settle(dataset)  # I8: another flusher's, begun since we looked
+                self._settle(dataset)  # I8: another flusher's, begun since we looked
                 continue
             if reserved is None:
                 return None
@@ -153,13 +249,23 @@ class Flusher:
             hint="The rows are safe in the spool; flush again.",
         )
 
-    def _reserve(self, dataset: str) -> blocks.Reservation | None:
+    def _damaged(self, dataset: str) -> list[Segment]:
+        """The waiting segments whose files are gone or of another size. A look at each file's size, no more."""
+        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
+        return [one for one in waiting if one.set_aside is None and self.segments.damage(one.path, one.bytes)]
+
+    def _reserve(
+        self, dataset: str, *, without: Collection[int], segments_max: int | None
+    ) -> blocks.Reservation | None:
+        limits = self.limits
+        if segments_max is not None:
+            limits = replace(limits, segments_max=max(1, min(segments_max, limits.segments_max)))
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         # I2: base before reserve. Read the other way round, a flush that reserved first could commit above a higher
         # block that is already visible, and its rows would be skipped for ever.
         declared, state = self._load_or_create(declared)
         base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
-        self.recovery.catch_up(declared, state, self.settle)
+        self.recovery.catch_up(declared, state, self._settle)
         faults.reach("flush.base_loaded")
         block_id = uuid.uuid4().hex
         seen_through = self.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
@@ -170,8 +276,9 @@ class Flusher:
                 dataset=dataset,
                 base=base,
                 seen_through=seen_through,
-                limits=self.limits,
+                limits=limits,
                 now=self.clock.now(),
+                without=without,
             ),
             landed=lambda c: blocks.get(c, block_id) is not None,
         )
@@ -190,7 +297,9 @@ class Flusher:
                     hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
                     "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
                 )
-            self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+            self.lake.ensure(
+                declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
+            )
             state = self.lake.load(declared.table_name)
         if state is None:
             raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
@@ -266,12 +375,13 @@ class Flusher:
             partition_by=declared.partition_by,
             any_time=declared.identity_scope == datasets.ALL,
             by_content=declared.by_content,
+            declaration=declared.declaration if declared.generation == block.base.generation else None,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:
         """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
         # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
-        self.lake.ensure(request.table, request.schema, create=False)
+        self.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
         faults.reach("flush.appending")
         error: Exception | None = None
         try:
@@ -306,6 +416,7 @@ class Flusher:
         *,
         problem: str | None = None,
     ) -> _Decided | None:
+        _check_whole(block, state)
         # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
         self.lake.sync(state, since=declared.synced_snapshot)
         faults.reach("flush.synced")
@@ -432,7 +543,12 @@ class Flusher:
     # ── recovery ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, dataset: str) -> list[_Decided]:
-        """I8: decide the undecided block that somebody left, whoever it was. There is at most one."""
+        """I8: decide the undecided block that somebody left, whoever it was, of a dataset that is in order (I10)."""
+        self.recover(dataset)
+        return self._settle(dataset)
+
+    def _settle(self, dataset: str) -> list[_Decided]:
+        """I8. There is at most one."""
         block = self.database.read(lambda c: blocks.undecided(c, dataset))
         if block is None:
             return []
@@ -448,6 +564,114 @@ class Flusher:
             decided = self._commit(block, segments, declared)
         return [] if decided is None else [decided]
 
+    # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def block_off(self, dataset: str) -> Block | None:
+        """U34: let no request of the undecided block land any more, and decide it; None if there is none.
+
+        I4: what the barrier said is no verdict either. The table is looked at afterwards, and the request that is under
+        way may have come first: then the block is committed.
+        """
+        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+        if block is None:
+            return None
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        error: Exception | None = None
+        faults.reach("barrier.sending")
+        try:
+            own = declared.of_generation(block.base.generation)
+            self.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
+        except Exception as unclear:  # noqa: BLE001 - I4
+            error = unclear
+        faults.reach("barrier.sent")
+        state = table_of(self.database, self.lake, declared, block.base)
+        outcome = self._verdict(block, declared, state)
+        if outcome is Verdict.OPEN:
+            raise Retryable(
+                f"Block {block.range} of {dataset!r} is undecided, and could still land"
+                + (f": {reason_of(error)}." if error else "."),
+                hint="Run it again when the lake can be written to.",
+            ) from error
+        segments = self.database.read(lambda c: segment_records.of_block(c, block.id))
+        if outcome is Verdict.LANDED and state is not None:
+            self._record(block, segments, declared, state)
+        else:
+            if state is not None:
+                # I7: taken back by a loss of power, the barrier would let a late request land behind a void block.
+                self.lake.sync(state, since=declared.synced_snapshot)
+            self._void(block, reason="it was given up, and an append without rows came first", consume=False)
+        return self.database.read(lambda c: blocks.get(c, block.id))
+
+    def _isolated(self, dataset: str, error: FloodmarkError, careful: _Careful) -> bool:
+        """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
+        failing.
+
+        Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
+        """
+        if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or careful.splits >= SPLITS_MAX:
+            return False
+        alike = careful.alike + 1 if careful.gist == problems.gist_of(str(error)) else 1
+        full = alike == 1 and any(word in str(error) for word in _MEMORY)
+        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+        if block is None or not (full or _is_due(alike) or careful.splits):
+            return False
+        own = self.database.read(lambda c: segment_records.of_block(c, block.id))
+        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
+        others = [one for one in waiting if one.block is None and one.set_aside is None]
+        alone = len(own) == 1
+        if alone and not others and not careful.others_went:
+            self._acquit(careful)  # all have failed alone: it is not the segments' fault
+            return False
+        try:
+            decided = self.block_off(dataset)
+        except FloodmarkError:
+            self._acquit(careful)  # the table takes nothing: it is not the segments' fault
+            return False
+        careful.splits += 1
+        careful.segments_max = max(1, len(own) // 2)
+        if not alone or decided is None or decided.state == "committed":
+            return True
+        reason = f"it could not be committed, also alone: {error.message}"
+        careful.suspects.append(own[0].id)
+        return self.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
+
+    def _acquit(self, careful: _Careful) -> None:
+        """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
+        for one in careful.suspects:
+            self.database.transact(partial(segment_records.set_aside, id=one, reason=None))
+        careful.suspects.clear()
+
+    def _remember(self, dataset: str, error: Exception, careful: _Careful) -> None:
+        """I10. Not being able to write it down must not hide the error itself."""
+        if isinstance(error, UnknownDataset):
+            return
+        told = str(error) if isinstance(error, FloodmarkError) else reason_of(error)
+        with contextlib.suppress(FloodmarkError):
+            self.database.transact(
+                lambda c: problems.record(c, dataset, told, now=self.clock.now(), segments_max=careful.segments_max)
+            )
+
+    def _left_behind(self, dataset: str) -> tuple[str, ...]:
+        """What is acknowledged and was not committed by a flush that went to its end."""
+        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
+        found = [(one, one.set_aside or self.segments.damage(one.path, one.bytes)) for one in waiting]
+        bad = [(one, reason) for one, reason in found if reason]
+        lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was left behind: {why}" for one, why in bad]
+        if not lines:
+            return ()
+        more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
+        advice = (
+            "Everything else is committed. `floodmark fsck` tells more, `floodmark fsck --repair` offers what to do."
+        )
+
+        return (*lines[:NAMED_MAX], *more, advice)
+
+
+def _is_due(alike: int) -> bool:
+    """At the third failure of a kind, the sixth, the twelfth and so on: looking for a segment costs commits."""
+    times, rest = divmod(alike, ALIKE_MAX)
+    return rest == 0 and times.bit_count() == 1
+
 
 def _span(segment: Segment) -> tuple[int, int] | None:
     if segment.event_min is None or segment.event_max is None:
@@ -458,6 +682,17 @@ def _span(segment: Segment) -> tuple[int, int] | None:
 def _is_decided(connection: Connection, block: Block) -> bool:
     found = blocks.get(connection, block.id)
     return found is not None and found.state != "reserved"
+
+
+def _check_whole(block: Block, state: TableState) -> None:
+    """I11: what a commit was to bring is what it brought. Not recorded, it is read by nobody, and its segments stay."""
+    landed = next((snapshot for snapshot in state.lineage if snapshot.block == block.id), None)
+    if landed is not None and landed.announced_rows not in (None, landed.added_rows):
+        raise Corrupt(
+            f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
+            f"{landed.announced_rows}.",
+            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
+        )
 
 
 def _landing_snapshot(block: Block, state: TableState) -> int | None:

@@ -1,11 +1,17 @@
-"""Recovery: what a process does before its first commit, whoever left things as they are.
+"""Recovery: what a process does before its first commit to a dataset, whoever left things as they are.
 
+    raise: the allocator above everything that carries a number, in every dataset (once per process)
     mend: changes of a table whose files were lost with the power → back to what they were built on
     catch up: commits that the table shows and a restored control database has forgotten → recorded
+    take up: segment files that a restored control database has forgotten → registered
     clean up: segments of dead writers dropped, files of committed segments removed
-    raise: the allocator above everything that carries a number
 
 The undecided block itself is settled by the flush that finds it (`Flusher.settle`).
+
+Invariants
+- I10 One dataset's damage is its own. All but the allocator is done for one dataset alone, when something is done with
+  it, and is tried again the next time if it fails. The allocator is the store's: of a table that cannot be read its
+  place still says a number that all of its rows are below, and the numbers are raised above that.
 """
 
 from __future__ import annotations
@@ -17,48 +23,80 @@ from sqlalchemy import Connection
 
 from floodmark.clock import Clock
 from floodmark.commit import Base, Snapshot, TableState
-from floodmark.control import blocks, datasets, quarantine, removals
+from floodmark.control import blocks, datasets, losses, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
-from floodmark.errors import FilesMissing
+from floodmark.errors import Corrupt, FilesMissing
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore, segment_names
+from floodmark.spool.unknown import UnknownSegments
 
 Settle = Callable[[str], object]
 
 
 @dataclass(slots=True)
 class Recovery:
-    """Brings one store into order, once per process."""
+    """Brings the datasets of one store into order, each once per process."""
 
     database: Database
     lake: Lake
     segments: SegmentStore
     sealer: Sealer
     clock: Clock
-    _done: bool = field(default=False, init=False)
+    _raised: bool = field(default=False, init=False)
+    _done: set[str] = field(default_factory=set, init=False)
 
-    def run(self, settle: Settle) -> None:
-        """Once per process, before its first commit: numbers above everything, debris of dead processes away."""
-        if self._done:
+    def run(self, dataset: str, settle: Settle) -> None:
+        """Before the first commit of this process to a dataset: numbers above everything, debris of others away."""
+        self.raise_numbers()
+        if dataset in self._done:
             return
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        gone = self._mend(declared)
+        if gone:
+            self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=gone))
+        declared, state = find_table(self.database, self.lake, declared)
+        if state is not None:
+            self.catch_up(declared, state, settle)
+        self.segments.drop_dead_writers(dataset)
+        self.segments.remove_leftovers(dataset)
+        self.unknown.take_up(declared)
+        self._done.add(dataset)
+
+    @property
+    def unknown(self) -> UnknownSegments:
+        return UnknownSegments(self.database, self.lake, self.segments, self.sealer)
+
+    def raise_numbers(self) -> None:
+        """I1, once per process: every table is asked, those of damaged datasets too."""
+        if self._raised:
+            return
+        seen = max((self._highest(item) for item in self.database.read(datasets.everyone)), default=0)
+        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
+        self._raised = True
+
+    def _highest(self, declared: Dataset) -> int:
+        """A number that no row of the dataset is above. A table that is gone carries none: the records say the rest."""
         highest = 0
-        for declared in self.database.read(datasets.everyone):
-            highest = max(highest, self._mend(declared))
-            declared, state = find_table(self.database, self.lake, declared)  # noqa: PLW2901 - as it is by now
-            if state is not None:
-                highest = max(highest, self.lake.highest_seq(state))
-                self.catch_up(declared, state, settle)
-            self.segments.drop_dead_writers(declared.name)
-            self.segments.remove_leftovers(declared.name)
-        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=highest))
-        self._done = True
+        for name in (declared.table_name, declared.fenced_name):
+            try:
+                state = self.lake.load(name)
+                highest = max(highest, 0 if state is None else self.lake.highest_seq(state))
+            except FilesMissing as error:
+                bound = self.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
+                if bound is None:
+                    raise Corrupt(
+                        f"No number can be given to new rows: {error.message} Nothing says which numbers it has used.",
+                        hint=f"Restore the table of dataset {declared.name!r}. Captured rows are safe in the spool.",
+                    ) from error
+                highest = max(highest, bound)
+        return highest
 
     def _mend(self, declared: Dataset) -> int:
         """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
@@ -152,6 +190,9 @@ class Recovery:
             # all its rows were duplicates, and none of them is in the table to tell.
             gone = {id for id, path in waiting.items() if not self.segments.path(path).exists()}
             segment_records.consume(connection, (waiting.keys() & committed) | gone)
+            for lost in losses.of_dataset(connection, declared.name):
+                if lost.segment in committed:  # U33: its block landed after all
+                    losses.forget(connection, lost.segment)
             for _, item, held in lines:
                 segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
                 if segment_records.advance_landing(connection, item):
@@ -167,11 +208,14 @@ def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation |
     """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
-    sent again. A removal that is on record as planned is carried out again. A settle function is asked again: what went
-    with its answer is such a removal, or nothing went.
+    sent again; what keeps it from landing brought no rows. A removal that is on record as planned is carried out again.
+    A settlement that is on record as planned has then not landed (U18), and the function is asked again.
     """
     if snapshot.operation == "replace":
         return True
     if snapshot.operation == "append":
-        return block is not None and snapshot.block == block.id
-    return snapshot.settled or (removing is not None and removing.state == "planned")
+        return block is not None and block.id in (snapshot.block, snapshot.barrier)
+    planned = removing if removing is not None and removing.state == "planned" else None
+    if snapshot.change is not None:
+        return planned is not None and planned.id == snapshot.change
+    return snapshot.settled or (planned is not None and planned.kind != "settle")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
@@ -31,8 +31,8 @@ class Spared:
 class Selection:
     """The rule: rows up to a number, of which all that is said here is true.
 
-    The same rule names the same rows whenever it is asked: what it speaks of is committed and never changes, so a
-    delete that is repeated after a crash removes nothing more.
+    The same rule names the same rows as long as no other operation changes committed rows (U17), so a delete that is
+    repeated after a crash removes nothing more.
     """
 
     through: int
@@ -44,6 +44,11 @@ class Selection:
     spared: tuple[Spared, ...] = ()
     numbers: tuple[int, ...] | None = None
     """Only rows with these sequence numbers."""
+
+    def also(self, condition: str) -> Selection:
+        """Of the rows that it names, those of which another condition is true as well."""
+        whole = condition if self.where is None else f"({self.where}) AND ({condition})"
+        return replace(self, where=whole)
 
     def to_json(self) -> str:
         spared = [[item.partition, [[one.after, one.through] for one in item.ranges]] for item in self.spared]
@@ -68,6 +73,8 @@ class Stretch:
     range: SequenceRange
     """From before its first row to its last one."""
     tally: Tally
+    filtered: tuple[tuple[str, Stretch | None], ...] = ()
+    """For each filter of a sink, the rows for which it is true; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,8 @@ class Part:
     partition: str
     range: SequenceRange
     tally: Tally
+    filtered: tuple[tuple[str, Stretch | None], ...] = ()
+    """For each filter of a sink, the rows for which it is true: what such a sink's destination counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,26 @@ def cuts_of(needs: Iterable[Need], *, through: int) -> tuple[int, ...]:
     return tuple(sorted(cut for cut in found if 0 < cut < through))
 
 
+def under_way(stretches: dict[str, list[Stretch]], needs: dict[str, list[Need]]) -> bool:
+    """Whether some of the rows are on their way to a sink."""
+    return any(
+        need.under_way is not None and item.range.intersect(need.under_way)
+        for partition, items in stretches.items()
+        for need in needs.get(partition, [])
+        for item in items
+    )
+
+
+def kept_back(needs: dict[str, list[Need]]) -> tuple[Spared, ...]:
+    """What is on its way, partition by partition."""
+    found = []
+    for partition, here in sorted(needs.items()):
+        ranges = tuple(sorted({need.under_way for need in here if need.under_way is not None}))
+        if ranges:
+            found.append(Spared(partition, ranges))
+    return tuple(found)
+
+
 def judge(doomed: dict[str, list[Stretch]], needs: dict[str, list[Need]], *, given_up: Iterable[str] = ()) -> Verdict:
     """U10, U11: of the doomed rows of each partition, those that go, and the sinks that hold the others back."""
     verdict = Verdict()
@@ -140,7 +169,7 @@ def judge(doomed: dict[str, list[Stretch]], needs: dict[str, list[Need]], *, giv
         going = [item for item in stretches if item not in stays]
         if stays:
             verdict.spared.append(Spared(partition, tuple(sorted({*whole, *(item.range for item in stays)}))))
-        verdict.parts += [Part(partition, item.range, item.tally) for item in going]
+        verdict.parts += [Part(partition, item.range, item.tally, item.filtered) for item in going]
         for need in here:
             above = [item for item in going if item.range.through > need.after and need.sink in ruled_out]
             verdict.forfeits += [Forfeit(need.sink, partition, item.range, item.tally) for item in above]

@@ -2,6 +2,11 @@
 
 Terms. A row is *changed* if the function gives it other values, *dropped* if it leaves it out. A changed row whose new
 identity another row has *collapses* with it: of the two the one with the lower number stays, with its new values.
+
+- U18 Like a block, a settlement is decided by the table: `verdict` reads its history. What an error or a crash left
+  behind has landed, or can never land, or is made unable to (`Lake.supersede`) by whoever finds it.
+- B9 A row that is on its way to a sink stays as it is, and so does a row that would become what such a row is: the two
+  are settled together, later.
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from floodmark.commit import Snapshot, TableState, Verdict
+from floodmark.removal import Spared
 from floodmark.schema import Schema
 
 CHANGED_MAX = 50_000
@@ -28,6 +35,8 @@ class Resettling:
     event_time: str | None = None
     partition_by: tuple[str, ...] = ()
     changed_max: int = CHANGED_MAX
+    spared: tuple[Spared, ...] = ()
+    """B9: what stays as it is, whatever the function says."""
     any_time: bool = False
     by_content: bool = False
 
@@ -37,7 +46,7 @@ class Resettling:
         return None if self.any_time else self.event_time
 
 
-def _nothing() -> None:
+def _nothing(_operation: str) -> None:
     """There is nothing to commit."""
 
 
@@ -45,16 +54,49 @@ def _nothing() -> None:
 class Resettled:
     """What the function says, worked out and held until it is committed."""
 
-    changed: int = 0
-    """Rows that get other values."""
+    changed: tuple[int, ...] = ()
+    """The numbers of rows that get other values and stay."""
     collapsed: tuple[int, ...] = ()
     """The numbers of rows that are another one."""
     dropped: tuple[int, ...] = ()
+    waiting: int = 0
+    """Rows that would be changed or dropped, and are left for the next time (B9)."""
     problem: str | None = None
     """Why its answer does not count."""
-    commit: Callable[[], None] = field(default=_nothing, compare=False)
-    """One commit with all of it, which lands only if nothing was appended since the snapshot."""
+    commit: Callable[[str], None] = field(default=_nothing, compare=False)
+    """One commit with all of it, under the name of an operation, which lands only if nothing was appended or settled
+    since the snapshot. What it raises is no verdict."""
 
     @property
     def gone(self) -> tuple[int, ...]:
         return tuple(sorted({*self.collapsed, *self.dropped}))
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.changed, *self.gone}))
+
+
+def verdict(
+    operation: str, *, table_uuid: str | None, base: int | None, state: TableState | None
+) -> tuple[Verdict, Snapshot | None]:
+    """U18: what became of a settlement, from one load of the table's metadata, and the commit if it has landed.
+
+    `OPEN` means that since the base nothing was committed that stands in its way: it may still land.
+    """
+    if state is None:
+        return Verdict.VOID, None
+    after_base = state.since(base)
+    landed = next((one for one in after_base or state.lineage if one.change == operation), None)
+    if landed is not None:
+        return Verdict.LANDED, landed
+    free = (
+        state.uuid == table_uuid
+        and after_base is not None
+        and not any(_stands_in_the_way(snapshot) for snapshot in after_base)
+    )
+    return (Verdict.OPEN if free else Verdict.VOID), None
+
+
+def _stands_in_the_way(snapshot: Snapshot) -> bool:
+    """Rows that were appended do, and every other settlement. An append without rows does not conflict with it."""
+    return snapshot.settled or (snapshot.operation == "append" and snapshot.barrier is None)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, quarantine
+from floodmark.control import blocks, datasets, losses, problems, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.delivery.standing import SinkStatus, standings
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_bytes
 
@@ -32,6 +33,9 @@ class SpoolStatus:
     segments: int
     segment_rows: int
     segment_bytes: int
+    set_aside_segments: int = 0
+    """Of these, segments that could not be committed and wait for a decision: `floodmark fsck` says which."""
+    set_aside_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class DatasetStatus:
     event_cutoff: datetime | None
     """Rows with an older event time are not committed any more."""
     partitions: tuple[PartitionStatus, ...]
+    problem: str | None = None
+    """What the last flush could not do, and what to do about it."""
+    problem_since: datetime | None = None
+    lost_rows: int = 0
+    """Acknowledged rows that somebody gave up with a damaged segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +77,19 @@ class Status:
     store: str
     store_id: str
     datasets: tuple[DatasetStatus, ...]
+    sinks: tuple[SinkStatus, ...]
 
 
-def read_status(*, root: Path, store_id: str, database: Database) -> Status:
+def read_status(*, root: Path, store_id: str, database: Database, with_sinks: bool = False) -> Status:
     """One consistent view of the control database, and the sizes of the landing files."""
 
-    def work(connection: Connection) -> tuple[DatasetStatus, ...]:
-        return tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+    def work(connection: Connection) -> Status:
+        found = tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+        return Status(
+            store=str(root), store_id=store_id, datasets=found, sinks=standings(connection) if with_sinks else ()
+        )
 
-    return Status(store=str(root), store_id=store_id, datasets=database.read(work))
+    return database.read(work)
 
 
 def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:
@@ -87,6 +100,8 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
     waiting = landing_bytes(root / "spool" / name / "landing", sealed=offsets)
     totals = datasets.partition_totals(connection, name)
     dropped, unsettled = blocks.settlement(connection, name)
+    problem = problems.find(connection, name)
+    aside = [one for one in segment_records.sealed(connection, name) if one.set_aside] if count else []
     return DatasetStatus(
         name=name,
         columns={column.name: column.text for column in dataset.schema},
@@ -98,7 +113,7 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         rows=sum(item.tally.rows for item in totals),
         horizon=dataset.horizon,
         undecided_block=None if block is None else block.range,
-        spool=SpoolStatus(waiting, count, rows, size),
+        spool=SpoolStatus(waiting, count, rows, size, len(aside), sum(one.rows for one in aside)),
         quarantined=quarantine.held_count(connection, name),
         expired=blocks.expired_rows(connection, name),
         dropped=dropped,
@@ -107,6 +122,9 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         partitions=tuple(
             PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals
         ),
+        problem=None if problem is None else problem.message,
+        problem_since=None if problem is None else problem.since,
+        lost_rows=losses.rows_lost(connection, name),
     )
 
 

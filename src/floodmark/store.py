@@ -34,7 +34,7 @@ from floodmark.delivery.remedies import Remedies, Replayed, Skipped
 from floodmark.delivery.report import ExportReport, together
 from floodmark.delivery.shared import Stop
 from floodmark.delivery.tick import Exporter
-from floodmark.errors import Permanent, StoreExists
+from floodmark.errors import FloodmarkError, Permanent, StoreExists
 from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
@@ -58,6 +58,8 @@ from floodmark.upkeep.adopt import Adopter, AdoptReport
 from floodmark.upkeep.audit import Auditor, AuditReport
 from floodmark.upkeep.compact import Compactor, CompactReport
 from floodmark.upkeep.fsck import Fsck, FsckReport
+from floodmark.upkeep.lost_records import CONTROL_FILE, RebuiltRecords, check_present
+from floodmark.upkeep.lost_records import rebuild_records as make_records
 from floodmark.upkeep.mending import Workshop
 from floodmark.upkeep.purge import Purge, PurgeReport
 from floodmark.upkeep.rebuild import Rebuilder, RebuildReport
@@ -72,8 +74,6 @@ if TYPE_CHECKING:
 
     from floodmark.eventlog import EventLog
     from floodmark.lake.adoptable import LegacyData
-
-CONTROL_FILE = "control.db"
 
 
 class Store:
@@ -95,8 +95,9 @@ class Store:
         self.path = root
         self.settings = settings
         self._clock = clock or SystemClock()
+        check_present(root)
         self._database = Database(sqlite_url(root / CONTROL_FILE))
-        migrate(self._database)
+        migrate(self._database, create=False)
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
         self._segments = SegmentStore(root, self._database, self._clock)
@@ -128,7 +129,15 @@ class Store:
         self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
         self._reader = Reader(settings.store_id, self._database, self._lake)
-        surroundings = Surroundings(settings.store_id, self._database, self._lake, self._clock)
+        surroundings = Surroundings(
+            settings.store_id,
+            self._database,
+            self._lake,
+            self._clock,
+            root,
+            settings.functions,
+            settings.catalogs,
+        )
         self._exporter = Exporter(surroundings, self._reader)
         self._sinks = Sinks(surroundings, self._reader)
         self._rebuilder = Rebuilder(
@@ -179,6 +188,7 @@ class Store:
         quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
         columns that are not declared are added as they come.
         """
+        self.settings.functions.check(settle)
         chosen = {"identity_null": identity_null, "identity_scope": identity_scope}
         new = declaration(
             name,
@@ -263,19 +273,30 @@ class Store:
 
     def seal(self, dataset: str) -> SealReport:
         """Turn the landing log into registered segments. Flush does this by itself."""
-        self._flusher.recover()
+        self._flusher.recover(dataset)
         return self._sealer.seal(dataset)
 
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
 
-        Setting `stop` ends it after the commit under way; what is left waits in the spool.
+        Setting `stop` ends it after the commit under way; what is left waits in the spool. Of all datasets, one that
+        cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
+        error is raised.
         """
         asked = None if stop is None else lambda: stop.is_set
         if dataset is not None:
             return self._flusher.flush(dataset, stop=asked)
-        reports = [self._flusher.flush(item.name, stop=asked) for item in self.datasets()]
-        return _sum_up(reports)
+        reports: list[FlushReport] = []
+        failed: list[FloodmarkError] = []
+        for item in self.datasets():
+            try:
+                reports.append(self._flusher.flush(item.name, stop=asked))
+            except FloodmarkError as error:  # I10
+                failed.append(error)
+        if failed and not reports:
+            raise failed[0]
+        whole = _sum_up(reports)
+        return replace(whole, problems=(*whole.problems, *map(str, failed)))
 
     # ── rows out ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -325,9 +346,15 @@ class Store:
         return self._database.read(lambda c: dataset_records.get(c, dataset)).horizon
 
     def sql(self, query: str) -> DataFrame:
-        """Run a SQL query in which every dataset is a view of its name, without system columns."""
+        """Run a SQL query in which every dataset is a view of its name, without system columns.
+
+        Tables of the catalogs in the settings are `catalog.namespace.table`.
+        """
+        from floodmark.lake.catalogs import attach_mentioned
+
         for item in self.datasets():
             self.read(item.name).createOrReplaceTempView(item.name)
+        attach_mentioned(self.spark, query, self.settings.catalogs)
         return self.spark.sql(query)
 
     # ── sinks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -513,8 +540,8 @@ class Store:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> Status:
-        """What the store holds and what waits. Starts no JVM."""
-        return read_status(root=self.path, store_id=self.store_id, database=self._database)
+        """What the store holds, what waits, and how far each sink is. Starts no JVM."""
+        return read_status(root=self.path, store_id=self.store_id, database=self._database, with_sinks=True)
 
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
         """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.
@@ -531,17 +558,32 @@ class Store:
         return Tracer(self.path, self._exporter.surroundings, self._reader).trace(dataset, row)
 
     def fsck(
-        self, *, repair: bool = False, deep: bool = False, progress: Callable[[str], None] | None = None
+        self,
+        *,
+        repair: bool = False,
+        deep: bool = False,
+        give_up: Sequence[int] = (),
+        retry: Sequence[int] = (),
+        progress: Callable[[str], None] | None = None,
     ) -> FsckReport:
         """Whether control database, lake and spool agree; with `deep` the lake's rows are counted too.
 
-        With `repair` what needs nobody's decision is repaired, and the report says what was done.
+        With `repair` what needs nobody's decision is repaired, and the report says what was done. What needs one is
+        among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
+        lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
         flusher = self._flusher
         parts = Workshop(
-            self.path, self._database, self._lake, self._segments, self._sealer, self._clock, flusher.settle
+            self.path,
+            self._database,
+            self._lake,
+            self._segments,
+            self._sealer,
+            self._clock,
+            flusher.settle,
+            flusher.block_off,
         )
-        return Fsck(parts, progress).check(deep=deep, repair=repair)
+        return Fsck(parts, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
 
     @property
     def spark(self) -> SparkSession:
@@ -551,8 +593,7 @@ class Store:
     def _embedded_lake(self) -> Lake:
         from floodmark.lake.spark import SparkLake
 
-        name = f"floodmark_{self.store_id.replace('-', '')[:12]}"
-        embedded = Catalog.embedded(name=name, lake=self.path / "lake")
+        embedded = _embedded_catalog(self.path, self.store_id)
         return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
 
     def _spark_with(self, table: str | None) -> SparkSession:
@@ -584,12 +625,18 @@ class Store:
 def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
     """Make a new embedded store in a directory. An existing one is refused, and left as it is."""
     root = Path(path).expanduser().absolute()
-    if (root / config.FILE_NAME).exists() or (root / CONTROL_FILE).exists():
+    if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
         raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
     for part in ("spool", "lake", "quarantine"):
-        make_directory(root / part)
+        make_directory(root / part, private=True)
+    # Before the settings: a store whose settings are there and whose control database is not has lost it.
+    made = Database(sqlite_url(root / CONTROL_FILE))
+    try:
+        migrate(made)
+    finally:
+        made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode())
+    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode(), private=True)
     return open_store(root, lake=lake, clock=clock)
 
 
@@ -604,6 +651,45 @@ def open_store(
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     return Store(file.parent, config.load(file), lake=lake, clock=clock, spark=spark)
+
+
+def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> RebuiltRecords:
+    """Make the control database of a store anew, from what lake and spool hold; only where it is lost or damaged.
+
+    The next flush finds everything that the tables and the spool show. Sinks, tokens and sources must be added again.
+    """
+    given = Path(path).expanduser().absolute()
+    file = given if given.suffix == ".toml" else given / config.FILE_NAME
+    settings = config.load(file)
+    return make_records(file.parent, lake or _tables_of(file.parent, settings), clock or SystemClock())
+
+
+def _tables_of(root: Path, settings: config.Settings) -> Lake:
+    """The embedded lake, as far as that needs no session."""
+    from floodmark.lake.spark import SparkLake
+
+    def start() -> SparkSession:
+        raise Permanent("No session is started to look at tables.")
+
+    return SparkLake(_embedded_catalog(root, settings.store_id), start)
+
+
+def _embedded_catalog(root: Path, store_id: str) -> Catalog:
+    return Catalog.embedded(name=f"floodmark_{store_id.replace('-', '')[:12]}", lake=root / "lake")
+
+
+def _holds_datasets(file: Path) -> bool:
+    """Whether a control database without settings beside it is more than what a broken-off `init` left."""
+    if not file.exists():
+        return False
+    found = Database(sqlite_url(file))
+    try:
+        migrate(found)
+        return bool(found.read(dataset_records.everyone))
+    except FloodmarkError:
+        return True
+    finally:
+        found.close()
 
 
 def _url(place: str | Path) -> str:
@@ -628,4 +714,5 @@ def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
         expired=sum(report.expired for report in reports),
         dropped=sum(report.dropped for report in reports),
         settle_problem=next((report.settle_problem for report in reports if report.settle_problem), None),
+        problems=tuple(problem for report in reports for problem in report.problems),
     )

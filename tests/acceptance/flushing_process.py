@@ -1,4 +1,4 @@
-"""A process of its own, with its own JVM: captures and flushes, round after round, and waits for nobody."""
+"""A process of its own, with its own JVM: captures, flushes and delivers, round after round, and waits for nobody."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ PATIENCE_SECONDS = 120
 """How long other processes may hold a flush up altogether: a rebuild does while it switches tables."""
 
 
-def main(root: str, name: str, rounds: int, rows: int) -> None:
+def main(root: str, name: str, rounds: int, rows: int, *sinks: str) -> None:
     store = floodmark.open(root)
     store._flusher.patience_seconds = 0
     for round in range(rounds):
         store.capture("events", [{"id": f"{name}-{round}-{row}", "site": name} for row in range(rows)])
         _flush(store, name)
+        for sink in sinks:
+            report = store.export(sink)  # what it could not deliver, the next round or the other process does
+            if report.blocked:
+                raise SystemExit(f"sink {sink} is blocked: {report.blocked}")
     store.close()
     print("done")
 
@@ -36,4 +40,4 @@ def _flush(store: Store, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

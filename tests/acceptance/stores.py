@@ -33,9 +33,9 @@ def make_store(root: Path, spark: Any, *, lake: Any = None, **dataset: Any) -> S
 
 
 def start_process(
-    root: Path, name: str, *, rounds: int, rows: int, fault: str | None = None
+    root: Path, name: str, *, rounds: int, rows: int, sinks: tuple[str, ...] = (), fault: str | None = None
 ) -> subprocess.Popen[bytes]:
-    return start_script(root, name, "flushing_process.py", name, str(rounds), str(rows), fault=fault)
+    return start_script(root, name, "flushing_process.py", name, str(rounds), str(rows), *sinks, fault=fault)
 
 
 def start_script(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from stores import make_store
 
+from floodmark.errors import InvalidSetting
+from floodmark.lake.spark import SparkLake
 from floodmark.store import Store, open_store
 from floodmark.testing import crash_at
 
@@ -149,3 +153,53 @@ def test_a_table_that_was_rolled_back_is_found(store: Store):
         f"CALL `{catalog}`.system.rollback_to_snapshot('datasets.events_g1', {state.lineage[1].id})"
     ).collect()
     assert [item.kind for item in store.fsck().findings] == ["table-rolled-back"]
+
+
+def test_a_new_process_audits_a_table_and_reads_it_by_sql(store: Store):
+    """Each is the first thing that the process asks of Spark."""
+    script = (
+        "import sys, floodmark\n"
+        "with floodmark.open(sys.argv[1]) as store:\n"
+        "    print('found', len(store.audit('copy').findings))\n"
+        "    for row in store.sql(f'SELECT count(*) FROM {sys.argv[2]}').collect(): print('counted', row[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(store.path), target(store)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.stdout.split() == ["found", "0", "counted", "20"], done.stderr[-2000:]
+
+
+def test_a_query_sees_the_catalogs_of_the_settings(store: Store, tmp_path: Path):
+    """Also one that nothing was delivered to before; and one that cannot be reached disturbs only who asks for it."""
+    name = f"fresh_{uuid.uuid4().hex[:8]}"
+    with (store.path / "floodmark.toml").open("a") as settings:
+        settings.write(f'\n[catalogs.{name}]\ntype = "sql"\nuri = "sqlite:///{tmp_path}/fresh.db"\n')
+        settings.write(f'warehouse = "{(tmp_path / "fresh").as_uri()}"\n')
+        settings.write('\n[catalogs.far]\ntype = "rest"\nuri = "env:FLOODMARK_TEST_NOT_SET"\n')
+    with open_store(store.path, spark=store.spark) as opened:
+        assert opened.sql(f"SHOW NAMESPACES IN {name}").collect() == []
+        assert opened.sql("SELECT count(*) FROM events").collect()[0][0] == 20
+        with pytest.raises(InvalidSetting, match="FLOODMARK_TEST_NOT_SET"):
+            opened.sql("SELECT * FROM far.n.t")
+
+
+def test_a_dry_run_of_an_export_asks_nothing_of_spark(store: Store, tmp_path: Path):
+    store.add_sink("more", "blob", url=(tmp_path / "more").as_uri(), chunk_rows=3)
+    store.capture("events", [row(21), row(22), row(21), row(23), row(25)])  # one number is left free
+    store.flush("events")
+
+    def started() -> Any:
+        raise AssertionError("Spark was started")
+
+    lake = SparkLake(store._lake.catalog, started)
+    with open_store(store.path, lake=lake) as opened:
+        forecast = opened.forecast_export("more")
+    jobs = store._lake.jobs
+    assert store.forecast_export("more") == forecast
+    assert store._lake.jobs == jobs
+    assert sum(item.rows for item in forecast) == 24
+    assert store.export("more").rows == 24

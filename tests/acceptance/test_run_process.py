@@ -192,7 +192,7 @@ def test_a_signal_ends_a_back_off_at_once_and_a_second_one_ends_a_request_that_h
 
     with KeyOnlyServer() as server:
         server.script = always(Silent.hangs)
-        store.add_sink("silent", "forward", url=server.url, timeout_seconds=3600)
+        store.add_sink("silent", "forward", url=server.url, accept="status", timeout_seconds=3600)
         capture(store, 10, 5)
         hanging = start()
         hanging.until(lambda: hanging.events("flushed"))

@@ -1,14 +1,18 @@
-"""Two real processes with their own JVMs flush one dataset at once, while a third one compacts it."""
+"""Two real processes with their own JVMs flush one dataset and deliver it at once, while a third one compacts it."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stores import check_history, make_store, rows_of, said_by, start_process
+
+from floodmark.store import Store
 
 ROUNDS = 25
 ROWS = 4
@@ -23,14 +27,33 @@ def ended(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+def check_archive(store: Store, folder: Path) -> None:
+    """Every row of the table is in one object, and each partition is in the order of its numbers."""
+    assert store.export("archive").errors == {}
+    assert store.export("archive").rows == 0
+    objects = sorted(folder.glob("events/*/*.jsonl"), key=lambda path: (path.parent, int(path.stem.split("-")[0])))
+    delivered: dict[str, list[str]] = defaultdict(list)
+    for path in objects:
+        delivered[path.parent.name] += [json.loads(line)["id"] for line in path.read_text().splitlines()]
+    stored: dict[str, list[str]] = defaultdict(list)
+    for batch in store.read_since("events"):
+        for row in batch.table.to_pylist():
+            stored[f"site={row['site']}"].append(row["id"])
+    assert delivered == stored
+    assert store.audit("archive", deep=True).sound
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_two_processes_and_a_compaction_lose_and_double_nothing(spark: Any, tmp_path: Path) -> None:
-    """I2, I8, U1: every row once, only appends and compactions in the history, commit order is number order."""
+    """I2, I8, U1, D1, D4: every row once, in the table and in the archive, and in one order."""
     store = make_store(tmp_path / "store", spark)
+    store.add_sink("archive", "blob", url=(tmp_path / "archive").as_uri(), format="jsonl", chunk_rows=3)
     store.capture("events", [{"id": "first", "site": "here"}])
     store.flush("events")
-    processes = [start_process(store.path, name, rounds=ROUNDS, rows=ROWS) for name in ("left", "right")]
+    processes = [
+        start_process(store.path, name, rounds=ROUNDS, rows=ROWS, sinks=("archive",)) for name in ("left", "right")
+    ]
     # Every snapshot stays, so that the whole history can be looked at in the end.
     upkeep = replace(store.settings.upkeep, files_min=2, snapshots_keep=10_000)
     store.settings = replace(store.settings, upkeep=upkeep)
@@ -56,6 +79,7 @@ def test_two_processes_and_a_compaction_lose_and_double_nothing(spark: Any, tmp_
     wanted = [f"{name}-{round}-{row}" for name in ("left", "right") for round in range(ROUNDS) for row in range(ROWS)]
     assert sorted(rows_of(store)) == sorted([*wanted, "first"])
     assert store.read("events").count() == len(wanted) + 1
+    check_archive(store, tmp_path / "archive")
     blocks = check_history(store)
     contested = sum(block.state == "void" for block in blocks)
     print(f"{len(blocks)} blocks, {contested} refused and numbered anew, {compactions} compactions, failed: {failures}")

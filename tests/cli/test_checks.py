@@ -75,17 +75,98 @@ def test_fsck_of_a_sound_store_ends_with_zero(archive):
     assert "nothing is wrong" in done.out
 
 
-def test_fsck_ends_with_three_until_what_is_wrong_is_repaired(archive, tmp_path: Path):
+def test_what_the_next_flush_resolves_by_itself_is_a_note_and_the_exit_code_zero(archive, tmp_path: Path):
     import sqlite3
 
     with sqlite3.connect(tmp_path / "store" / "control.db") as control:
         control.execute("DROP TRIGGER counter_never_back")
         control.execute("UPDATE counters SET value = 0 WHERE name = 'sequence'")
     done = archive("fsck")
-    assert done.code == 3
-    assert "fsck --repair" in done.out
+    assert done.code == 0
+    assert "note   allocator-behind" in done.out
+    assert "WRONG" not in done.out
     assert archive("fsck", "--json").json["findings"][0]["kind"] == "allocator-behind"
     repaired = archive("fsck", "--repair")
     assert repaired.code == 0
     assert "done   The allocator is raised" in repaired.out
-    assert archive("fsck").code == 0
+
+
+@pytest.fixture
+def damaged(archive, tmp_path: Path) -> int:
+    """The segment whose file is gone, of three rows."""
+    rows = b'{"id": 4, "total": 5}\n{"id": 5, "total": 6}\n'
+    assert archive("capture", "orders", "-", stdin=rows).code == 0
+    import floodmark.store
+
+    with floodmark.store.open_store(tmp_path / "store") as store:
+        store.seal("orders")
+    (file,) = (tmp_path / "store" / "spool" / "orders" / "segments").glob("*.parquet")
+    file.unlink()
+    return int(file.name.partition("-")[0])
+
+
+def test_fsck_ends_with_three_while_a_segment_is_missing_and_says_how_to_give_it_up(archive, damaged: int):
+    done = archive("fsck", "--repair")
+    assert done.code == 3
+    assert f"fsck --repair --give-up {damaged}" in done.out
+    assert archive("fsck", "--json").json["offers"] == [
+        {"segment": damaged, "dataset": "orders", "rows": 2, "range": None, "problem": "has no file"}
+    ]
+
+
+def test_a_segment_is_given_up_only_after_somebody_agreed(archive, damaged: int):
+    """U33"""
+    assert archive("fsck", "--give-up", str(damaged)).code == 2
+    refused = archive("fsck", "--repair", "--give-up", str(damaged), stdin=b"n\n")
+    assert refused.code == 130
+    assert "2 acknowledged rows" in refused.err
+    assert archive("fsck").code == 3
+    done = archive("fsck", "--repair", "--give-up", str(damaged), "--yes")
+    assert done.code == 0
+    assert "2 acknowledged rows are lost" in done.out
+    assert "segment-given-up" in archive("fsck").out
+    assert "given up" in archive("trace", "orders", "id=4").out
+    assert "acknowledged rows were given up" in archive("status").err
+
+
+def test_flush_names_what_it_left_behind_and_ends_with_three(archive, damaged: int):
+    """U34"""
+    assert archive("capture", "orders", "-", stdin=b'{"id": 6, "total": 6}\n').code == 0
+    done = archive("flush")
+    assert done.code == 3
+    assert f"Segment {damaged}" in done.err
+    assert archive("flush", "orders", "--json").json[0]["problems"]
+    assert f"Segment {damaged}" in archive("status").err
+    assert archive("status", "--json").json["datasets"][0]["rows"] == 4
+
+
+def test_one_damaged_dataset_stops_no_flush_of_another(archive, lake, tmp_path: Path):
+    """I10"""
+    assert archive("dataset", "add", "other").code == 0
+    for name in ("orders", "other"):
+        assert archive("capture", name, "-", stdin=b'{"id": 6, "total": 6}\n').code == 0
+    lake.unreadable.add("orders_g1")
+    done = archive("flush")
+    assert done.code == 3
+    assert "orders: The metadata of table" in done.err
+    assert {item["dataset"]: item["rows"] for item in archive("flush", "--json").json} == {"orders": 0, "other": 0}
+    assert archive("status", "--json").json["datasets"][1]["rows"] == 1
+
+
+def test_a_missing_control_database_is_corruption_and_can_be_made_anew(archive, lake, tmp_path: Path, monkeypatch):
+    import floodmark.store
+
+    for part in ("control.db", "control.db-wal", "control.db-shm"):
+        (tmp_path / "store" / part).unlink(missing_ok=True)
+    for command in (("status",), ("fsck",), ("flush",), ("capture", "orders", "-")):
+        done = archive(*command)
+        assert done.code == 3
+        assert "is missing" in done.err
+        assert "--rebuild-records" in done.err
+    monkeypatch.setattr(floodmark.store, "_tables_of", lambda *_: lake)
+    made = archive("fsck", "--rebuild-records")
+    assert made.code == 0
+    assert "orders" in made.out
+    assert archive("flush").code == 0
+    assert archive("status", "--json").json["datasets"][0]["rows"] == 3
+    assert archive("fsck", "--deep").code == 0

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from sqlalchemy import Connection, MetaData, event, func, inspect, select, text,
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from floodmark.commit import Base
-from floodmark.control import blocks, datasets, quarantine, schema, segments
+from floodmark.control import blocks, datasets, deliveries, events, quarantine, removals, schema, segments
 from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database, migrate
@@ -119,6 +120,56 @@ def test_many_may_migrate_a_new_database_at_once(database_url: str) -> None:
         assert list(pool.map(start, everyone)) == [0] * len(everyone)
     for database in everyone:
         database.close()
+
+
+def test_sinks_and_removals_of_an_older_database_are_numbered_in_the_order_of_their_times(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U19: of two at the same time the removal counts as the earlier one, so that it proves nothing for the sink."""
+    every = database_module._migrations
+    monkeypatch.setattr(database_module, "_migrations", lambda dialect: every(dialect)[:3])
+    database = Database(database_url)
+    migrate(database)
+
+    def older(c: Connection) -> None:
+        c.exec_driver_sql(
+            "INSERT INTO datasets (name, identity_columns, partition_by, columns, generation, fenced, horizon, "
+            "created_at) VALUES ('d', '[]', '[]', '{}', 1, FALSE, 0, '')"
+        )
+        for name, hour in (("first", 1), ("same", 3), ("last", 5)):
+            c.exec_driver_sql(
+                "INSERT INTO sinks (instance, name, kind, settings, state, created_at) "
+                f"VALUES ('{name}', '{name}', 'blob', '{{}}', 'active', '2026-01-01T0{hour}:00:00+00:00')"
+            )
+        for id, hour, state in (("a", 0, "done"), ("b", 3, "done"), ("c", 4, "planned")):
+            c.exec_driver_sql(
+                "INSERT INTO operations (id, dataset, kind, state, selection, begun_at) VALUES "
+                f"('{id}', 'd', 'purge', '{state}', '{{}}', '2026-01-01T0{hour}:00:00+00:00')"
+            )
+            for part in (id, f"{id}.1"):
+                c.exec_driver_sql(
+                    "INSERT INTO removals (operation, dataset, partition_key, after_seq, through_seq, row_count, "
+                    f"checksum, reason, removed_at, state) VALUES ('{part}', 'd', 'all', {len(part)}, {len(part) + 2}, "
+                    "1, '00', 'purge', '', 'done')"
+                )
+
+    database.transact(older)
+    monkeypatch.setattr(database_module, "_migrations", every)
+    migrate(database)
+    numbers = {
+        **dict(database.read(lambda c: c.execute(select(schema.sinks.c.instance, schema.sinks.c.number)).all())),
+        **dict(database.read(lambda c: c.execute(select(schema.operations.c.id, schema.operations.c.number)).all())),
+    }
+    assert sorted(numbers, key=numbers.__getitem__) == ["a", "first", "b", "same", "c", "last"]
+    assert len(set(numbers.values())) == 6
+    assert database.transact(events.happens) == 7
+    spans = database.read(lambda c: c.execute(select(schema.touched)).all())
+    assert {(row.operation, row.after_seq, row.through_seq) for row in spans} == {(id, 1, 5) for id in "abc"}
+    channel = deliveries.Channel("last", "d", "all")
+    assert database.read(lambda c: removals.under_way(c, channel, after=4))
+    assert database.read(lambda c: removals.proved_delivered(c, channel)) == 0
+    assert database.read(lambda c: removals.proved_delivered(c, replace(channel, sink="same"))) == 5
+    database.close()
 
 
 def test_a_database_of_a_newer_version_is_refused_and_left_alone(database: Database) -> None:
@@ -271,7 +322,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "version": 1,
     },
     "tokens": {"name": "t", "hash": "h", "created_at": "t"},
-    "requests": {"dataset": "d", "key": "k", "digest": "h", "receipt": "{}", "created_at": "t"},
+    "keyed_requests": {"dataset": "d", "token": "t", "key": "k", "digest": "h", "receipt": "{}", "created_at": "t"},
     "quarantine": {
         "id": "q",
         "dataset": "d",
@@ -318,6 +369,8 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "purged": {"dataset": "d", "identity_hash": "h", "operation": "o"},
     "generations": {"dataset": "d", "generation": 1, "state": "current"},
+    "problems": {"dataset": "d", "message": "m", "gist": "m", "failures": 1, "first_at": "t", "last_at": "t"},
+    "losses": {"segment": 7, "dataset": "d", "row_count": 1, "reason": "r", "recorded_at": "t"},
 }
 """One good row of every table, in an order that the references between them allow."""
 
@@ -366,7 +419,11 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a generation is in one of four states", "generations", {"generation": 2, "state": "lost"}),
     ("a generation's number is used once", "generations", {"state": "retired"}),
     ("a removal is planned or done", "removals", {"operation": "p", "state": "perhaps"}),
+    ("a dataset has one problem at a time (I10)", "problems", {}),
+    ("a segment is lost once (U33)", "losses", {}),
     ("a dataset has one declaration", "datasets", {}),
+    ("a null identity is compared in one of three ways", "datasets", {"name": "e", "identity_null": "never"}),
+    ("an identity is compared at one time or at all", "datasets", {"name": "e", "identity_scope": "some"}),
     ("generations count from one", "datasets", {"name": "e", "generation": 0}),
     ("a horizon is not negative", "datasets", {"name": "e", "horizon": -1}),
     ("one undecided block per dataset (I8)", "blocks", {"id": "b2", "after_seq": 10, "through_seq": 20}),
@@ -422,8 +479,8 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a ledger's end is not negative", "ledger", {"origin": "p", "through_seq": -1}),
     ("a token's name is its own", "tokens", {"hash": "h2"}),
     ("a token is one token", "tokens", {"name": "t2"}),
-    ("a key has one receipt", "requests", {"digest": "h2"}),
-    ("a key is of a dataset", "requests", {"dataset": "?", "key": "k2"}),
+    ("a key of a token has one receipt", "keyed_requests", {"digest": "h2"}),
+    ("a key is of a dataset", "keyed_requests", {"dataset": "?", "key": "k2"}),
     ("a row is quarantined once per sink", "quarantine", {"id": "q2", "landing_row": 1}),
     ("a captured row is quarantined once", "quarantine", {"id": "q2", "seq": 2}),
     ("one rebuild per dataset at a time", "rebuilds", {"id": "r2"}),

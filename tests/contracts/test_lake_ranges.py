@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 from collections.abc import Iterator
 from datetime import date
 from itertools import pairwise
@@ -14,6 +17,8 @@ import pytest
 from lakes import EDGES, EVERY_TYPE, EVERYTHING, FULL, TABLE, Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
 from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.lake.conditions import ALLOWED
+from floodmark.lake.filters import check_filter
 from floodmark.rows.content import content_ids, tally_of_ids
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
@@ -458,6 +463,134 @@ def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks, kee
         blocks.rows(keep=keep)
     with pytest.raises(Permanent):
         each(blocks, ranges_of(0, 5), keep=keep)
+
+
+MORE_FILTERS = {
+    "lower(site) = 'a' and length(site) = 1": [1, 5],
+    "substring(site, 1, 1) = 'a' AND NOT startswith(site, 'a''')": [1, 5],
+    "site = 'a\\'b\"`/=é'": [4],
+    'site = "a\'b\\"`/=é"': [4],
+    "site LIKE 'a\\'%' OR site RLIKE '^$'": [3, 4],
+    "`Amount` / 2 > 10 AND amount % 20 = 0": [4],
+    "-amount < -40": [5],
+    "case when amount is null then 'none' when amount > 30 then 'much' else 'some' end = 'much'": [4, 5],
+    "CASE id WHEN 1 THEN true ELSE false END": [1],
+    "year(on) = 2026 AND month(on) = 5 AND extract(day from on) = 1": [1, 3, 4, 5],
+    "on = DATE '2026-05-01'": [1, 3, 4, 5],
+    "on > '2026-04-30' and on <= to_date('2026-05-01')": [1, 3, 4, 5],
+    "cast(id as string) IN ('2', '3')": [2, 3],
+    "cast(amount as int) = 1 or try_cast(site as int) = 7": [1],
+    "site IS NOT DISTINCT FROM null": [2],
+    "site <=> NULL OR id == 5": [2, 5],
+    "coalesce(amount, 0) BETWEEN 0 AND 1 AND id NOT IN (1)": [3],
+    "NOT site LIKE 'a%'": [3],
+    "NOT NOT id = 3 OR id = 4 AND amount > 100": [3],
+    "id + 1 * 2 = 3 OR (id - 1) - 1 = 2": [1, 4],
+    "(amount > 30) IS TRUE": [4, 5],
+    "(amount > 30) IS NOT TRUE": [1, 2, 3],
+    "if(isnull(amount), 5, round(amount)) = 5": [3],
+    "site = '${env:HOME}' or id = 1": [1],
+    "site || 'x' = 'ax'": [1, 5],
+    "site = 'now' or id = 1": [1],
+    "pmod(id, 3) = 0": [3],
+    "id IN (" + ", ".join(map(str, range(2, 3000))) + ")": [2, 3, 4, 5],
+    " OR ".join(f"id = {number}" for number in range(4, 3000)): [4, 5],
+}
+
+
+def test_what_may_stand_in_a_filter_answers_alike_on_every_lake(blocks: Blocks) -> None:
+    sales(blocks)
+    found = {keep: [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] for keep in MORE_FILTERS}
+    assert found == MORE_FILTERS
+
+
+def test_nothing_but_a_condition_over_columns_gets_to_an_engine(blocks: Blocks) -> None:
+    """Each is refused by name, before an engine sees it: code, chance, the clock, the environment, other rows."""
+    sales(blocks)
+    for keep, named in {
+        "`reflect`('java.lang.System', 'exit', 1) = site": "`reflect`",
+        "`java_method`('java.lang.Runtime', 'getRuntime') = site": "`java_method`",
+        "reflect('java.lang.System', 'exit', 1) = site": "reflect",
+        "IDENTIFIER('reflect')('java.lang.System', 'exit', 1) = site": "IDENTIFIER",
+        "`rand`() > 0.5": "`rand`",
+        "system.builtin.rand() > 0.5": "system",
+        "site.rand() > 0.5": "rand",
+        "${env:HOME} = site": "[$]",
+        "site = 'a' OR ${system:user.name} = 'x'": "[$]",
+        "unix_timestamp() > id": "unix_timestamp",
+        "on < DATE 'now'": "DATE 'now'",
+        "on < TIMESTAMP 'today'": "TIMESTAMP 'today'",
+        "site = concat('n', 'ow')": "concat",
+        "site = 'n' || 'ow'": "[|][|]",
+        "site = cast(X'6e6f77' as string)": "CAST",
+        "exists(array(1), x -> x = 1)": "query",
+        "array(1, 2)[0] = id": "array",
+        "id = (SELECT 1)": "query",
+        "/*+ BROADCAST(x) */ id = 1": "comment",
+        "id = :secret": ":",
+        "id = ?": "[?]",
+        "count(*) > 1": "count",
+        "sum(amount) OVER () > 1": "sum",
+        "cast(id as struct<a:int>) is null": "struct",
+        "now() > on": "now",
+        "version() = site": "version",
+        "input_file_name() = site": "input_file_name",
+        "id = 1 LIMIT 1": "LIMIT",
+        "(" * 100 + "id = 1" + ")" * 100: "nested",
+    }.items():
+        with pytest.raises(Permanent, match=named) as raised:
+            blocks.lake.check_filter(TABLE, keep)
+        assert raised.value.hint
+        with pytest.raises(Permanent, match="cannot be used"):
+            blocks.rows(keep=keep)
+
+
+def test_a_function_that_may_not_be_used_is_refused_with_the_list_of_those_that_may(blocks: Blocks) -> None:
+    sales(blocks)
+    with pytest.raises(Permanent, match="the function reflect may not be used") as raised:
+        blocks.lake.check_filter(TABLE, "reflect('java.lang.System', 'exit', 1) = site")
+    assert "coalesce" in str(raised.value.hint)
+    assert "year" in str(raised.value.hint)
+
+
+@pytest.mark.spark
+def test_a_word_for_the_present_time_is_refused_where_spark_would_take_it_for_one(
+    spark_driver: SparkDriver, tmp_path: Path
+) -> None:
+    blocks = sales(Blocks(spark_driver, tmp_path))
+    for keep in ("on < 'now'", "on = ' Today UTC'", "cast('yesterday' as date) < '2026-01-01'"):
+        with pytest.raises(Permanent, match="times of the clock"):
+            blocks.lake.check_filter(TABLE, keep)
+    blocks.lake.check_filter(TABLE, "site = 'today'")
+
+
+@pytest.mark.spark
+def test_every_function_that_a_filter_may_use_is_one_of_sparks(spark_driver: SparkDriver) -> None:
+    known = {row[0] for row in spark_driver.spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    assert set() == ALLOWED - known
+
+
+@pytest.mark.spark
+def test_the_text_that_spark_gets_means_what_was_written(spark_driver: SparkDriver) -> None:
+    """Precedence, escapes and functions are Spark's: it would run the same for what was typed."""
+    rows = spark_driver.spark.sql(
+        "SELECT id AS id, string(id) AS site, DATE '2026-05-01' AS on, 1.5D AS amount FROM range(9)"
+    )
+    for keep in (*FILTERS, *(keep for keep in MORE_FILTERS if len(keep) < 1000)):
+        made = check_filter(spark_driver.spark, keep, tuple((column.name, column.type) for column in SITES))
+        if "${" in keep:
+            assert "${" not in made
+        else:
+            assert optimized(rows.where(keep)) == optimized(rows.where(made)), keep
+
+
+def optimized(frame: Any) -> str:
+    """What Spark would run, without the numbers that it gives to expressions."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        frame.explain(extended=True)
+    plan = told.getvalue().partition("== Optimized Logical Plan ==")[2].partition("== Physical Plan ==")[0]
+    return re.sub(r"#\d+L?", "", plan)
 
 
 def test_a_filter_that_fails_on_a_row_is_permanent_and_named(blocks: Blocks) -> None:

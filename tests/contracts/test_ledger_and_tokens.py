@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from floodmark.control import ledger, requests, tokens
+from floodmark.control import ledger, provenance, requests, tokens
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset, insert
 from floodmark.control.ledger import Entry
 from floodmark.control.requests import Request
+from floodmark.control.tokens import Token
 from floodmark.errors import Corrupt, TokenExists, UnknownToken
 from floodmark.schema import Schema
-from floodmark.sequence import SEQUENCE_MAX, Tally
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ENTRY = Entry("edge", "events", "all", 10, Tally(7, 2**64 - 1), (3, 5), ("far", "edge"))
+EVERYTHING = SequenceRange(0, SEQUENCE_MAX)
+ENTRY = Entry("edge", "events", "all", 10, Tally(7, 2**64 - 1), 2)
 
 
 def write(database: Database, entry: Entry, *, seen: int | None) -> bool:
@@ -41,7 +43,7 @@ def test_an_entry_is_found_as_it_was_written(database: Database) -> None:
 
 
 def test_the_highest_numbers_are_kept_exactly(database: Database) -> None:
-    entry = replace(ENTRY, through=SEQUENCE_MAX, given_up=(SEQUENCE_MAX,), tally=Tally(SEQUENCE_MAX, 2**64 - 1))
+    entry = replace(ENTRY, through=SEQUENCE_MAX, given_up_rows=SEQUENCE_MAX, tally=Tally(SEQUENCE_MAX, 2**64 - 1))
     assert write(database, entry, seen=None)
     assert find(database) == entry
 
@@ -127,42 +129,115 @@ def test_an_origins_channels_are_listed_in_order_and_only_its_own(database: Data
     ]
 
 
-def test_the_stores_that_rows_came_by_are_those_of_the_dataset(database: Database) -> None:
+def ranges(database: Database, within: SequenceRange = EVERYTHING, **more: int) -> list[SequenceRange]:
+    return database.read(lambda c: ledger.given_up_within(c, ENTRY, within, **more))
+
+
+def test_ranges_that_were_given_up_are_kept_joined_and_cut(database: Database) -> None:
+    """H3."""
+
+    def move(seen: int | None, version: int, rows: int, **what: Any) -> None:
+        entry = replace(ENTRY, given_up_rows=rows, version=version)
+        assert database.transact(lambda c: ledger.write(c, entry, seen=seen, now=NOW, **what))
+
+    move(None, 1, 4, given_up=[SequenceRange(2, 4), SequenceRange(6, 8)])
+    move(1, 2, 6, given_up=[SequenceRange(8, 10)])
+    assert ranges(database) == [SequenceRange(2, 4), SequenceRange(6, 10)]
+    assert ranges(database, SequenceRange(4, 6)) == []
+    assert ranges(database, SequenceRange(3, 7)) == [SequenceRange(2, 4), SequenceRange(6, 10)]
+    assert ranges(database, ranges_max=1) == [SequenceRange(2, 4)]
+    move(2, 3, 5, replayed=SequenceRange(7, 8))
+    assert ranges(database) == [SequenceRange(2, 4), SequenceRange(6, 7), SequenceRange(8, 10)]
+    move(3, 4, 3, replayed=SequenceRange(2, 4))
+    assert ranges(database) == [SequenceRange(6, 7), SequenceRange(8, 10)]
+    move(4, 5, 0, replayed=SequenceRange(8, 10))
+    assert ranges(database) == [], "where no row is left, no range is"
+
+
+def test_ranges_of_a_move_that_lost_are_not_kept(database: Database) -> None:
+    """H2, H3."""
     write(database, ENTRY, seen=None)
-    write(database, replace(ENTRY, partition="b", path=("farther",)), seen=None)
-    write(database, replace(ENTRY, dataset="else", origin="nobody"), seen=None)
-    assert database.read(lambda c: ledger.stores_before(c, "events")) == ["edge", "far", "farther"]
-    assert database.read(lambda c: ledger.stores_before(c, "unheard")) == []
+    late = replace(ENTRY, through=20, version=2)
+    given_up = [SequenceRange(10, 20)]
+    assert not database.transact(lambda c: ledger.write(c, late, seen=7, given_up=given_up, now=NOW))
+    assert ranges(database) == []
+
+
+def test_the_stores_that_rows_came_by_are_those_of_the_dataset(database: Database) -> None:
+    """H4. Each is kept once, however many chunks name it."""
+
+    def record(*stores: str, origin: str = "edge", dataset: str = "events") -> None:
+        database.transact(lambda c: provenance.record(c, origin=origin, dataset=dataset, stores=stores))
+
+    record("far", "edge")
+    record("far", "farther")
+    record(origin="nobody", dataset="else")
+    assert database.read(lambda c: provenance.stores_before(c, "events")) == ["edge", "far", "farther"]
+    assert database.read(lambda c: provenance.stores_before(c, "unheard")) == []
+    assert len(database.read(provenance.everything)) == 4
+    assert database.transact(lambda c: provenance.forget(c, origin="edge", store="far")) == 1
+    assert database.transact(lambda c: provenance.forget(c, origin="edge", dataset="else")) == 0
+    assert database.read(lambda c: provenance.stores_before(c, "events")) == ["edge", "farther"]
+
+
+def test_the_first_hub_of_a_sink_stands(database: Database) -> None:
+    """D8. Two exporters may meet two hubs at once."""
+    from channels import open_channel
+    from floodmark.control import sinks
+
+    instance = open_channel(database, dataset="some").sink
+    assert database.read(lambda c: sinks.hub_of(c, instance)) is None
+    assert database.transact(lambda c: sinks.pin_hub(c, instance, "one")) == "one"
+    assert database.transact(lambda c: sinks.pin_hub(c, instance, "other")) == "one"
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def add(database: Database, name: str, secret: str, **bound: Any) -> None:
-    bound = {"origins": None, "datasets": None, **bound}
-    database.transact(lambda c: tokens.add(c, name, secret=secret, now=NOW, **bound))
+    token = Token(name, **{"origins": None, "datasets": None, "created_at": NOW.isoformat(), **bound})
+    database.transact(lambda c: tokens.add(c, token, secret=secret))
+
+
+def token_of(database: Database, secret: str, *, now: datetime = NOW) -> Token | None:
+    return database.read(lambda c: tokens.find(c, hash=tokens.hash_of(secret), now=now))
 
 
 def test_a_token_is_found_by_its_hash_and_says_what_it_is_for(database: Database) -> None:
     add(database, "edge", "secret", origins=("edge",), datasets=("events",))
     add(database, "any", "other")
-    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    found = token_of(database, "secret")
     assert found is not None
     assert (found.name, found.origins, found.datasets) == ("edge", ("edge",), ("events",))
     assert found.allows_origin("edge")
     assert not found.allows_origin("other")
     assert found.allows_dataset("events")
     assert not found.allows_dataset("other")
-    wide = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("other")))
+    wide = token_of(database, "other")
     assert wide is not None
     assert wide.allows_origin("whoever")
     assert wide.allows_dataset("whatever")
-    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("guess"))) is None
+    assert token_of(database, "guess") is None
+
+
+def test_a_token_that_has_expired_is_not_found(database: Database) -> None:
+    add(database, "edge", "secret", expires_at=(NOW + timedelta(days=90)).isoformat())
+    assert token_of(database, "secret", now=NOW + timedelta(days=89)) is not None
+    assert token_of(database, "secret", now=NOW + timedelta(days=90)) is None
+    assert database.read(tokens.any_exist), "and the hub stays closed"
+
+
+def test_keys_from_before_tokens_were_noted_with_them_are_still_known(with_datasets: Database) -> None:
+    """A retry across an upgrade is stored once."""
+    old = Request("events", requests.NOT_KNOWN, "k", "d", 3, 0)
+    with_datasets.transact(lambda c: requests.record(c, old, now=NOW))
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k")) == old
+    assert not with_datasets.transact(lambda c: requests.record(c, replace(old, token="edge"), now=NOW))
 
 
 def test_a_token_bound_to_nothing_allows_nothing(database: Database) -> None:
     add(database, "none", "secret", origins=(), datasets=())
-    found = database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret")))
+    found = token_of(database, "secret")
     assert found is not None
     assert not found.allows_origin("edge")
     assert not found.allows_dataset("events")
@@ -183,7 +258,7 @@ def test_a_revoked_token_is_not_found_and_still_counts(database: Database) -> No
     add(database, "edge", "secret")
     database.transact(lambda c: tokens.revoke(c, "edge", now=NOW))
     database.transact(lambda c: tokens.revoke(c, "edge", now=NOW + timedelta(days=1)))
-    assert database.read(lambda c: tokens.find(c, hash=tokens.hash_of("secret"))) is None
+    assert token_of(database, "secret") is None
     assert database.read(tokens.any_exist), "a hub whose last token was revoked must not be open to all"
     assert [item.revoked_at for item in database.read(tokens.everyone)] == [NOW.isoformat()]
 
@@ -218,23 +293,24 @@ def with_datasets(database: Database) -> Database:
 
 def test_a_key_is_remembered_once_with_its_receipt(with_datasets: Database) -> None:
     """H1, for one request."""
-    request = Request("events", "k", "d", 3, 1)
+    request = Request("events", "edge", "k", "d", 3, 1)
     record = lambda item: with_datasets.transact(lambda c: requests.record(c, item, now=NOW))  # noqa: E731
     assert record(request)
     assert not record(replace(request, digest="e"))
     assert record(replace(request, dataset="other"))
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="k")) == request
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="j")) is None
+    assert record(replace(request, token="another", digest="e")), "a key belongs to its token"
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k")) == request
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="j")) is None
 
 
 def test_of_several_requests_with_one_key_one_is_recorded(with_datasets: Database) -> None:
     outcomes = together(
         lambda index: with_datasets.transact(
-            lambda c: requests.record(c, Request("events", "k", f"d{index}", index, 0), now=NOW)
+            lambda c: requests.record(c, Request("events", "edge", "k", f"d{index}", index, 0), now=NOW)
         )
     )
     assert sorted(outcomes) == [False, False, False, True]
-    found = with_datasets.read(lambda c: requests.find(c, dataset="events", key="k"))
+    found = with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k"))
     assert found is not None
     assert found.rows == outcomes.index(True)
 
@@ -243,9 +319,42 @@ def test_old_keys_are_forgotten_and_young_ones_are_not(with_datasets: Database) 
     for age in (0, 5, 10):
         moment = NOW - timedelta(days=age)
         with_datasets.transact(
-            lambda c, age=age, moment=moment: requests.record(c, Request("events", f"{age}", "d", 1, 0), now=moment)
+            lambda c, age=age, moment=moment: requests.record(
+                c, Request("events", "edge", f"{age}", "d", 1, 0), now=moment
+            )
         )
     forgotten = with_datasets.transact(lambda c: requests.forget(c, before=NOW - timedelta(days=7)))
     assert forgotten == 1
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="10")) is None
-    assert with_datasets.read(lambda c: requests.find(c, dataset="events", key="5")) is not None
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="10")) is None
+    assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="5")) is not None
+
+
+# ── records of an older version ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ledger_of_before_ranges_keeps_what_it_knew(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H3, H4. It named rows by number and stores in a list, both as JSON."""
+    from floodmark.control import database as control
+
+    every = control._migrations(Database(database_url).dialect)
+    before = next(index for index, script in enumerate(every) if any("ledger_given_up" in line for line in script))
+    old = Database(database_url)
+    with monkeypatch.context() as patch:
+        patch.setattr(control, "_migrations", lambda _dialect: every[:before])
+        control.migrate(old)
+    columns = "origin, dataset, partition_key, through_seq, row_count, checksum, given_up, version, path"
+    rows = [
+        "('edge', 'events', 'all', 10, 7, '00000000000000ff', '[3, 5]', 4, '[\"far\", \"edge\"]')",
+        "('edge', 'events', 'other', 10, 7, '00000000000000ff', '[]', 4, '[\"far\", \"farther\"]')",
+        "('liar', 'events', 'all', 10, 0, '0000000000000000', '[]', 1, '[\"upstream\", \"liar\"]')",
+    ]
+    old.transact(lambda c: [c.exec_driver_sql(f"INSERT INTO ledger ({columns}) VALUES {row}") for row in rows])
+
+    control.migrate(old)
+
+    found = find(old)
+    assert found is not None
+    assert (found.through, found.given_up_rows, found.version) == (10, 2, 4)
+    assert ranges(old) == [SequenceRange(2, 3), SequenceRange(4, 5)]
+    assert old.read(lambda c: provenance.stores_before(c, "events")) == ["edge", "far", "farther"]
+    old.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.servers import Reaction, ScriptedServer, always
+from delivery.servers import Answer, Reaction, ScriptedServer, always, hub_says
 from floodmark.control import datasets
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
@@ -54,8 +54,11 @@ class Sender:
         return sender
 
     def sink(self, url: str, **settings: Any) -> ForwardSink:
-        """A sink as the tick makes one of its settings; what is to fail in these tests fails soon."""
-        whole = {**KIND.defaults, "timeout_seconds": 5, "url": url, **settings}
+        """A sink as the tick makes one of its settings; what is to fail in these tests fails soon.
+
+        Servers in these tests are no hubs, unless `accept` says so.
+        """
+        whole = {**KIND.defaults, "timeout_seconds": 5, "accept": "status", "url": url, **settings}
         KIND.check(whole)
         surroundings = Surroundings(STORE, self.database, MemoryLake(), self.clock)
         made = KIND.connect(surroundings, CHANNEL, whole)
@@ -101,10 +104,20 @@ def in_a_row(*counts: int) -> Iterator[Parcel]:
         yield parcel
 
 
-def reply_to(sender: Sender, server: ScriptedServer, reaction: Reaction) -> FloodmarkError:
+def reply_to(sender: Sender, server: ScriptedServer, reaction: Reaction, **settings: Any) -> FloodmarkError:
     """What comes of a chunk that is answered so."""
     server.script = always(reaction)
-    sink = sender.sink(server.url, timeout_seconds=0.3)
+    return outcome(sender, server, **settings)
+
+
+def reply_of_a_hub(sender: Sender, server: ScriptedServer, answer: Answer) -> FloodmarkError:
+    """What comes of a chunk that a hub answers so."""
+    server.script = hub_says(answer)
+    return outcome(sender, server, accept="hub")
+
+
+def outcome(sender: Sender, server: ScriptedServer, **settings: Any) -> FloodmarkError:
+    sink = sender.sink(server.url, timeout_seconds=0.3, **settings)
     with pytest.raises(FloodmarkError) as raised:
         sink.deliver(numbered(3))
     return raised.value

@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -119,6 +119,52 @@ def in_turn(*reactions: Reaction | None) -> Script:
 def always(reaction: Reaction) -> Script:
     """The same to each chunk."""
     return lambda request: reaction if request.method == "POST" else None
+
+
+HUB = "7c1e6f1e-0000-4000-8000-0000000000b7"
+"""The store that a scripted hub says it is."""
+
+
+def met(*channels: dict[str, Any], hub: str = HUB, reads: Any = ()) -> Answer:
+    """What a hub answers to the question for its ledger."""
+    return Answer(200, {"hub": hub, "versions": [1, 2], "channels": list(channels), "reads": reads})
+
+
+def acknowledgement(request: Request, *, hub: str = HUB) -> dict[str, Any]:
+    """What a hub says that it has stored."""
+    told = ("origin", "partition", "after", "through", "rows", "checksum", "replay")
+    dataset = request.path.split("/")[-2]
+    return {"hub": hub, "dataset": dataset, **{key: request.chunk[key] for key in told}}
+
+
+def hub_says(*answers: Answer | None, hub: str = HUB, **asked: Any) -> Script:
+    """A hub that has nothing yet, and says these to its chunks in turn, the last one for ever, in its own name.
+
+    None, or a body without a ledger: it counts what the chunk counts.
+    """
+    left = list(answers or (None,))
+
+    def script(request: Request) -> Reaction:
+        if request.method == "GET":
+            return met(hub=hub, **asked)
+        answer = (left.pop(0) if len(left) > 1 else left[0]) or Answer(200, {})
+        if not isinstance(answer.body, dict):
+            return answer
+        if answer.status >= 300:
+            return replace(answer, body={"hub": hub, **answer.body})
+        chunk = request.chunk
+        given_up = {"rows": 0, "ranges": [], "more": False}
+        ledger = {
+            "through": chunk["through"],
+            "rows": chunk["rows"],
+            "checksum": chunk["checksum"],
+            "given_up": given_up,
+        }
+        return replace(
+            answer, body={"acknowledged": acknowledgement(request, hub=hub), "ledger": ledger, **answer.body}
+        )
+
+    return script
 
 
 class ScriptedServer:

@@ -16,7 +16,18 @@ import httpx
 import pytest
 
 from delivery.parcels import CHANNEL, Sender, numbered, reply_to
-from delivery.servers import Answer, KeyOnlyServer, Reaction, Request, ScriptedServer, Silent, Stored, always, in_turn
+from delivery.servers import (
+    Answer,
+    KeyOnlyServer,
+    Reaction,
+    Request,
+    ScriptedServer,
+    Silent,
+    Stored,
+    always,
+    hub_says,
+    in_turn,
+)
 from floodmark.delivery.outcomes import Busy, Refused
 from floodmark.delivery.sinks import exchange
 from floodmark.errors import FloodmarkError, Permanent, Retryable
@@ -133,7 +144,7 @@ def test_a_server_that_is_not_there_is_busy(sender: Sender) -> None:
     with pytest.raises(Busy, match="cannot be reached"):
         sender.sink(server.url).deliver(numbered(3))
     with pytest.raises(Busy, match="cannot be reached"):
-        sender.sink("http://nowhere.invalid").held(CHANNEL, after=0)
+        sender.sink("http://nowhere.invalid", accept="hub").held(CHANNEL, after=0)
 
 
 def test_a_server_without_a_certificate_that_is_trusted_is_not_spoken_to(sender: Sender, server: KeyOnlyServer) -> None:
@@ -168,9 +179,9 @@ def test_words_are_one_line_that_a_terminal_does_not_obey(sender: Sender, server
 
 
 def test_the_token_goes_with_each_request(sender: Sender, server: KeyOnlyServer) -> None:
-    sink = sender.sink(server.url, token=TOKEN)
+    server.script = hub_says()
+    sink = sender.sink(server.url, token=TOKEN, accept="hub")
     sink.deliver(numbered(3))
-    sink.held(CHANNEL, after=0)
     assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {TOKEN}"] * 2
 
 
@@ -235,12 +246,14 @@ def test_a_token_file_that_is_away_for_a_moment_blocks_nothing(sender: Sender, s
         TOKEN.replace("/", "%2F").replace("+", "%2B").replace("=", "%3D"),
     ],
 )
+@pytest.mark.parametrize("accept", ["status", "hub", "hub after it was met"])
 def test_a_token_that_the_server_echoes_is_shown_nowhere(
-    sender: Sender, server: KeyOnlyServer, caplog: pytest.LogCaptureFixture, status: int, echo: str
+    sender: Sender, server: KeyOnlyServer, caplog: pytest.LogCaptureFixture, status: int, echo: str, accept: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server.script = always(Answer(status, echo, {"Location": f"http://x/?token={TOKEN}", "Retry-After": TOKEN}))
-    sink = sender.sink(server.url, token=TOKEN)
+    answer = Answer(status, echo, {"Location": f"http://x/?token={TOKEN}", "Retry-After": TOKEN})
+    server.script = hub_says(answer) if accept == "hub after it was met" else lambda _: answer
+    sink = sender.sink(server.url, token=TOKEN, accept=accept.partition(" ")[0])
     shown = [repr(sink), str(sink)]
     try:
         sink.deliver(numbered(3))

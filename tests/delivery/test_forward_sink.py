@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered, parcel_of
-from delivery.servers import Answer, KeyOnlyServer, Request, in_turn
+from delivery.servers import HUB, Answer, KeyOnlyServer, Reaction, Request, hub_says, in_turn
 from floodmark import wire
-from floodmark.control import ledger
+from floodmark.control import provenance
 from floodmark.delivery.destination import Destination, Parcel
 from floodmark.delivery.outcomes import Busy, Oversized, Refused
 from floodmark.delivery.sinks import forward
 from floodmark.delivery.sinks.forward import HOPELESS, KIND, ForwardSink
-from floodmark.errors import DivergedHistory, InvalidSetting, LedgerBehind, Permanent
+from floodmark.errors import DivergedHistory, InvalidSetting, LedgerBehind, Loop, Permanent
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.wire import HEADER_CHARACTERS_MAX, PATH_STORES_MAX
+from floodmark.wire import HEADER_CHARACTERS_MAX, GivenUpRange
 
 # ── what leaves ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -46,7 +46,7 @@ def test_opening_sends_nothing(sink: ForwardSink, server: KeyOnlyServer) -> None
 
 
 def test_a_chunk_is_one_post_with_its_rows_its_header_and_its_key(sink: ForwardSink, server: KeyOnlyServer) -> None:
-    parcel = numbered(2, after=40, before=Tally(38, 7), given_up={}, range=SequenceRange(39, 42))
+    parcel = numbered(2, after=40, before=Tally(38, 7), range=SequenceRange(39, 42))
 
     delivered = sink.deliver(parcel)
 
@@ -63,7 +63,7 @@ def test_a_chunk_is_one_post_with_its_rows_its_header_and_its_key(sink: ForwardS
         {"n": 42, "text": "row 42", "_origin_seq": 42, "_origin_id": ids[1]},
     ]
     assert request.chunk == {
-        "version": 1,
+        "version": 2,
         "origin": STORE,
         "partition": "all",
         "after": 39,
@@ -78,14 +78,15 @@ def test_a_chunk_is_one_post_with_its_rows_its_header_and_its_key(sink: ForwardS
     }
 
 
-def test_rows_that_were_given_up_are_named_and_a_replay_has_a_key_of_its_own(
+def test_rows_that_were_given_up_travel_as_a_range_and_a_replay_has_a_key_of_its_own(
     sink: ForwardSink, server: KeyOnlyServer
 ) -> None:
-    sink.deliver(numbered(1, after=7, range=SequenceRange(4, 8), given_up={6: Tally(1, 0xAB), 5: Tally(1, 1)}))
+    given_up = GivenUpRange(SequenceRange(4, 7), Tally(2, 0xAC))
+    sink.deliver(numbered(1, after=7, range=SequenceRange(4, 8), given_up=given_up))
     sink.deliver(numbered(1, after=5, replay=True))
 
     first, replay = server.requests
-    assert first.chunk["given_up"] == [[5, "0000000000000001"], [6, "00000000000000ab"]]
+    assert first.chunk["given_up"] == [[4, 7, 2, "00000000000000ac"]]
     assert (replay.chunk["replay"], replay.key) == (True, f"{STORE}/m/all/5-6/replay")
 
 
@@ -109,12 +110,12 @@ def test_a_range_without_rows_moves_the_ledger_only(sink: ForwardSink, server: K
 
 
 def test_parts_of_key_and_address_are_quoted(sender: Sender, server: KeyOnlyServer) -> None:
-    sink = sender.sink(f"{server.url}/behind/", origin="my store/ü")
+    server.script = hub_says()
+    sink = sender.sink(f"{server.url}/behind/", origin="my store/ü", accept="hub")
     channel = replace(CHANNEL, partition="source=a%2Fb/day!")
     sink.deliver(replace(numbered(1), channel=channel))
-    sink.held(channel, after=0)
 
-    chunk, question = server.requests
+    question, chunk = server.requests
     assert chunk.path == "/behind/v1/datasets/m/chunks"
     assert chunk.key == "my%20store%2F%C3%BC/m/source%3Da%252Fb%2Fday%21/0-1"
     assert chunk.chunk["partition"] == "source=a%2Fb/day!"
@@ -164,16 +165,12 @@ def test_a_connection_is_one_threads_at_a_time(
 # ── lines or columns ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reads_columns(request: Request) -> Answer | None:
-    """A hub that reads both, and has nothing yet."""
-    if request.method == "GET":
-        return Answer(200, {"channels": [], "reads": [wire.LINES, wire.COLUMNS]})
-    through, tally = request.chunk["through"], {key: request.chunk[key] for key in ("rows", "checksum")}
-    return Answer(200, {"ledger": {"through": through, **tally, "given_up": []}})
+READS = [wire.LINES, wire.COLUMNS]
 
 
-def test_a_hub_that_reads_columns_gets_columns(sink: ForwardSink, server: KeyOnlyServer) -> None:
-    server.script = reads_columns
+def test_a_hub_that_reads_columns_gets_columns(sender: Sender, server: KeyOnlyServer) -> None:
+    server.script = hub_says(reads=READS)
+    sink = sender.sink(server.url, accept="hub")
     sink.held(CHANNEL, after=0)
     sink.deliver(numbered(3))
 
@@ -184,21 +181,24 @@ def test_a_hub_that_reads_columns_gets_columns(sink: ForwardSink, server: KeyOnl
 
 
 @pytest.mark.parametrize("reads", [None, "all", [], [wire.LINES], [None, {}]])
-def test_a_hub_that_does_not_say_so_gets_lines(sink: ForwardSink, server: KeyOnlyServer, reads: object) -> None:
-    server.script = lambda request: Answer(200, {"channels": [], "reads": reads}) if request.method == "GET" else None
+def test_a_hub_that_does_not_say_so_gets_lines(sender: Sender, server: KeyOnlyServer, reads: object) -> None:
+    server.script = hub_says(reads=reads)
+    sink = sender.sink(server.url, accept="hub")
     sink.held(CHANNEL, after=0)
-    with pytest.raises(Busy):  # its answer has no ledger, and a hub's has
-        sink.deliver(numbered(3))
+    sink.deliver(numbered(3))
     assert server.requests[-1].headers["content-type"] == wire.LINES
 
 
 def test_a_hub_that_was_exchanged_for_one_that_reads_lines_only_gets_lines(
-    sink: ForwardSink, server: KeyOnlyServer
+    sender: Sender, server: KeyOnlyServer
 ) -> None:
-    def exchanged(request: Request) -> Answer | None:
-        return Answer(415) if request.headers.get("content-type") == wire.COLUMNS else reads_columns(request)
+    says = hub_says(reads=READS)
+
+    def exchanged(request: Request) -> Reaction | None:
+        return Answer(415) if request.headers.get("content-type") == wire.COLUMNS else says(request)
 
     server.script = exchanged
+    sink = sender.sink(server.url, accept="hub")
     sink.held(CHANNEL, after=0)
     for parcel in in_a_row(2, 2):
         with contextlib.suppress(LedgerBehind, DivergedHistory):  # the script counts one chunk at a time
@@ -300,31 +300,17 @@ def test_a_single_row_that_is_too_large_is_sent_anyway(sender: Sender, server: K
     assert len(server.rows()) == 1
 
 
-def test_too_many_given_up_rows_for_a_header_split_the_chunk_and_never_blame_a_row(
-    sink: ForwardSink, server: KeyOnlyServer
-) -> None:
-    many = {seq: Tally(1, seq) for seq in range(1, HEADER_CHARACTERS_MAX // 25)}
-    behind = SequenceRange(0, len(many) + 2)
-    with pytest.raises(Oversized):
-        sink.deliver(numbered(2, after=len(many), range=behind, given_up=many))
-    with pytest.raises(Permanent, match="too many to name") as blocked:
-        sink.deliver(numbered(1, after=len(many), range=behind, given_up=many))
-    assert not isinstance(blocked.value, Refused)
-    assert server.requests == []
-
-
 # ── loops ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def arrived(sender: Sender, origin: str, *path: str, dataset: str = "m", partition: str = "all") -> None:
-    entry = ledger.Entry(origin, dataset, partition, 5, Tally(5, 1), path=path)
-    sender.database.transact(lambda c: ledger.write(c, entry, seen=None, now=sender.clock.now()))
+def arrived(sender: Sender, origin: str, *path: str, dataset: str = "m") -> None:
+    sender.database.transact(lambda c: provenance.record(c, origin=origin, dataset=dataset, stores=path))
 
 
 def test_the_stores_that_rows_passed_before_travel_with_them(sender: Sender, server: KeyOnlyServer) -> None:
     arrived(sender, "edge-1")
     arrived(sender, "edge-2", "far-1", "far-2", "edge-2")
-    arrived(sender, "edge-2", "far-1", "edge-2", partition="p=1")
+    arrived(sender, "edge-2", "far-1", "edge-2")
     arrived(sender, "elsewhere", dataset="o")
     sender.sink(server.url).deliver(numbered(1))
     *before, last = server.requests[0].chunk["path"]
@@ -340,12 +326,26 @@ def test_under_another_origin_the_store_is_still_in_the_path(sender: Sender, ser
     assert (request.chunk["origin"], request.key) == ("second-life", "second-life/m/all/0-1")
 
 
-def test_a_path_never_has_more_stores_than_a_hub_takes(sender: Sender, server: KeyOnlyServer) -> None:
-    for index in range(PATH_STORES_MAX + 10):
-        arrived(sender, f"edge-{index}")
+def test_a_path_is_never_cut_and_one_that_is_too_long_is_not_sent(sender: Sender, server: KeyOnlyServer) -> None:
+    """H4. With some of them left out, rows could go round for ever."""
+    stores = [f"edge-{index}" for index in range(500)]
+    arrived(sender, "edge-0", *stores)
     sender.sink(server.url).deliver(numbered(1))
-    path = server.requests[0].chunk["path"]
-    assert (len(path), path[-1]) == (PATH_STORES_MAX, STORE)
+    assert server.requests[0].chunk["path"] == [*sorted(stores), STORE]
+    arrived(sender, "far", *(f"{index:036}" for index in range(HEADER_CHARACTERS_MAX // 36)))
+    with pytest.raises(Permanent, match="cannot name so many") as blocked:
+        sender.sink(server.url).deliver(numbered(1))
+    assert not isinstance(blocked.value, Refused)
+    assert len(server.requests) == 1
+
+
+def test_rows_that_passed_through_the_hub_are_not_even_sent_there(sender: Sender, server: KeyOnlyServer) -> None:
+    """H4. Which hub it is was asked before."""
+    server.script = hub_says()
+    arrived(sender, "edge-1", HUB)
+    with pytest.raises(Loop, match="have passed through"):
+        sender.sink(server.url, accept="hub").deliver(numbered(1))
+    assert server.chunks_seen() == []
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -375,6 +375,8 @@ def test_a_path_never_has_more_stores_than_a_hub_takes(sender: Sender, server: K
         ({"origin": ""}, "origin is ''"),
         ({"origin": "a\nb"}, "origin is"),
         ({"origin": 7}, "origin is 7"),
+        ({"accept": "anything"}, "accept is 'anything'"),
+        ({"accept": True}, "accept is True"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_with_the_way_out(settings: dict[str, Any], said: str) -> None:

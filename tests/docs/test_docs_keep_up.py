@@ -17,6 +17,7 @@ import floodmark
 import floodmark.errors
 from floodmark import config
 from floodmark.cli.group import app
+from floodmark.lake.conditions import FUNCTIONS
 from floodmark.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +90,13 @@ def test_every_setting_stands_in_the_reference_with_its_default():
             if row not in page:
                 missing.append(row)
     assert missing == []
+
+
+def test_every_function_that_a_filter_may_use_stands_in_the_reference_and_no_other():
+    page = section(text("docs/reference/filters.md"), "Functions")
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.*) \|$", page, re.MULTILINE)
+    told = {about: " ".join(re.findall(r"`([a-z0-9_]+)`", names)) for about, names in rows}
+    assert told == FUNCTIONS
 
 
 def test_every_environment_variable_stands_in_the_reference():

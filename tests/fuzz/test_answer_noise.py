@@ -15,21 +15,39 @@ from hypothesis import strategies as st
 from noise import JSON, TEXTS, altered, dumped, mutated
 from trying import TRIED, inputs, refusal, scratch
 
-from delivery.parcels import CHANNEL, Sender, in_a_row, numbered
-from delivery.servers import KeyOnlyServer
+from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered
+from delivery.servers import HUB, KeyOnlyServer
 from floodmark.delivery.sinks import exchange
 from floodmark.delivery.sinks.replies import Reply
 
-STORED = {"stored": 3, "ledger": {"through": 3, "rows": 3, "checksum": "00000000000000ff", "given_up": []}}
+GIVEN_UP = {"rows": 1, "ranges": [[0, 1]], "more": False}
+STORED = {
+    "stored": 3,
+    "ledger": {"through": 3, "rows": 3, "checksum": "00000000000000ff", "given_up": GIVEN_UP},
+    "acknowledged": {
+        "hub": HUB,
+        "origin": STORE,
+        "dataset": "m",
+        "partition": "all",
+        "after": 0,
+        "through": 3,
+        "rows": 3,
+        "checksum": numbered(3).tally.checksum_text,
+        "replay": False,
+    },
+}
 PROBLEM = {
     "type": "urn:floodmark:problem:LedgerAhead",
     "title": "LedgerAhead",
     "status": 409,
     "detail": "The ledger ends at 2.",
     "hint": "Send what lies behind it.",
-    "ledger": {"through": 2, "rows": 2, "checksum": "00000000000000ff", "given_up": [1]},
+    "hub": HUB,
+    "ledger": {"through": 2, "rows": 2, "checksum": "00000000000000ff", "given_up": GIVEN_UP},
 }
 LEDGER = {
+    "hub": HUB,
+    "versions": [1, 2],
     "origin": "o",
     "channels": [
         {
@@ -38,7 +56,7 @@ LEDGER = {
             "through": 3,
             "rows": 3,
             "checksum": "00000000000000ff",
-            "given_up": [],
+            "given_up": GIVEN_UP,
         }
     ],
     "reads": ["application/x-ndjson", "application/vnd.apache.arrow.stream"],
@@ -76,11 +94,14 @@ def sending() -> Iterator[Sender]:
         st.builds(Reply, STATUSES, BODIES, retry_after=WAITS, location=st.none() | TEXTS), min_size=2, max_size=4
     ),
     rows=st.integers(1, 4),
+    met=st.booleans(),
 )
 @inputs(80)
-def test_any_answer_is_a_delivery_or_says_what_is_wrong(sending: Sender, replies: list[Reply], rows: int) -> None:
-    sink = sending.sink("http://hub.invalid")
-    left = iter(replies * 4)
+def test_any_answer_is_a_delivery_or_says_what_is_wrong(
+    sending: Sender, replies: list[Reply], rows: int, met: bool
+) -> None:
+    sink = sending.sink("http://hub.invalid", accept="hub" if met else "status")
+    left = iter([*([Reply(200, orjson.dumps(LEDGER))] if met else []), *replies * 400])
     sink._exchange.send = lambda *_, **__: next(left)  # type: ignore[method-assign]
     for ask in (lambda: sink.held(CHANNEL, after=0), lambda: sink.deliver(numbered(rows))):
         refusal("answers to the forwarder", ask)

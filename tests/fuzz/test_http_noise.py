@@ -370,7 +370,7 @@ def test_nothing_but_a_token_opens_a_hub_that_has_one(guarded: Any, data: st.Dat
 def guarded() -> Iterator[tuple[Stand, str]]:
     with scratch_store() as store:
         made = Stand(store)
-        _, secret = add_token(store, "only")
+        _, secret = add_token(store, "only", any_origin=True, any_dataset=True, rights=["capture"])
         yield made, secret
         made.close()
 
@@ -449,4 +449,4 @@ def test_bytes_that_are_no_request_get_an_answer_or_an_end(port: tuple[Stand, in
 def test_the_reference_names_the_requests_and_statuses_that_are_tried_here() -> None:
     assert len(ENDPOINTS) == 7
     assert STATUSES[409] == {"LedgerBehind", "LedgerAhead", "DivergedHistory", "Loop"}
-    assert len(STATUSES) == 13
+    assert len(STATUSES) == 14

@@ -352,7 +352,7 @@ def test_what_a_settings_file_holds_for_spark_is_shown_nowhere(watch: Watch, tmp
 
 
 def test_a_hubs_tokens_are_shown_nowhere_but_where_they_are_made(watch: Watch, shop: Store) -> None:
-    _, secret = add_token(shop, "edge", datasets=["orders"])
+    _, secret = add_token(shop, "edge", datasets=["orders"], any_origin=True, rights=["capture"])
     hub = Hub(Intake.of(shop))
     asked = []
 

@@ -210,6 +210,7 @@ SINKS: dict[str, dict[str, Any]] = {
         "origin": "me",
         "timeout_seconds": 5,
         "wait_seconds_max": 1.5,
+        "accept": "status",
         "cron": "*/5 * * * *",
         "start": "now",
     },

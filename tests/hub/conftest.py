@@ -25,10 +25,12 @@ class Client:
 
     hub: Hub
     app: Starlette
+    client: tuple[str, int] = ("127.0.0.1", 123)
+    """Where requests seem to come from."""
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app)
+            transport = httpx.ASGITransport(self.app, client=self.client)
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 

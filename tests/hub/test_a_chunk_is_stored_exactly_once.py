@@ -14,14 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from floodmark import faults, wire
-from floodmark.control import ledger
+from floodmark.control import ledger, provenance
 from floodmark.errors import Retryable
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, Tally
 from floodmark.store import init
 from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash
-from sending import Sender, check, entry, segment_states, spooled, spooled_ids
+from sending import Sender, check, entry, never_got, segment_states, spooled, spooled_ids
 
+NOTHING = {"rows": 0, "ranges": [], "more": False}
 POINTS = ["segment.announced", "segment.written", "hub.stored", "segment.registered", "hub.accepted"]
 
 
@@ -40,7 +41,18 @@ def test_a_chunk_is_stored_and_the_answer_says_how_far_the_channel_is(hub, store
     assert response.status_code == 200
     assert response.json() == {
         "stored": 4,
-        "ledger": {"through": 4, "rows": 4, "checksum": sender.total(4).checksum_text, "given_up": []},
+        "ledger": {"through": 4, "rows": 4, "checksum": sender.total(4).checksum_text, "given_up": NOTHING},
+        "acknowledged": {
+            "hub": store.store_id,
+            "origin": "edge-1",
+            "dataset": "events",
+            "partition": "all",
+            "after": 0,
+            "through": 4,
+            "rows": 4,
+            "checksum": sender.total(4).checksum_text,
+            "replay": False,
+        },
     }
     check(store, sender, through=4)
 
@@ -240,7 +252,7 @@ def test_a_hub_that_was_restored_from_a_backup_does_not_accept_a_hole(hub, store
         "through": 4,
         "rows": 4,
         "checksum": sender.total(4).checksum_text,
-        "given_up": [],
+        "given_up": NOTHING,
     }
     check(store, sender, through=4)
 
@@ -266,7 +278,7 @@ def test_a_hub_whose_control_database_is_an_older_copy_refuses_to_go_on_and_says
 
 def test_a_hub_that_lost_its_ledger_does_not_accept_a_hole(hub, store, sender):
     content = problem(hub.send(sender.chunk(7, 10)), 409, "LedgerBehind")
-    assert content["ledger"] == {"through": 0, "rows": 0, "checksum": "0" * 16, "given_up": []}
+    assert content["ledger"] == {"through": 0, "rows": 0, "checksum": "0" * 16, "given_up": NOTHING}
     assert spooled(store) == []
     assert entry(store) is None
 
@@ -298,8 +310,7 @@ def test_rows_that_were_here_before_are_refused_so_that_two_hubs_cannot_send_in_
 def test_the_stores_that_rows_passed_are_remembered_for_those_who_forward_them_on(hub, store, sender):
     hub.send(sender.chunk(0, 4, path=("far", "edge-1")))
     hub.send(sender.chunk(4, 10, path=("farther", "edge-1")))
-    assert entry(store).path == ("far", "edge-1", "farther")
-    assert store._database.read(lambda c: ledger.stores_before(c, "events")) == ["edge-1", "far", "farther"]
+    assert store._database.read(lambda c: provenance.stores_before(c, "events")) == ["edge-1", "far", "farther"]
 
 
 def test_totals_of_no_rows_with_a_checksum_make_no_sense(hub, sender):
@@ -311,15 +322,15 @@ def test_totals_of_no_rows_with_a_checksum_make_no_sense(hub, sender):
 
 def test_rows_that_were_given_up_count_in_the_totals_and_may_come_later_once(hub, store, sender):
     sender.given_up = {3, 7}
-    assert hub.send(sender.chunk(0, 5)).json()["ledger"]["given_up"] == [3]
-    assert hub.send(sender.chunk(5, 10)).json()["ledger"]["given_up"] == [3, 7]
+    first, second = (hub.send(sender.chunk(*span)).json()["ledger"]["given_up"] for span in ((0, 5), (5, 10)))
+    assert first == {"rows": 1, "ranges": [[2, 3]], "more": False}
+    assert second == {"rows": 2, "ranges": [[6, 7]], "more": False}
     check(store, sender, through=10)
     sender.given_up = {7}
-    response = hub.send(sender.replay(3))
-    assert response.json() == {
-        "stored": 1,
-        "ledger": {"through": 10, "rows": 10, "checksum": sender.total(10).checksum_text, "given_up": [7]},
-    }
+    response = hub.send(sender.replay(3)).json()
+    assert response["stored"] == 1
+    assert response["ledger"]["rows"] == 10
+    assert response["ledger"]["given_up"]["rows"] == 1
     assert hub.send(sender.replay(3)).json()["stored"] == 0
     check(store, sender, through=10)
 
@@ -328,6 +339,49 @@ def test_a_replay_of_a_row_that_was_delivered_stores_nothing(hub, store, sender)
     hub.send(sender.chunk(0, 10))
     assert hub.send(sender.replay(5)).json()["stored"] == 0
     check(store, sender, through=10)
+
+
+def test_rows_that_were_given_up_together_come_together_or_not_at_all(hub, store, sender):
+    """H3. Of a range of which some rows came since, none is taken: the hub cannot tell which the others are."""
+    sender.given_up = {3, 4, 5, 6}
+    hub.send(sender.chunk(0, 10))
+    sender.given_up = {4, 5, 6}
+    assert hub.send(sender.replay(3)).json()["stored"] == 1
+    content = problem(hub.send(sender.chunk(2, 6, replay=True, before=Tally(), given_up=())), 409, "LedgerAhead")
+    assert content["ledger"]["given_up"]["ranges"] == [[3, 6]]
+    check(store, sender, through=10)
+
+
+def test_a_range_that_was_given_up_comes_later_once(hub, store, sender):
+    """H3."""
+    sender.given_up = {3, 4, 5, 6}
+    hub.send(sender.chunk(0, 10))
+    sender.given_up = set()
+    whole = sender.chunk(2, 6, replay=True, before=Tally())
+    assert hub.send(whole).json()["stored"] == 4
+    assert hub.send(whole).json()["stored"] == 0
+    assert hub.send(sender.replay(4)).json()["stored"] == 0
+    check(store, sender, through=10)
+
+
+def test_a_store_of_an_older_version_is_understood_and_answered_in_its_own_form(hub, store, sender):
+    """It names rows that were given up by number, and wants to be told of all of them so."""
+    sender.given_up = {3, 7}
+    first = hub.send(sender.chunk(0, 5, version=1)).json()
+    assert first == {"stored": 4, "ledger": {**first["ledger"], "given_up": [3]}}
+    assert hub.send(sender.chunk(5, 10, version=1)).json()["ledger"]["given_up"] == [3, 7]
+    content = problem(hub.send(sender.chunk(8, 12, version=1)), 409, "LedgerAhead")
+    assert content["ledger"]["given_up"] == [3, 7]
+    assert hub.get("/v1/ledger/edge-1").json()["channels"][0]["given_up"] == [3, 7]
+    check(store, sender, through=10)
+
+
+def test_a_store_of_an_older_version_that_may_have_left_stores_out_is_refused(hub, store, sender):
+    """H4. It cut its path at 64 stores."""
+    path = (*(f"far-{index}" for index in range(63)), "edge-1")
+    problem(hub.send(sender.chunk(0, 4, version=1, path=path)), 409, "Loop")
+    assert hub.send(sender.chunk(0, 4, version=1, path=path[1:])).status_code == 200
+    assert hub.send(sender.chunk(4, 8, path=("farther", *path))).status_code == 200
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -368,8 +422,9 @@ def test_the_ledger_does_not_grow_with_what_has_arrived(hub, store):
     for after in range(0, 60, 2):
         hub.send(sender.chunk(after, after + 2))
         rows = store._database.read(lambda c: ledger.of_origin(c, "edge-1"))
-        sizes.append((len(rows), len(repr(rows[0].given_up)) + len(repr(rows[0].path))))
-    assert set(sizes) == {(1, sizes[0][1])}
+        named = store._database.read(lambda c: provenance.everything(c, dataset="events"))
+        sizes.append((len(rows), len(never_got(store, rows[0])), len(named)))
+    assert set(sizes) == {(1, 0, 1)}
     for after in range(0, 60, 3):  # whatever the chunking of a retry, however old it is
         assert hub.send(sender.chunk(after, after + 3)).json()["stored"] == 0
     check(store, sender, through=60)

@@ -97,6 +97,14 @@ def test_a_line_that_is_no_object_goes_to_quarantine_with_its_number(hub, store,
     }
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_if_no_row_fits_all_of_them_go_to_quarantine(hub, store, key):
+    store.add_dataset("events", schema={"id": "long"})
+    assert hub.capture(b'[{"id":"one"}]', key=key).json() == {"rows": 0, "quarantined": 1}
+    assert spooled(store) == []
+    assert [entry.rows for entry in store.quarantine.entries("events")] == [1]
+
+
 @pytest.mark.parametrize(
     ("content", "media"),
     [
@@ -220,3 +228,69 @@ def test_a_full_spool_asks_for_patience(hub, store, clock, key):
     assert int(response.headers["retry-after"]) > 0
     store._capture.backlog_bytes_max = 1 << 30
     assert committed(store) == [1]
+
+
+# ── requests that share a segment ────────────────────────────────────────────────────────────────────────────────────
+
+
+def begin_group(hub, *keys: str):
+    """Requests that have come and are not stored yet: whoever leads has not begun to write."""
+    return [
+        hub.hub.captures.begin("events", rows(number), encoding="identity", media="application/json", key=key)
+        for number, key in enumerate(keys)
+    ]
+
+
+def test_requests_with_keys_that_come_together_share_one_segment(hub, store):
+    """A segment costs two transactions and two fsyncs: each request alone would be slow for nothing."""
+    group = begin_group(hub, "a", "b", "c", "d")
+    assert [item.leads for item in group] == [True, False, False, False]
+    hub.hub.captures.store_group("events")
+    assert [item.outcome.result(0).rows for item in group] == [1] * 4
+    assert segment_states(store) == ["sealed"]
+    assert spooled_ids(store) == [0, 1, 2, 3]
+    for number, key in enumerate("abcd"):
+        assert hub.capture(rows(number), key=key).json()["rows"] == 1
+    assert spooled_ids(store) == [0, 1, 2, 3]
+
+
+def test_requests_of_one_group_may_bring_different_columns(hub, store):
+    bodies = [b'[{"id":1,"n":5}]', b'[{"id":2,"text":"x"}]', b'[{"id":3,"n":99999999999}]', b'[{"id":"no"}]']
+    group = [
+        hub.hub.captures.begin("events", body, encoding="identity", media="application/json", key=str(number))
+        for number, body in enumerate(bodies)
+    ]
+    hub.hub.captures.store_group("events")
+    assert [(item.outcome.result(0).rows, item.outcome.result(0).quarantined) for item in group] == [
+        (1, 0), (1, 0), (1, 0), (0, 1),
+    ]  # fmt: skip
+    assert spooled(store) == [
+        {"id": 1, "n": 5, "text": None},
+        {"id": 2, "n": None, "text": "x"},
+        {"id": 3, "n": 99999999999, "text": None},
+    ]
+    assert store.flush("events").rows == 3
+
+
+def test_a_key_that_was_taken_meanwhile_holds_up_nobody_else_of_its_group(hub, store, start_hub, reopen):
+    group = begin_group(hub, "a", "b", "b", "c")
+    start_hub(reopen()).capture(rows(7), key="a")
+    hub.hub.captures.store_group("events")
+    assert [item.outcome.result(0) is None for item in group] == [True, False, True, False]
+    assert spooled_ids(store) == [1, 3, 7], "each key once"
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_hub_that_dies_with_a_group_stores_each_of_its_requests_once(hub, store, start_hub, reopen, point):
+    """H1: the rows and receipts of all of them, or of none."""
+    group = begin_group(hub, "a", "b", "c")
+    faults.arm(point, die)
+    with pytest.raises(SimulatedCrash):
+        hub.hub.captures.store_group("events")
+    faults.disarm_all()
+    assert all(isinstance(item.outcome.exception(0), SimulatedCrash) for item in group), "nobody waits for ever"
+    assert spooled_ids(store) in ([], [0, 1, 2])
+    again = start_hub(reopen())
+    for number, key in enumerate("abc"):
+        assert again.capture(rows(number), key=key).json() == {"rows": 1, "quarantined": 0}
+    assert spooled_ids(store) == [0, 1, 2]

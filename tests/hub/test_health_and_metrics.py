@@ -39,6 +39,21 @@ def test_a_hub_without_its_control_database_is_alive_and_not_ready(hub, store, m
     assert hub.get("/healthz").status_code == 200
 
 
+def test_metrics_stay_small_however_many_stores_send(hub, store, monkeypatch):
+    monkeypatch.setattr("floodmark.hub.metrics.SERIES_MAX", 3)
+    for number in range(8):
+        sender = Sender(origin=f"edge-{number}")
+        sender.add(1 + (number == 7))
+        assert hub.send(sender.chunk(0, 2)).status_code == 200
+        store.add_dataset(f"more{number}")
+    text = hub.get("/metrics").text
+    found = re.findall(r'^floodmark_ledger_rows\{dataset="(.*)",origin="(.*)"\} (.*)$', text, re.MULTILINE)
+    assert len(found) == 4
+    assert ("events", "edge-7", "2.0") in found, "those that send most are named"
+    assert ("", "", "5.0") in found, "and all others together"
+    assert len(re.findall(r"^floodmark_dataset_rows\{", text, re.MULTILINE)) == 3
+
+
 def test_health_is_answered_while_chunks_are_stored(hub):
     """The event loop stays free: everything that waits or computes runs in threads."""
     sender = Sender()

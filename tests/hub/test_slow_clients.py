@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import uvicorn
 
 from floodmark.hub import protocol
+from floodmark.hub.connections import Connections
 from floodmark.hub.protocol import BoundedProtocol
+from floodmark.hub.tokens import add_token
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
 
@@ -94,3 +98,94 @@ def test_a_body_has_its_own_time(address):
             time.sleep(0.06)
             connection.sendall(bytes([byte]))
         assert answered(connection)
+
+
+# ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def first_line(connection: socket.socket) -> bytes:
+    connection.settimeout(20)
+    said = b""
+    while b"\r\n" not in said and (piece := connection.recv(65536)):
+        said += piece
+    return said.partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("limits", [Connections(all_max=100, address_max=3), Connections(all_max=3)], ids=str)
+def test_idle_connections_are_counted_and_one_too_many_is_refused_in_words(address, monkeypatch, limits):
+    """Before descriptors run out: then a worker could neither answer nor open a file, and would fill its log."""
+    monkeypatch.setattr(protocol, "HEADER_SECONDS_MAX", 20)
+    monkeypatch.setattr(BoundedProtocol, "counted", limits)
+    idle = [socket.create_connection(address) for _ in range(3)]
+    try:
+        idle[0].sendall(REQUEST)
+        assert answered(idle[0])
+        with socket.create_connection(address) as one_too_many:
+            assert first_line(one_too_many) == b"HTTP/1.1 503 Service Unavailable"
+        idle.pop().close()
+        for _ in range(100):  # until the hub has noticed
+            with socket.create_connection(address) as another, contextlib.suppress(ConnectionError):
+                another.sendall(REQUEST)
+                if first_line(another).endswith(b"200 OK"):
+                    break
+            time.sleep(0.05)
+        else:
+            pytest.fail("a connection that was closed still counts")
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_a_hub_raises_its_limit_on_open_files():
+    import resource
+
+    from floodmark.hub.serve import raise_descriptors
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 65_536) > 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("same", ["token", "address"])
+def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start_hub, same):
+    store.add_dataset("events")
+    hub = start_hub(store, client_requests_max=2, request_seconds_max=5)
+    secrets = [add_token(store, name, rights=["capture"], any_dataset=True)[1] for name in ("a", "b")]
+
+    async def exchange():
+        release, on_their_way = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def send(secret: str, host: str, *, slow: bool) -> int:
+            async def content():
+                yield b"["
+                if slow:  # asked for more: the body is being read
+                    on_their_way.release()
+                    await release.wait()
+                yield b'{"id":1}]'
+
+            transport = httpx.ASGITransport(hub.app, client=(host, 1))
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
+                response = await client.post("/v1/datasets/events/capture", content=content(), headers=headers)
+                return response.status_code
+
+        def who(number: int) -> tuple[str, str]:
+            if same == "token":
+                return secrets[0], f"203.0.113.{number}"
+            return secrets[number % 2], "203.0.113.1"
+
+        slow = [asyncio.create_task(send(*who(number), slow=True)) for number in range(2)]
+        for _ in slow:
+            await on_their_way.acquire()
+        crowded = await send(*who(3), slow=False)
+        other = await send(secrets[1], "203.0.113.99", slow=False)
+        release.set()
+        return crowded, other, await asyncio.gather(*slow), await send(*who(3), slow=False)
+
+    crowded, other, slow, later = asyncio.run(exchange())
+    assert (crowded, other, slow, later) == (429, 200, [200, 200], 200)
+    assert not hub.hub.sending

@@ -1,7 +1,8 @@
 """Kill for a while: `python -m tests.kills [--minutes M] [--seed S] [--under s3 disk …] [--keep] [--record]`.
 
 Time is shared out between rounds, each on stores of its own: with the records in SQLite on a small disk, then with the
-records in PostgreSQL.
+records in PostgreSQL. Behind them a process is killed at every fault point of flush and delivery at which none has died
+yet, with either kind of records; a point that nothing reaches is a failure.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+from floodmark.torture.members import Kill
 from floodmark.torture.verdict import Verdict
 
 sys.path.append(str(Path(__file__).parents[1]))  # as pytest has it: what the tests share lies there
 
 from .servers import may_mount
 from .stage import Stage
+from .sweep import POINTS, Sweep
 
 ROUND_MINUTES_MAX = 10.0
 ROUNDS = (("s3", "disk"), ("s3", "postgres"))
@@ -46,15 +50,48 @@ def main() -> int:
         verdicts.append(verdict)
         if not _good(verdict):
             return 1
+    reached = Counter(
+        ("postgres" if "postgres" in under else "sqlite", kill.where) for under, kill in _deaths(rounds, verdicts)
+    )
+    if asked.under is None:
+        for records in ("sqlite", "postgres"):
+            if not swept(records, reached, keep=asked.keep):
+                return 1
     if asked.record:
         command = f"python -m tests.kills --minutes {asked.minutes:g} --seed {asked.seed}"
-        write_down(verdicts, command, seconds=time.monotonic() - began)
+        write_down(verdicts, reached, command, seconds=time.monotonic() - began)
     return 0
 
 
 def _rounds(minutes: float) -> list[tuple[str, ...]]:
     count = max(len(ROUNDS), math.ceil(minutes / ROUND_MINUTES_MAX))
     return [ROUNDS[number % len(ROUNDS)] for number in range(count)]
+
+
+def _deaths(rounds: list[tuple[str, ...]], verdicts: list[Verdict]) -> Iterator[tuple[tuple[str, ...], Kill]]:
+    """Those who died at a fault point, with what lay under them."""
+    for under, verdict in zip(rounds, verdicts, strict=True):
+        yield from ((under, kill) for kill in verdict.exercised.kills if kill.how == "at a point")
+
+
+def swept(records: str, reached: Counter[tuple[str, str]], *, keep: bool) -> bool:
+    """Have a process die at every point of flush and delivery that none has died at, and count them."""
+    wanted = [point for point in POINTS if not reached[records, point]]
+    if not wanted:
+        return True
+    folder = Path(tempfile.mkdtemp(prefix=f"floodmark-sweep-{records}-"))
+    print(f"{len(wanted)} fault points are left, with records in {records}; {folder}", flush=True)
+    came = Sweep(folder, postgres=records == "postgres").run(wanted)
+    for point, times in came.reached.items():
+        reached[records, point] += times
+    unreached = [point for point in wanted if not reached[records, point]]
+    for text in [*map(str, came.findings), *(f"no process died at {point}" for point in unreached)]:
+        print(text)
+    good = not came.findings and not unreached
+    if good and not keep:
+        shutil.rmtree(folder)
+    print(f"{'every fault point was reached' if good else 'NOT PROVEN'}, with records in {records}", flush=True)
+    return good
 
 
 def one_round(seed: int, minutes: float, underneath: tuple[str, ...], *, keep: bool) -> Verdict:
@@ -100,7 +137,7 @@ def show(verdict: Verdict) -> None:
     print(f"{word}, {verdict.seconds:.0f} s, seed {verdict.seed}", flush=True)
 
 
-def write_down(verdicts: list[Verdict], command: str, *, seconds: float) -> None:
+def write_down(verdicts: list[Verdict], reached: Counter[tuple[str, str]], command: str, *, seconds: float) -> None:
     from tests.evidence import RECORDS, Listing, record
 
     RECORDS.mkdir(exist_ok=True)
@@ -123,6 +160,11 @@ def write_down(verdicts: list[Verdict], command: str, *, seconds: float) -> None
             "problems that the daemon told of": sum(item.problems for item in done),
             "rows compared at destinations": sum(item.rows for verdict in verdicts for item in verdict.destinations),
             "rows missing, doubled, altered, invented or out of order": sum(len(one.findings) for one in verdicts),
+            "fault points of flush and delivery": len(POINTS),
+            "… at which a process died, with records in SQLite": sum(bool(reached["sqlite", it]) for it in POINTS),
+            "… at which a process died, with records in PostgreSQL": sum(
+                bool(reached["postgres", it]) for it in POINTS
+            ),
         },
         listings=[
             Listing(

@@ -117,7 +117,9 @@ class HubModel(Model):
             {"trouble": 1, "restore": 0},
             rules=("H1",),
         ),
-        "a replay is not looked up": Bug("a replayed row is stored whether or not it was given up", ("H1",)),
+        "a replay is not looked up": Bug(
+            "a replayed row is stored whether or not it was given up", ("H1",), rules=("H3",)
+        ),
         "a lost watermark starts over": Bug(
             "a store without a watermark does not ask, and the hub takes its chunks", ("H1",)
         ),

@@ -6,11 +6,12 @@ from .backfill import BackfillModel, SourceStepsModel
 from .checker import Model
 from .commit import CommitModel, RestoreAndExpiryModel, RestoreModel, UpkeepModel
 from .delivery import BlobModel, KeyModel, LostRecordsModel
+from .forwarding import AddressModel, CircleModel
 from .hub import DivergenceModel, HubModel
 from .partitions import PartitionsModel
 from .power_loss import PowerLossModel
 from .rebuild import RebuildModel
-from .removal import PurgedSegmentModel, RemovalModel
+from .removal import LaterSinkModel, PurgedSegmentModel, RemovalModel
 from .sealing import SealingModel
 from .settlement import SettlementModel
 from .table_sink import TableSinkModel
@@ -32,7 +33,10 @@ MODELS: tuple[type[Model], ...] = (
     TableSinkModel,
     HubModel,
     DivergenceModel,
+    AddressModel,
+    CircleModel,
     RemovalModel,
+    LaterSinkModel,
     PurgedSegmentModel,
     RebuildModel,
 )

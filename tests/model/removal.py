@@ -1,8 +1,8 @@
 """Rows go: retention and purge, beside two exporters that look at the table at different times.
 
 Steps of an exporter                    Steps of a removal
-    look ──▶ pin, or adopt ──▶ send         plan (positions and record in one transaction) ──▶ delete ──▶ record
-         ──▶ acknowledge
+    look ──▶ pin, or adopt ──▶ send         count ──▶ plan (positions and record in one transaction, and only if no
+         ──▶ acknowledge                      other removal began or ended since) ──▶ delete ──▶ record
 
 The destination knows an object by its range, and never takes other rows under the same one. Retention takes what every
 sink has; a purge takes row 1, whoever has it.
@@ -48,8 +48,10 @@ class State(NamedTuple):
     ended: tuple[int, ...]
     """What removals that have ended took."""
     purged: tuple[int, ...]
-    counted: tuple[str, tuple[int, ...]] | None
-    """What a careless removal has deleted, or has found that it may."""
+    counted: tuple[str, tuple[int, ...], int] | None
+    """What a removal has counted, and when; or what a careless one has deleted."""
+    moment: int
+    """How often a removal has begun or ended."""
     begun: int
     clash: str
     left: tuple[int, ...]
@@ -78,6 +80,9 @@ class RemovalModel(Model):
         "adopted with an older look": Bug(
             "another's intent is fulfilled from a look of before rows of it went", ("U11",), rules=("U14",)
         ),
+        "counts of before another removal": Bug(
+            "rows are recorded as they were counted, although another removal has taken them since", ("U17",)
+        ),
         "an older look is enough": Bug(
             "an exporter fulfils another's intent from a look that does not reach to its end",
             ("D7", "U11"),
@@ -97,6 +102,7 @@ class RemovalModel(Model):
             ended=(),
             purged=(),
             counted=None,
+            moment=0,
             begun=0,
             clash="",
             left=self.plenty(),
@@ -185,28 +191,35 @@ class RemovalModel(Model):
                 yield "the rows go", state._replace(rows=left, removal=removal._replace(deleted=True))
             else:
                 ended = (*state.ended, *removal.rows)
-                yield "a removal is recorded as done", state._replace(removal=None, ended=ended)
+                moment = state.moment + 1
+                yield "a removal is recorded as done", state._replace(removal=None, ended=ended, moment=moment)
             return
         if state.counted is not None:
-            yield from self._careless(state, *state.counted)
-            return
+            yield from self._plan(state, *state.counted)
         if state.begun < 2:
             begun = state._replace(begun=state.begun + 1)
             for kind, wanted in (("retention", state.rows[:1]), ("purge", (1,))):
                 doomed = tuple(row for row in wanted if row in state.rows and self._may_go(state, row, kind))
                 if not doomed:
                     continue
-                if self.bug == "rows go before the record":
+                counted = (kind, doomed, state.moment)
+                if state.counted is not None:  # another's, which comes to its plan at once
+                    yield f"another {kind} of {doomed} is recorded", _planned(begun, kind, doomed)
+                elif self.bug == "rows go before the record":
                     left = tuple(row for row in state.rows if row not in doomed)
-                    yield f"a {kind} deletes {doomed}", begun._replace(rows=left, counted=(kind, doomed))
-                elif self.bug == "positions of a moment ago":
-                    yield f"a {kind} finds that {doomed} may go", begun._replace(counted=(kind, doomed))
+                    yield f"a {kind} deletes {doomed}", begun._replace(rows=left, counted=counted)
                 else:
-                    yield f"a {kind} of {doomed} is recorded", _planned(begun, kind, doomed)
+                    yield f"a {kind} counts {doomed}", begun._replace(counted=counted)
 
-    def _careless(self, state: State, kind: str, doomed: tuple[int, ...]) -> Iterator[Step]:
+    def _plan(self, state: State, kind: str, doomed: tuple[int, ...], moment: int) -> Iterator[Step]:
         done = state._replace(counted=None)
-        yield "… and records it", _planned(done, kind, doomed)
+        careless = self.bug in {"rows go before the record", "positions of a moment ago"}
+        held = not careless and not all(self._may_go(state, row, kind) for row in doomed)
+        moved = moment != state.moment and self.bug != "counts of before another removal"
+        if held or moved:
+            yield "… and has to count again", done
+        else:
+            yield f"… and records the {kind} of {doomed}", _planned(done, kind, doomed)
         if (poorer := self.spend(state, "crash")) is not None:
             yield "the removal dies", poorer._replace(counted=None)
 
@@ -221,6 +234,8 @@ class RemovalModel(Model):
     def broken(self, state: State) -> str | None:
         if state.clash:
             return f"U11 a range was sent with other rows than before: {state.clash}"
+        if len(set(state.ended)) < len(state.ended):
+            return f"U17 rows are recorded as removed twice: {state.ended}"
         recorded = {*state.ended, *(state.removal.rows if state.removal else ())}
         delivered = {row for _, _, rows in state.objects for row in rows}
         for row in range(1, state.horizon + 1):
@@ -240,7 +255,77 @@ class RemovalModel(Model):
 
 def _planned(state: State, kind: str, doomed: tuple[int, ...]) -> State:
     purged = tuple(sorted({*state.purged, *(doomed if kind == "purge" else ())}))
-    return state._replace(removal=Removal(kind, doomed), purged=purged)
+    return state._replace(removal=Removal(kind, doomed), purged=purged, moment=state.moment + 1)
+
+
+# ── a sink that comes later ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Later(NamedTuple):
+    clock: int
+    events: int
+    removal: tuple[int, int] | None
+    """Row 3 went: the number of the event, and the time."""
+    sink: tuple[int, int] | None
+    mark: int
+    """Up to where the sink's records say that it has everything; -1: they are lost."""
+    delivered: int
+    left: tuple[int, ...]
+
+
+class LaterSinkModel(Model):
+    """Row 3 of three is removed before or after a sink is added that loses its records once."""
+
+    name = "a sink that comes later"
+    about = (
+        "A removal takes what every sink has, a sink is added before or after it, loses its records and asks what is there; "
+        "the clock is set back."
+    )
+    bounds = {"trouble": 2, "back": 1, "lost": 1}
+    large = {"trouble": 4, "back": 2, "lost": 2}
+    bugs = {
+        "a clock says what was first": Bug("a removal and a sink are put into order by their times", ("U19",)),
+    }
+
+    def initial(self) -> Later:
+        return Later(1, 0, None, None, 0, 0, self.plenty())
+
+    def steps(self, state: Later) -> Iterator[Step]:
+        event = (state.events + 1, state.clock)
+        if state.clock < 3:
+            yield "time passes", state._replace(clock=state.clock + 1)
+        if state.clock > 0 and (poorer := self.spend(state, "back")) is not None:
+            yield "the clock is set back", poorer._replace(clock=state.clock - 1)
+        if state.removal is None and (state.sink is None or state.mark == 3):
+            yield "row 3 is removed", state._replace(removal=event, events=event[0])
+        if state.sink is None:
+            yield "a sink is added", state._replace(sink=event, events=event[0])
+            return
+        if state.mark == -1:
+            yield "the sink asks what is there", state._replace(mark=self._there(state))
+            return
+        if state.mark < 3:
+            to = state.mark + 1
+            sends = to < 3 or state.removal is None
+            yield f"row {to} is delivered", state._replace(mark=to, delivered=max(to * sends, state.delivered))
+        if (poorer := self.spend(state, "lost")) is not None:
+            yield "its records are lost", poorer._replace(mark=-1)
+
+    def _there(self, state: Later) -> int:
+        """What is at the destination, and beyond it what went because the sink had it."""
+        if not state.delivered or state.removal is None or state.sink is None:
+            return state.delivered
+        by = 1 if self.bug == "a clock says what was first" else 0
+        return 3 if state.removal[by] > state.sink[by] else state.delivered
+
+    def broken(self, state: Later) -> str | None:
+        for row in (1, 2):
+            if state.delivered < row <= state.mark:
+                return f"U19 row {row} counts as delivered, and never left"
+        return None
+
+    def done(self, state: Later) -> bool:
+        return state.mark == 3
 
 
 # ── what waits ───────────────────────────────────────────────────────────────────────────────────────────────────────

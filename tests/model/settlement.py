@@ -3,6 +3,13 @@
 Row `x` comes with a provisional identity; it turns out to be row `y` seen twice, once somebody knows that. From then on
 the function says so: at flush `x` is a duplicate of `y`, and in the table the two collapse into the one with the lower
 number. What it says may change between two attempts to send the same block, and while a request is late.
+
+Steps of a compaction that settles
+    asks the function ──▶ plans (recorded) ──▶ commits: only if nothing was appended or settled since ──▶ looks
+
+What it planned is brought to its end by whoever finds it, from the table's history: it has landed, and what it took is
+recorded; or it never will, and the plan is dropped; or it may still land, and a commit that changes nothing is put in its
+way.
 """
 
 from __future__ import annotations
@@ -29,6 +36,16 @@ class Request(NamedTuple):
     row: str
 
 
+class Operation(NamedTuple):
+    """A settlement as it was planned."""
+
+    id: int
+    base: int
+    rows: tuple[tuple[int, str], ...]
+    """What the table holds if it lands."""
+    gone: tuple[int, ...]
+
+
 class Flusher(NamedTuple):
     at: str = "idle"
     block: Block | None = None
@@ -45,7 +62,17 @@ class State(NamedTuple):
     counter: int
     flushers: tuple[Flusher, ...]
     late: tuple[Request, ...]
-    compacting: tuple[int, tuple[tuple[int, str], ...]] | None
+    compacting: tuple[int, tuple[tuple[int, str], ...]] | Operation | None
+    """What a compaction has been told by the function, or has planned and is about to commit."""
+    operation: Operation | None
+    """What is on record as planned."""
+    planned: int
+    settlements: tuple[Operation, ...]
+    """Settling commits that are late."""
+    gone: tuple[int, ...]
+    """What landed settlements took."""
+    removed: tuple[int, ...]
+    """What is on record as removed."""
     left: tuple[int, ...]
     flaw: str
 
@@ -55,8 +82,8 @@ class SettlementModel(Model):
 
     name = "settlement"
     about = (
-        "Two flushers and a compaction that settles; the function learns at any time that two rows are one; requests late, "
-        "crashes."
+        "Two flushers and a compaction that settles; the function learns at any time that two rows are one; requests and "
+        "settling commits late, crashes."
     )
     bounds = {"trouble": 3, "crash": 1, "late": 2, "compact": 2}
     large = {"trouble": 5, "crash": 2}
@@ -66,12 +93,21 @@ class SettlementModel(Model):
             ("I4",), rules=("B5",),
         ),
         "compaction does not compare and swap": Bug(
-            "a compaction that settles replaces the table as it was, whatever was committed since", ("I4",), rules=("B7",)
+            "a compaction that settles replaces the table as it was, whatever was committed since", ("I4", "U17"), rules=("B7",)
         ),
         "the higher number survives": Bug("of two rows that collapse, the one that readers know goes", ("settlement",), rules=("B8",)),
         "settled beside an undecided block": Bug(
             "a compaction collapses a row by which a commit would be recognised",
             ("I4",), {"expire": 1, "trouble": 4}, rules=("B7",),
+        ),
+        "carried out without its commit": Bug(
+            "what a settlement was to remove is removed although its commit was refused", ("I4",), rules=("U18",)
+        ),
+        "dropped while it may still land": Bug(
+            "a settlement that is not in the table's history is taken for one that will never be", ("U17",), rules=("U18",)
+        ),
+        "counted with the plan": Bug(
+            "what a settlement is going to remove is recorded as removed before its commit has landed", ("U17",)
         ),
     }  # fmt: skip
 
@@ -89,6 +125,11 @@ class SettlementModel(Model):
             flushers=(Flusher(), Flusher()),
             late=(),
             compacting=None,
+            operation=None,
+            planned=0,
+            settlements=(),
+            gone=(),
+            removed=(),
             left=self.plenty(),
             flaw="",
         )
@@ -108,7 +149,12 @@ class SettlementModel(Model):
         for request in dict.fromkeys(state.late):
             taken = state._replace(late=without(state.late, request))
             yield f"a late request of block {request.block.id} arrives", _arrive(taken, request)
+        for operation in state.settlements:
+            taken = state._replace(settlements=without(state.settlements, operation))
+            yield f"a late settlement {operation.id} arrives", self._settled(taken, operation)
         yield from self._compaction(state)
+        if state.operation is not None:
+            yield from self._decide(state, state.operation)
 
     def _flusher(self, state: State, index: int, flusher: Flusher) -> Iterator[Step]:
         def to(new: Flusher, now: State = state) -> State:
@@ -174,28 +220,68 @@ class SettlementModel(Model):
         return Flusher("sending", block)
 
     def _compaction(self, state: State) -> Iterator[Step]:
-        """Reads, settles, and commits like a flush: only if nothing was committed since. The lowest number survives."""
-        undecided = any(verdict == RESERVED for _, verdict in state.blocks)
-        if state.compacting is None:
-            careless = self.bug == "settled beside an undecided block"
-            if state.rows and (not undecided or careless) and (poorer := self.spend(state, "compact")) is not None:
-                rows = state.rows
-                if state.known and {"x", "y"} <= {name for _, name in rows}:
-                    ordered = sorted(rows)
-                    rows = tuple(ordered[-1:] if self.bug == "the higher number survives" else ordered[:1])
-                yield "a compaction begins", poorer._replace(compacting=(len(state.commits), rows))
-            return
-        base, rows = state.compacting
+        """Asks, plans, and commits like a flush: only if nothing was committed since. The lowest number survives."""
+        careless = self.bug == "settled beside an undecided block"
+        undecided = any(verdict == RESERVED for _, verdict in state.blocks) and not careless
         idle = state._replace(compacting=None)
-        moved = any(operation in {"append", "overwrite"} for operation, _ in state.commits[base:])
-        if moved and self.bug != "compaction does not compare and swap":
-            yield "the compaction is refused", idle
-        elif rows == state.rows:
-            yield "the compaction commits", idle._replace(commits=(*state.commits, ("replace", 0)))
+        match state.compacting:
+            case None:
+                free = state.operation is None and state.rows and not undecided
+                if free and (poorer := self.spend(state, "compact")) is not None:
+                    asked = (len(state.commits), self._answer(state))
+                    yield "a compaction asks the function", poorer._replace(compacting=asked)
+            case Operation() as operation:
+                yield "the settling commit arrives", self._settled(idle, operation)
+                if (poorer := self.spend(idle, "late")) is not None:
+                    late = tuple(sorted((*poorer.settlements, operation)))
+                    yield "the settling commit is late", poorer._replace(settlements=late)
+                if (poorer := self.spend(idle, "crash")) is not None:
+                    yield "the compaction dies", poorer
+            case (base, rows) if rows == state.rows:
+                if not _moved(state, base):
+                    yield "the compaction rewrites files", idle._replace(commits=(*state.commits, ("replace", 0)))
+                else:
+                    yield "the compaction is refused", idle
+            case (base, rows):
+                if undecided or state.operation is not None:
+                    yield "the compaction gives way", idle
+                    return
+                gone = tuple(number for number, _ in state.rows if number not in dict(rows))
+                operation = Operation(state.planned + 1, base, rows, gone)
+                planned = state._replace(operation=operation, compacting=operation, planned=operation.id)
+                if self.bug == "counted with the plan":
+                    planned = planned._replace(removed=tuple(sorted({*state.removed, *gone})))
+                yield f"settlement {operation.id} is planned", planned
+
+    def _answer(self, state: State) -> tuple[tuple[int, str], ...]:
+        if not state.known or not {"x", "y"} <= {name for _, name in state.rows}:
+            return state.rows
+        ordered = sorted(state.rows)
+        return tuple(ordered[-1:] if self.bug == "the higher number survives" else ordered[:1])
+
+    def _settled(self, state: State, operation: Operation) -> State:
+        """The compare-and-swap commit of a settlement."""
+        if _moved(state, operation.base) and self.bug != "compaction does not compare and swap":
+            return state
+        commits = (*state.commits, ("overwrite", -operation.id))
+        return state._replace(commits=commits, rows=operation.rows, gone=tuple(sorted({*state.gone, *operation.gone})))
+
+    def _decide(self, state: State, operation: Operation) -> Iterator[Step]:
+        """U18: by the table, whoever finds it."""
+        ended = state._replace(operation=None)
+        counted = tuple(sorted({*state.removed, *operation.gone}))
+        if ("overwrite", -operation.id) in state.commits[operation.base :]:
+            yield f"settlement {operation.id} is recorded", ended._replace(removed=counted)
+        elif _moved(state, operation.base) or self.bug == "dropped while it may still land":
+            if self.bug == "carried out without its commit":
+                left = tuple(row for row in state.rows if row[0] not in operation.gone)
+                yield "what was planned goes all the same", ended._replace(rows=left, removed=counted)
+            else:
+                yield f"settlement {operation.id} is dropped", ended
         else:
             yield (
-                "the compaction commits, settled",
-                idle._replace(commits=(*state.commits, ("overwrite", 0)), rows=rows),
+                f"settlement {operation.id} is superseded",
+                state._replace(commits=(*state.commits, ("overwrite", 0))),
             )
 
     # ── what must be true ────────────────────────────────────────────────────────────────────────────────────────
@@ -208,9 +294,11 @@ class SettlementModel(Model):
         for block, verdict in state.blocks:
             if verdict == VOID and ("append", block.id) in state.commits:
                 return f"I4 block {block.id} is void, and its row is in the table"
-            twin = state.known and names and {block.row, *names} <= {"x", "y"}
-            if verdict == COMMITTED and block.row not in names and not twin:
+            there = {number for number, _ in state.rows}
+            if verdict == COMMITTED and block.number not in there and block.number not in state.gone:
                 return f"I4 block {block.id} is committed, and its row is nowhere"
+        if state.operation is None and state.removed != state.gone:
+            return f"U17 {state.removed} are on record as removed, and {state.gone} went"
         committed = [block.number for block, verdict in state.blocks if verdict == COMMITTED]
         landed = [block.number for block, _ in state.blocks if ("append", block.id) in state.commits]
         if committed and state.rows and min(number for number, _ in state.rows) > min(committed + landed):
@@ -220,15 +308,21 @@ class SettlementModel(Model):
     def done(self, state: State) -> bool:
         return (
             not state.spool
+            and state.operation is None
             and all(verdict != RESERVED for _, verdict in state.blocks)
             and all(flusher.at == "idle" for flusher in state.flushers)
         )
 
 
+def _moved(state: State, base: int) -> bool:
+    """Whether something stands in the way of a commit on a base."""
+    return any(operation in {"append", "overwrite"} for operation, _ in state.commits[base:])
+
+
 def _arrive(state: State, request: Request) -> State:
     """The compare-and-swap append."""
     block = request.block
-    if any(operation in {"append", "overwrite"} for operation, _ in state.commits[block.base :]):
+    if _moved(state, block.base):
         return state
     rows = tuple(sorted((*state.rows, (block.number, request.row))))
     return state._replace(commits=(*state.commits, ("append", block.id)), rows=rows)

@@ -59,7 +59,7 @@ class Keys(Place):
 
     def __init__(self, root: Path, lake: MemoryLake) -> None:
         self.server = KeyOnlyServer().start()
-        self.settings = {"url": self.server.url, "concurrency": 1}
+        self.settings = {"url": self.server.url, "accept": "status", "concurrency": 1}
 
     def rows(self) -> dict[str, list[int]]:
         assert self.server.conflicts == []

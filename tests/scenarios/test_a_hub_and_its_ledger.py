@@ -171,7 +171,7 @@ def test_two_stores_that_forward_to_each_other_are_refused_before_a_row_goes_rou
         refused = hub.store.export(SINK)
     finally:
         back.close()
-    assert "passed through this store" in (refused.blocked or "")
+    assert "have passed through" in (refused.blocked or "")
     assert store.horizon(DATASET) == 2
 
 
@@ -231,16 +231,16 @@ def test_two_partitions_are_sent_at_once_and_each_keeps_its_order(store: Store, 
     assert hub.rows() == {f"source=s{k}": list(range(k, 210, 7)) for k in range(7)}
 
 
-def test_a_server_that_is_no_hub_is_not_asked_twice_and_needs_no_ledger(store: Store) -> None:
+def test_a_server_that_is_said_to_be_no_hub_is_not_asked_and_needs_no_ledger(store: Store) -> None:
     store.add_dataset(DATASET, schema={"n": "long"}, partition_by=["source"])
     with KeyOnlyServer() as server:
-        store.add_sink(SINK, "forward", url=server.url)
+        store.add_sink(SINK, "forward", url=server.url, accept="status")
         capture(store, 1)
         store.export(SINK)
         capture(store, 2)
         store.export(SINK)
         questions = [request for request in server.requests if request.method == "GET"]
-        assert len(questions) == 1
+        assert questions == []
         assert [row["n"] for row in server.rows()] == [1, 2]
 
 

@@ -43,7 +43,7 @@ def not_now(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) ->
 
 
 def refuse_row_two(self: Chunks, dataset: str, header: Any, body: bytes, **how: str) -> Any:
-    if 2 in header.range and 2 not in header.given_up:
+    if 2 in header.range and not any(2 in item.range for item in header.given_up):
         raise SchemaConflict("row 2 does not fit")
     return ACCEPT(self, dataset, header, body, **how)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from floodmark import faults
 from floodmark.delivery.channel import ChannelRun
 from floodmark.delivery.comparing import Comparison
 from floodmark.store import Store
@@ -109,3 +110,28 @@ def test_a_row_that_was_purged_since_the_look_does_not_leave_with_anothers_inten
 
     assert report.blocked is None
     assert place.rows() == {"source=a": [2]}
+
+
+def test_a_watermark_that_moved_just_before_a_range_is_pinned_is_the_one_that_counts(
+    store: Store, place: Place, reopen
+) -> None:
+    """D1: read before the transaction that pins, two exporters would pin ranges that overlap."""
+    capture(store, 1, 2)
+    store.export(SINK)
+    capture(store, 3, 4)
+
+    def another_exporter() -> None:
+        faults.disarm_all()
+        other = reopen()
+        capture(other, 5, 6, 7, 8)
+        other.export(SINK)
+        kill_store(other)
+
+    faults.arm("delivery.pinning", another_exporter)
+    report = store.export(SINK)
+
+    assert report.blocked is None
+    assert report.errors == {}
+    assert place.rows() == {"source=a": [1, 2, 3, 4, 5, 6, 7, 8]}
+    assert store.export(SINK).rows == 0
+    assert place.rows() == {"source=a": [1, 2, 3, 4, 5, 6, 7, 8]}

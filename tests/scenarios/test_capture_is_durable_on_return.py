@@ -132,7 +132,7 @@ def test_a_disk_that_fails_a_group_fails_every_call_in_it(tmp_path: Path, monkey
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(landing, "sync_directory", lambda _: None)
-    monkeypatch.setattr(landing, "make_directory", lambda path: path.mkdir(exist_ok=True))
+    monkeypatch.setattr(landing, "make_directory", lambda path, **_: path.mkdir(exist_ok=True))
     monkeypatch.setattr(os, "fsync", fsync)
 
     def call(number: int) -> str:

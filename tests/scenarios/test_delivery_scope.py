@@ -8,7 +8,7 @@ import pytest
 
 from floodmark.errors import FloodmarkError, InvalidCursor, InvalidSetting
 from floodmark.store import Store
-from floodmark.testing import MemoryLake
+from floodmark.testing import MemoryLake, SimulatedCrash, crash_at
 from scenarios.destinations import Files
 
 
@@ -180,3 +180,56 @@ def test_a_failing_partition_holds_up_no_other(store: Store, place: Files) -> No
     assert report.blocked is not None
     assert sorted((place.directory / "m").glob("source=c/*"))
     assert store.watermark("out", "m", partition={"source": "c"}) == 3
+
+
+@pytest.mark.parametrize("where", [None, "n <> 4"])
+def test_a_forecast_of_many_chunks_takes_one_look_at_the_rows_or_none(
+    store: Store, place: Files, monkeypatch, where: str | None
+) -> None:
+    place.add(store, where=where)
+    capture(store, *range(300))
+    looks: list[int] = []
+    for name in ("figures", "scan", "each_range"):
+        real = getattr(MemoryLake, name)
+
+        def counted(self, *arguments, real=real, **options):
+            looks.append(1)
+            return real(self, *arguments, **options)
+
+        monkeypatch.setattr(MemoryLake, name, counted)
+
+    forecast = store.forecast_export("out")
+
+    assert len(forecast) == 100
+    assert len(looks) == (0 if where is None else 1)
+    assert sum(item.rows for item in forecast) == (300 if where is None else 299)
+
+
+def test_a_forecast_counts_what_is_left_where_duplicates_and_removals_have_left_gaps(
+    store: Store, place: Files
+) -> None:
+    store.add_dataset("d", identity=["n"])
+    place.add(store, datasets=["d"])
+    store.capture("d", [{"n": n % 7} for n in range(20)])
+    store.flush()
+    store.capture("d", [{"n": n} for n in range(3, 12)])
+    store.flush()
+    assert sum(item.rows for item in store.forecast_export("out")) == 12
+    store.purge("d", "n = 11")
+
+    forecast = store.forecast_export("out")
+
+    assert sum(item.rows for item in forecast) == 11
+    assert store.export("out").rows == 11
+    said = {f"{item.range.after}-{item.range.through}.parquet" for item in forecast if item.rows}
+    assert said == {path.name for path in place.directory.rglob("*.parquet")}
+
+
+def test_a_forecast_of_what_is_under_way_counts_by_the_filter_that_was_pinned(store: Store, place: Files) -> None:
+    place.add(store, where="n <> 1")
+    capture(store, 0, 1, 2)
+    with crash_at("delivery.planned"), pytest.raises(SimulatedCrash):
+        store.export("out")
+    store.change_sink("out", where="n > 99")
+    (chunk,) = store.forecast_export("out")
+    assert (chunk.rows, chunk.under_way) == (2, True)

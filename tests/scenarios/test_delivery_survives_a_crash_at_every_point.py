@@ -13,7 +13,7 @@ from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios import hubs  # noqa: F401 - one more place
 from scenarios.destinations import DATASET, PLACES, SINK, Place
 
-POINTS = ["delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged"]
+POINTS = ["delivery.pinning", "delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged"]
 
 
 def capture(store: Store, *numbers: int, source: str = "a") -> None:

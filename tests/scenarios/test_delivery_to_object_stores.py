@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,7 +29,7 @@ from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, crash_at, kill_store
-from s3 import SECRET, Reply, S3Server, scripted, settings
+from s3 import SECRET, Reply, Request, S3Server, ScriptedServer, scripted, settings
 
 SCHEMA = Schema.declare({"n": "long", "text": "string"})
 CHANNEL = Channel("sink-1", "m", "all")
@@ -177,6 +179,84 @@ def test_a_store_that_ignores_preconditions_is_refused_before_anything_is_sent()
     with scripted(answer) as server, pytest.raises(Permanent, match="replaces an object") as refused:
         sink_at(settings("s3://bucket/prefix", server.endpoint)).open()
     assert "If-None-Match" in (refused.value.hint or "")
+
+
+@contextmanager
+def without_conditions(server: S3Server, ignored: Callable[[], bool]) -> Iterator[ScriptedServer]:
+    """A proxy before a real server that leaves If-None-Match out of what it passes on, while it is told to."""
+
+    def answer(request: Request) -> Reply:
+        dropped = {"host", "content-length", "connection", *(["if-none-match"] if ignored() else [])}
+        headers = {name: value for name, value in request.headers.items() if name not in dropped}
+        got = httpx.request(
+            request.method, f"{server.endpoint}{request.path}", headers=headers, content=request.body, timeout=30
+        )
+        kept = {name: value for name, value in got.headers.items() if name.lower() in {"etag", "last-modified"}}
+        return Reply(got.status_code, got.content, kept)
+
+    with scripted(answer) as proxy:
+        yield proxy
+
+
+def test_a_store_that_ignores_preconditions_is_refused_at_every_opening(s3_server: S3Server) -> None:
+    """The claim of before proves nothing about the server that answers now."""
+    url = f"s3://{s3_server.create_bucket()}/objects"
+    honest = sink_at(s3_server.settings(url))
+    honest.open()
+    honest.place.create("m/all/0-3.parquet", b"somebody else's")
+    with without_conditions(s3_server, lambda: True) as proxy:
+        for _ in range(2):
+            with pytest.raises(Permanent, match="replaces an object"):
+                sink_at(settings(url, proxy.endpoint)).open()
+    assert contents(honest.place) == {"0-3.parquet": b"somebody else's"}
+    honest.open()
+
+
+def test_a_foreign_claim_is_not_replaced_to_find_out_whether_it_would_be(s3_server: S3Server) -> None:
+    url = f"s3://{s3_server.create_bucket()}/objects"
+    sink_at(s3_server.settings(url), sink="sink-2").open()
+    with (
+        without_conditions(s3_server, lambda: True) as proxy,
+        pytest.raises(Permanent, match="belongs to another"),
+    ):
+        sink_at(settings(url, proxy.endpoint)).open()
+    sink_at(s3_server.settings(url), sink="sink-2").open()
+
+
+def test_a_store_that_stops_honouring_preconditions_blocks_the_sink_before_anything_is_acknowledged(
+    store: Store, s3_server: S3Server
+) -> None:
+    url, ignoring = f"s3://{s3_server.create_bucket()}/objects", False
+    store.add_dataset("m", schema={"n": "long", "text": "string"})
+    with without_conditions(s3_server, lambda: ignoring) as proxy:
+        store.add_sink("archive", "blob", chunk_rows=3, **settings(url, proxy.endpoint))
+        capture(store, 1, 2, 3)
+        assert store.export("archive").rows == 3
+        place = place_of({**KIND.defaults, **s3_server.settings(url)})
+        place.create("m/all/3-6.parquet", b"somebody else's")
+        ignoring = True
+        capture(store, 4, 5, 6)
+
+        report = store.export("archive")
+
+        assert "m/all/3-6.parquet was written now; if another object had that name, it is gone" in report.blocked
+        assert store.watermark("archive", "m") == 3
+        assert store.sinks()[0].state == "blocked"
+        ignoring = False
+        assert store.export("archive").blocked is None
+        assert store.watermark("archive", "m") == 6
+
+
+def test_an_object_costs_two_requests_and_an_opening_two(s3_server: S3Server) -> None:
+    url = f"s3://{s3_server.create_bucket()}/objects"
+    sink_at(s3_server.settings(url)).open()
+    with without_conditions(s3_server, lambda: False) as proxy:
+        sink = sink_at(settings(url, proxy.endpoint))
+        sink.open()
+        assert [request.method for request in proxy.requests] == ["GET", "PUT"]
+        proxy.requests.clear()
+        sink.deliver(parcel(0, 3, 1, 2, 3))
+        assert [request.method for request in proxy.requests] == ["PUT", "PUT"]
 
 
 def test_an_object_that_is_being_written_elsewhere_is_waited_for() -> None:

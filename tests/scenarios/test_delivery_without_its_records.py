@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from floodmark.errors import InvalidSetting
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
 from scenarios.destinations import Files
@@ -133,8 +134,12 @@ def test_two_stores_cannot_share_a_prefix(store: Store, place: Files, tmp_path: 
 
 
 def test_two_sinks_of_one_store_cannot_share_a_prefix(store: Store, place: Files) -> None:
+    """Not at the same time, and not one after the other: what the first delivered is not the second's."""
     capture(store, 1)
     store.export("out")
+    with pytest.raises(InvalidSetting, match="delivers there already"):
+        store.add_sink("second", "blob", **place.settings)
+    store.remove_sink("out")
     store.add_sink("second", "blob", **place.settings)
 
     assert "belongs to another sink" in (store.export("second").blocked or "")

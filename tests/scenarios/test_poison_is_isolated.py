@@ -23,7 +23,7 @@ def server() -> Iterator[PoisonServer]:
 @pytest.fixture
 def forwarding(store: Store, server: PoisonServer) -> Store:
     store.add_dataset("m", schema={"n": "long", "poison": "boolean"})
-    store.add_sink("out", "forward", url=server.url, chunk_rows=1000)
+    store.add_sink("out", "forward", url=server.url, accept="status", chunk_rows=1000)
     return store
 
 
@@ -40,7 +40,7 @@ def held(store: Store) -> list[int]:
 def test_poison_stands_alone_in_quarantine_with_the_servers_words_and_the_rest_arrives(store: Store, status) -> None:
     store.add_dataset("m", schema={"n": "long", "poison": "boolean"})
     with PoisonServer(status=status) as server:
-        store.add_sink("out", "forward", url=server.url)
+        store.add_sink("out", "forward", url=server.url, accept="status")
         capture(store, 40, ALL)
 
         report = store.export("out")

@@ -127,6 +127,20 @@ def test_what_had_already_left_is_counted_for_each_sink(world: Aged) -> None:
         assert world.counted(name, "a", mark.seq) == mark.tally
 
 
+def test_rows_that_a_sinks_filter_left_here_are_not_counted_as_delivered(world: Aged) -> None:
+    world.sink("some", where="id > 2")
+    world.flush(bob(world, 1), bob(world, 2), bob(world, 3))
+    world.store.export("some")
+    world.store.change_sink("some", where="id <> 4")
+    world.flush(bob(world, 4), bob(world, 5), bob(world, 6))
+    world.store.export("some")
+    forecast = world.store.purge(NAME, BOB, dry_run=True)
+    report = world.store.purge(NAME, BOB)
+    assert world.delivered("some") == [3, 5, 6]
+    assert (report.rows, [(one.sink, one.rows) for one in report.already_delivered]) == (6, [("some", 3)])
+    assert forecast.already_delivered == report.already_delivered
+
+
 def test_a_dry_run_changes_nothing(world: Aged) -> None:
     world.flush(bob(world, 1))
     world.store.capture(NAME, pa.Table.from_pylist([bob(world, 2)]))

@@ -264,7 +264,7 @@ def test_an_export_that_looked_before_given_up_rows_went_does_not_send_them(worl
 
     object.__setattr__(world.store._exporter, "reader", _Late(world.store._exporter.reader, late))
     report = world.store.export("out")
-    assert "removed just now" in next(iter(report.errors.values()))
+    assert "removed or settled again just now" in next(iter(report.errors.values()))
     assert world.delivered() == []
     world.restart().export("out")
     assert world.delivered() == [2]
@@ -298,7 +298,7 @@ def test_a_flush_that_begins_between_counting_and_planning_is_settled_first(worl
     other = world.open()
     other.capture(NAME, [world.row(2, days=35), world.row(3)])
     assert dies(lambda: other.flush(NAME), "flush.appended")
-    count = world.store._remover.doomed
+    count = world.store._remover.count
 
     def counted(*args, **kwargs):
         found = count(*args, **kwargs)
@@ -315,8 +315,8 @@ def test_a_flush_that_begins_between_counting_and_planning_is_settled_first(worl
 
 
 class _Counting:
-    def __init__(self, remover, doomed) -> None:
-        self._remover, self.doomed = remover, doomed
+    def __init__(self, remover, count) -> None:
+        self._remover, self.count = remover, count
 
     def __getattr__(self, name: str):
         return getattr(self._remover, name)

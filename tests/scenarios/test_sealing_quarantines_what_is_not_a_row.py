@@ -172,7 +172,7 @@ def test_a_payload_that_cannot_be_kept_stops_everything_before_anything_moved(
     """No room for the bad one: then its good neighbours wait with it, and go once when there is."""
     monkeypatch.setattr(payloads, "INLINE_PAYLOAD_MAX", 10)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     def step() -> None:

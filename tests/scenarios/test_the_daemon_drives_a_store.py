@@ -255,7 +255,7 @@ def test_a_look_that_fails_is_told_once_and_repeated_after_a_while(
     assert run.said("recovered") == ["store: gets through again"]
 
 
-def test_a_dataset_that_contradicts_itself_is_left_alone_and_the_rest_goes_on(
+def test_a_dataset_that_contradicts_itself_is_tried_again_and_the_rest_goes_on(
     run: Stepped, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.store.add_dataset("bad", schema={"n": "long"})
@@ -274,14 +274,16 @@ def test_a_dataset_that_contradicts_itself_is_left_alone_and_the_rest_goes_on(
     run.settle()
     capture(run.store, 2)
     run.after(1)
+    run.after(30)
+    assert flushed.count("bad") == 1
     run.after(300)
 
-    assert flushed.count("bad") == 1
+    assert flushed.count("bad") == 2
     assert places.rows["a"] == [1, 2]
     (problem,) = run.said("problem")
     assert problem == (
-        "dataset bad: The table refers to files that are not there. Keep the store as it is. It is not flushed any "
-        "more; everything else goes on. Start `floodmark run` again after the repair."
+        "dataset bad: The table refers to files that are not there. Keep the store as it is. Everything else goes on. "
+        "Next try in 300 s."
     )
 
 
@@ -546,7 +548,7 @@ def test_it_does_not_wait_longer_than_it_may_for_something_that_hangs(ending: St
     released.set()
 
 
-def test_a_jvm_that_died_ends_the_daemon_with_the_reason(
+def test_a_daemon_whose_jvm_died_asks_to_be_started_again(
     ending: Stepped, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused() -> None:
@@ -557,7 +559,7 @@ def test_a_jvm_that_died_ends_the_daemon_with_the_reason(
     ending.store.add_sink("out", "test", url="a")
     capture(ending.store, 1)
 
-    assert ending.daemon.run() == loop.FAILED
+    assert ending.daemon.run() == loop.RESTART
 
     assert ending.said("problem")[-1].startswith("spark: Its JVM has ended")
     assert ending.said("stopping") == ["Stopping (Spark's JVM has ended)."]

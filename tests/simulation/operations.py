@@ -17,8 +17,11 @@ from .world import DATASET, World
 
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
 _SEAL = (*_SEGMENT, "seal.landing_finished", "seal.landing_removed")
-_DELIVERY = ("delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
-_REMOVAL = ("removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired")
+_DELIVERY = ("delivery.pinning", "delivery.pinned", "delivery.planned", "delivery.shipped", "delivery.acknowledged")
+_REMOVAL = (
+    *("removal.counted", "removal.planned", "removal.max_seq_raised"),
+    *("removal.deleted", "removal.recorded", "removal.expired"),
+)
 ANYWHERE = ("control.transact", "control.transacted", "control.read", "lake.load")
 POINTS: dict[str, tuple[str, ...]] = {
     "capture": ("capture.written", "capture.synced", "capture.answered"),
@@ -31,6 +34,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("flush.segment_removed", "flush.released"),
         *_SEAL,
     ),
+    "block off": ("barrier.sending", "lake.barrier", "barrier.sent", "lake.sync", "flush.released"),
     "read": ("lake.scan", "read.stored"),
     "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
     "export central": (
@@ -48,7 +52,10 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("compact.rewriting", "compact.rewritten", "compact.expired", "lake.rewrite", "lake.expire", "lake.sync"),
         *("upkeep.synced", "upkeep.expiring"),
     ),
-    "settle": ("lake.resettle", "settle.planned", "settle.committed", *_REMOVAL, "lake.remove"),
+    "settle": (
+        *("lake.resettle", "settle.asked", "removal.planned", "settle.planned", "lake.settling", "settle.committed"),
+        *("lake.supersede", "settle.superseded", "settle.dropped", "removal.recorded"),
+    ),
     "backfill": (
         *("backfill.sealed", "backfill.read", "backfill.stored", "backfill.loaded", "backfill.answered"),
         *_SEGMENT,
@@ -90,7 +97,7 @@ def retain(world: World, store: Store, keep_rows: int) -> Any:
 def purge(world: World, store: Store, place: int) -> Any:
     """Somebody asks for one row to be removed for good: one that is committed, or one that waits in the spool."""
     acknowledged = list(world.oracle.acknowledged)
-    return world.purge(store, acknowledged[-min(place, len(acknowledged))])
+    return world.purge(store, acknowledged[-min(place, len(acknowledged))], by_key=place % 2 == 1)
 
 
 def backfill(world: World, store: Store, _size: int) -> Any:
@@ -182,6 +189,7 @@ OPERATIONS: dict[str, Operation] = {
     "capture, flush": lambda world, store, size: (capture(world, store, size), store.flush(DATASET))[1],
     "seal": lambda _world, store, _size: store.seal(DATASET),
     "flush": lambda _world, store, _size: store.flush(DATASET),
+    "block off": lambda _world, store, _size: store._flusher.block_off(DATASET),
     "read": lambda world, store, _size: world.read(store),
     "export archive": lambda _world, store, _size: store.export("archive"),
     "export central": lambda _world, store, _size: store.export("central"),

@@ -14,15 +14,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
-from floodmark.control import ledger
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.replies import Reply
-from floodmark.hub.decision import state_of
+from floodmark.errors import Retryable
 from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
+from floodmark.lake.memory_tables import MemoryTable
 from floodmark.lake.memory_targets import MemoryTarget
 from floodmark.lake.targets import TargetAppend, TargetName, TargetState
-from floodmark.wire import HEADER, MEDIA, ChunkHeader
+from floodmark.wire import HEADER, ChunkHeader
 
 from .stage import ServerDied, Stage
 
@@ -33,11 +33,25 @@ Fate = Callable[[str], str]
 
 def drawn(chance: random.Random) -> str:
     """What becomes of a request, by chance."""
-    return LAND if chance.random() < 0.7 else chance.choice([LOSE, DROP, HOLD])
+    return LAND if chance.random() < 0.65 else chance.choice([LOSE, DROP, HOLD, HOLD])
 
 
-def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake:
-    """A memory lake whose requests are pauses, and whose appends may be held up."""
+def delay(chance: random.Random) -> int | None:
+    """After how many pauses, of whomever, a request arrives that was held up; None: not before a step says so."""
+    return chance.randint(1, 12) if chance.random() < 0.7 else None
+
+
+def is_late(chance: random.Random) -> bool:
+    """Whether the first request of an operation with these chances arrives a little late."""
+    return drawn(chance) == HOLD and delay(chance) is not None
+
+
+Look = Callable[[MemoryLake, MemoryTable, tuple[int, ...]], None]
+"""Is told of every commit before it lands."""
+
+
+def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -> MemoryLake:
+    """A memory lake whose requests are pauses, and whose commits may be refused, lost or held up."""
 
     def paused(name: str) -> Any:
         real = getattr(MemoryLake, name)
@@ -73,6 +87,12 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
         stage.pause("lake.committing")  # the rows are read and written, and others may commit before they are visible
         return fate("append")
 
+    def on_settle(request: Any) -> str:
+        if request.operation is None:
+            return LAND
+        stage.pause("lake.settling")
+        return fate("settlement")
+
     def target(self: MemoryLake, name: TargetName) -> MemoryTarget:
         return SimulatedTarget(name, self.targets, self, stage)
 
@@ -80,15 +100,30 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str]) -> MemoryLake
         stage.pause("target.append")
         return fate("target")
 
+    def remove(self: MemoryLake, *arguments: Any, **options: Any) -> None:
+        stage.pause("lake.remove")
+        met = fate("delete")
+        if met in (HOLD, DROP):  # it is the lake's own process that deletes: held up, it is lost
+            raise Retryable("no answer to a delete")
+        with stage.at_once():
+            MemoryLake.remove(self, *arguments, **options)
+        if met == LOSE:
+            raise Retryable("no answer to a delete")
+
+    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> None:
+        look(self, table, options["files"])
+        MemoryLake.commit(self, table, **options)
+
     names = (
-        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "remove", "raise_max_seq"),
+        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "raise_max_seq"),
         *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
-        "resettle",
+        *("resettle", "supersede", "doomed", "barrier"),
     )
-    own = {"append": append, "_swap": swap, "target": target}
+    own = {"append": append, "_swap": swap, "target": target, "remove": remove, "commit": commit}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
     lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")
+    lake.on_settle = on_settle
     lake.targets.on_append = on_target
     return lake
 
@@ -142,6 +177,7 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     flying: list[tuple[str, bytes]] = field(default_factory=list)
     where: str = "s3://simulated/archive"
+    remote: bool = False  # it honours conditions by construction: nobody has to try
 
     def create(self, key: str, content: Any) -> bool:
         self.stage.pause("bucket.create")
@@ -202,7 +238,14 @@ class Network:
     sent: list[tuple[str, str, dict[str, str], bytes | None]] = field(default_factory=list)
 
     def send(
-        self, method: str, url: str, *, headers: Any, content: bytes | None = None, reply_bytes_max: int = 0
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Any,
+        content: bytes | None = None,
+        reply_bytes_max: int = 0,
+        greet: Any = None,
     ) -> Reply:
         """What a forward sink's exchange does."""
         self.stage.pause("network.sending")
@@ -247,19 +290,14 @@ def answered(store: Any, chunks: Any, method: str, url: str, headers: dict[str, 
     parts = urlsplit(url)
     if method == "GET":
         origin = unquote(parts.path.rsplit("/", 1)[1])
-        asked = parse_qs(parts.query)
-        wanted = {key: asked[key][0] for key in ("dataset", "partition")}
-        entries = store._database.read(lambda c: ledger.of_origin(c, origin, **wanted))
-        channels = [
-            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()} for entry in entries
-        ]
-        return Reply(200, orjson.dumps({"origin": origin, "channels": channels, "reads": list(MEDIA)}))
+        asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        return Reply(200, orjson.dumps(chunks.ledger(origin, asked, allows=lambda _dataset: True)))
     dataset = unquote(parts.path.split("/")[-2])
     try:
         header = ChunkHeader.parse(headers[HEADER])
         accepted = chunks.accept(dataset, header, content, encoding="zstd", media=headers["Content-Type"])
     except Exception as error:
         problem = problem_of(error)
-        body = orjson.dumps(problem.content())
+        body = orjson.dumps({**problem.content(), "hub": store.store_id})
         return Reply(problem.status, body, retry_after=problem.headers.get("Retry-After"))
-    return Reply(200, orjson.dumps({"stored": accepted.stored, "ledger": accepted.state.content()}))
+    return Reply(200, orjson.dumps(accepted.content()))

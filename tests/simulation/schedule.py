@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from . import places
 from .judgement import findings
 from .operations import ANYWHERE, OPERATIONS, POINTS
 from .workshop import Kind, Workshop
@@ -20,6 +21,23 @@ from .world import Process, World
 
 TO_THE_END = 10_000
 OWNERS = ("append", "delete", "compact", "forget")
+_PINS = ("delivery.pinning", "delivery.pinned", "delivery.planned")
+OVERTAKEN: dict[str, tuple[str, ...]] = {
+    "flush": ("flush.base_loaded",),
+    "export archive": (*_PINS, "bucket.list", "bucket.create"),
+    "export central": (*_PINS, "network.sending", "network.answering"),
+    "export mirror": (*_PINS, "target.append"),
+    "export figures": _PINS,
+    "retain": ("removal.counted", "removal.planned", "lake.remove"),
+    "purge": ("removal.counted", "removal.planned", "lake.remove"),
+    "settle": ("lake.resettle", "settle.planned", "lake.settling"),
+    "compact": ("compact.rewriting", "lake.rewrite", "upkeep.expiring"),
+    "rebuild": ("rebuild.copying", "rebuild.caught_up", "rebuild.fenced", "rebuild.equal"),
+}
+"""What two processes of a store may be at, at once or beside each other; and where each knows what it relies on, and
+has not done it yet: there another one can come first."""
+LATE_SEEDS = tuple(seed for seed in range(1, 2_000) if places.is_late(random.Random(seed)))
+"""Chances with which the first request of an operation arrives a little late: its client has given up by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +56,11 @@ class Profile:
 _SPOOL = {"capture": 5, "capture arrow": 1, "seal": 2, "flush": 7, "read": 1}
 _BACKFILL = {"backfill": 3, "backfill in another order": 4}
 _OWNER = {"owner": 6}
+_CHANGES = {"settle": 5, "purge": 4, "retain": 2, "rebuild": 2, "compact": 1}
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("commit", {**_SPOOL, "check": 1}),
+        Profile("commit", {**_SPOOL, "block off": 1, "check": 1}),
         Profile("bucket", {**_SPOOL, "export archive": 5, "check": 1}, ("archive",)),
         Profile("hub", {**_SPOOL, "export central": 5}, ("central",), {"repeat": 3}),
         Profile("table", {**_SPOOL, "export mirror": 6}, ("mirror",), _OWNER),
@@ -53,6 +72,20 @@ PROFILES = {
             ("archive", "mirror"),
         ),
         Profile("settlement", {**_SPOOL, "export archive": 3, "settle": 5}, ("archive",), {"learn": 12}, settles=True),
+        Profile(
+            "changes",
+            {**_SPOOL, "export archive": 3, "settle": 4, "purge": 3, "retain": 2, "rebuild": 1},
+            ("archive",),
+            {"learn": 8},
+            settles=True,
+        ),
+        Profile(
+            "meeting",
+            {**_SPOOL, "export archive": 4, "export central": 2, **_CHANGES},
+            ("archive", "central"),
+            {"learn": 14, "unlearn": 4, "race": 60},
+            settles=True,
+        ),
         Profile(
             "restored",
             {**_SPOOL, "export archive": 3, "export mirror": 2, "export figures": 2},
@@ -81,16 +114,18 @@ PROFILES = {
     )
 }
 SHARES = {
-    "commit": 36,
+    "commit": 24,
     "bucket": 12,
     "hub": 12,
     "table": 8,
-    "projection": 4,
-    "upkeep": 10,
-    "removal": 7,
-    "settlement": 4,
+    "projection": 5,
+    "upkeep": 14,
+    "removal": 14,
+    "settlement": 5,
+    "changes": 5,
     "restored": 5,
-    "everything": 2,
+    "everything": 3,
+    "meeting": 12,
 }
 
 
@@ -125,8 +160,8 @@ class Step:
                 return f"the owner of the target: {OWNERS[self.number % len(OWNERS)]}"
             case "disk":
                 return f"the next sync of the {self.name} fails"
-            case "learn":
-                return "two rows turn out to be one"
+            case "learn" | "unlearn":
+                return "two rows turn out to be one" if self.what == "learn" else "… and then not to be"
             case "back up" | "restore":
                 return "the control database is copied" if self.what == "back up" else "… and the copy put back"
             case _:
@@ -153,6 +188,8 @@ class Schedule:
     """Whether the dataset has an identity, so that a producer may send again what was not answered."""
     partitions: int
     steps: tuple[Step, ...]
+    parallel: bool = False
+    """Whether two tasks store the objects of a bucket, so that a later chunk may be settled before an earlier one."""
 
     def __str__(self) -> str:
         kind = f"{self.profile.name}, {self.partitions} partitions, {'an' if self.identified else 'no'} identity"
@@ -185,15 +222,60 @@ def made(seed: int, profile: Profile | None = None) -> Schedule:
     count = chance.randint(chosen.steps // 2, chosen.steps)
     while len(steps) < count:
         steps += _some(chance, chosen, operations)
-    return Schedule(seed, chosen, identified, partitions, tuple(steps))
+    return Schedule(seed, chosen, identified, partitions, tuple(steps), parallel=chance.random() < 0.5)
+
+
+def _begins(chance: random.Random, process: int, name: str) -> Step:
+    size = chance.randint(1, 8) if name == "purge" else chance.randint(1, 3)
+    seed = chance.choice(LATE_SEEDS) if chance.random() < 0.25 else chance.getrandbits(32)
+    begin = Step("begin", process, name, size, seed)
+    if name in {"flush", "seal"} and process < 3 and chance.random() < 0.6:
+        # Without rows that wait there would be nothing to stop or die over.
+        begin = replace(begin, name=f"capture, {name}")
+    return begin
+
+
+def _race(chance: random.Random, operations: dict[str, int]) -> list[Step]:
+    """Two processes at the same thing at once, or at two that must not meet; rows come in meanwhile."""
+    known = {name: weight for name, weight in operations.items() if name in OVERTAKEN}
+    known["flush"] = max(2, known["flush"] - sum(weight for name, weight in known.items() if name != "flush"))
+    one, other, third = chance.sample(range(3), 3)
+    name = chance.choices(list(known), list(known.values()))[0]
+    any_other = chance.choices(list(known), list(known.values()))[0]
+    against = chance.choices([name, "flush", any_other], [50, 25, 25])[0]
+    overtaken = chance.random() < 0.5
+    against = "flush" if overtaken and name == "flush" else against
+    begin = _begins(chance, one, name)
+    rows = [Step("begin", third, "capture arrow", 1, chance.getrandbits(32)), Step("run", third, number=TO_THE_END)]
+    point = chance.choice((OVERTAKEN if overtaken else POINTS)[name])
+    steps = [begin, Step("run", one, point, 1 if overtaken else chance.choice([1, 1, 2]))]
+    if "settle" in (name, against):  # which has nothing to do unless something was learnt
+        steps = [Step("learn", seed=chance.getrandbits(32)), *steps]
+    meets = _begins(chance, other, against)
+    steps += [replace(meets, number=begin.number) if against == name else meets]  # two purges want the same row gone
+    if overtaken or chance.random() < 0.4:
+        steps += [Step("run", other, number=TO_THE_END), *rows]
+    else:
+        for turn in range(chance.randint(3, 6)):
+            steps += [Step("run", one if turn % 2 else other, number=chance.randint(1, 12))]
+            steps += rows if turn == 1 and chance.random() < 0.5 else []
+    if chance.random() < 0.2:
+        steps += [Step("late")]
+    ends = chance.choices(["both", "one dies", "power"], [70, 24, 6])[0]
+    if ends == "one dies":
+        return [*steps, Step("die", chance.choice([one, other]), number=chance.randint(0, 8))]
+    if ends == "power":
+        return [*steps, Step("power", 0, "edge", 0, chance.getrandbits(32))]
+    return [*steps, *(Step("run", process, number=TO_THE_END) for process in (one, other))]
 
 
 def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -> list[Step]:
     hub = "central" in profile.sinks
     process = 3 + chance.randrange(2) if hub and chance.random() < 0.15 else chance.randrange(3)
     events = {
-        "operation": 60,
-        "run": 18,
+        "operation": 40,
+        "race": 30,
+        "run": 12,
         "die": 4,
         "late": 6,
         "compact": 4,
@@ -203,14 +285,12 @@ def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -
         **profile.events,
     }
     what = chance.choices(list(events), list(events.values()))[0]
+    if what == "race":
+        return _race(chance, operations)
     if what == "operation":
         known = operations if process < 3 else {"flush": 1}
         name = chance.choices(list(known), list(known.values()))[0]
-        size = chance.randint(1, 8) if name == "purge" else chance.randint(1, 3)
-        begin = Step("begin", process, name, size, chance.getrandbits(32))
-        if name in {"flush", "seal"} and process < 3 and chance.random() < 0.6:
-            # Without rows that wait there would be nothing to stop or die over.
-            begin = replace(begin, name=f"capture, {name}")
+        begin = _begins(chance, process, name)
         # To its end, or to somewhere in the middle; there it stays while others run, or dies.
         then = chance.choices(["end", "stay", "die"], [28, 36, 36])[0]
         if then == "end":
@@ -238,7 +318,7 @@ def _some(chance: random.Random, profile: Profile, operations: dict[str, int]) -
         looks = Step("begin", 0, "fsck", 1, chance.getrandbits(32))
         how = Step("die", 0, chance.choice(POINTS["fsck"]), 1) if chance.random() < 0.3 else None
         return [happens, looks, how or Step("run", 0, number=TO_THE_END)]
-    return [happens]
+    return [replace(happens, number=0) if what == "learn" else happens]
 
 
 # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +329,7 @@ def run(schedule: Schedule, workshop: Workshop, bug: Callable[[], Any] = context
     profile = schedule.profile
     kind = Kind(schedule.identified, profile.sinks, profile.settles)
     workshop.beginning(kind)  # which is sound, whatever the bug
-    with bug(), workshop.world(schedule.seed, kind, partitions=schedule.partitions) as world:
+    with bug(), _world(schedule, workshop, kind) as world:
         if "restore" in profile.events:
             world.back_up()
         try:
@@ -265,6 +345,10 @@ def run(schedule: Schedule, workshop: Workshop, bug: Callable[[], Any] = context
             sum(world.stage.passed.values()),
         )
         return Outcome(schedule, wrong, world.counts, world.stage.died, world.stage.passed, trace)
+
+
+def _world(schedule: Schedule, workshop: Workshop, kind: Kind) -> contextlib.AbstractContextManager[World]:
+    return workshop.world(schedule.seed, kind, partitions=schedule.partitions, parallel=schedule.parallel)
 
 
 def _take(world: World, step: Step) -> None:
@@ -294,7 +378,9 @@ def _take(world: World, step: Step) -> None:
             world.counts["failed syncs"] += 1
             world.disks[step.name or "edge"].failing = True
         case "learn":
-            world.learn(random.Random(step.seed))
+            world.learn(random.Random(step.seed), from_the_end=step.number)
+        case "unlearn":
+            world.unlearn()
         case "back up":
             world.back_up()
         case "restore":

@@ -9,6 +9,7 @@ from typing import Any
 from floodmark.backfill import load
 from floodmark.flush import Flusher
 from floodmark.lake import memory, memory_appends, memory_settling
+from floodmark.upkeep import settle
 
 from . import others
 from .replacing import replaced
@@ -147,7 +148,7 @@ def _() -> Iterator[None]:
     short=[does(1, "seal"), LEARN, stops(0, "settle", "settle.planned"), does(1, "flush"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    appended = "since is None or any(snapshot.brought_rows for snapshot in since)"
+    appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
     with mutated(memory_settling, "put_settled", appended, "False", onto=memory):
         yield
 
@@ -161,3 +162,27 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     with mutated(memory_settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=memory):
         yield
+
+
+@bug(
+    "what is on its way is settled again",
+    invariant="B9",
+    profile="settlement",
+    short=[does(0, "flush"), dies(0, "export archive", "delivery.shipped"), *[LEARN] * 3, does(0, "settle")],
+)
+def _() -> Iterator[None]:
+    with (
+        replaced(settle, "kept_back", lambda _needs: ()),
+        replaced(settle, "under_way", lambda *_arguments: False),
+        replaced(settle, "needs_of", _nothing_under_way(settle.needs_of)),
+    ):
+        yield
+
+
+def _nothing_under_way(real: Any) -> Any:
+    def needs_of(connection: Any, declared: Any) -> Any:
+        found = real(connection, declared)
+        needs = {key: [replace(need, under_way=None) for need in items] for key, items in found.by_partition.items()}
+        return replace(found, by_partition=needs)
+
+    return needs_of

@@ -16,7 +16,7 @@ from floodmark.lake.memory import MemoryLake
 from floodmark.read import Reader
 
 from .replacing import replaced
-from .seeding import BACK_UP, GOES_ON, POWER, RESTORE, bug, dies, does, stops
+from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops
 
 
 @bug(
@@ -58,10 +58,10 @@ def _() -> Iterator[None]:
     real_reserve, real_waiting = Flusher._reserve, segment_records.waiting
     seen: dict[int, Any] = {}
 
-    def reserve(self: Flusher, dataset: str) -> Any:
+    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
         limits = {"rows_max": 1000, "bytes_max": 1 << 30, "count_max": 100}
         seen[threading.get_ident()] = self.database.read(lambda c: real_waiting(c, dataset, **limits))
-        return real_reserve(self, dataset)
+        return real_reserve(self, dataset, **options)
 
     def waiting(*_arguments: Any, **_options: Any) -> Any:
         return seen[threading.get_ident()]
@@ -76,13 +76,13 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.reserved"), stops(1, "flush", "lake.sync"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_settle = Flusher._reserve, Flusher.settle
+    real_reserve, real_settle = Flusher._reserve, Flusher._settle
     without_base: set[str] = set()
 
-    def reserve(self: Flusher, dataset: str) -> Any:
+    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
         ids = replaced(blocks, "reserve", remembering(blocks.reserve))
         with ids:
-            reserved = real_reserve(self, dataset)
+            reserved = real_reserve(self, dataset, **options)
         if reserved is None:
             return None
         state = self.lake.load(reserved.dataset.table_name)
@@ -104,7 +104,7 @@ def _() -> Iterator[None]:
             self._void(block, reason="it has no base", consume=False)
         return real_settle(self, dataset)
 
-    with replaced(Flusher, "_reserve", reserve), replaced(Flusher, "settle", settle):
+    with replaced(Flusher, "_reserve", reserve), replaced(Flusher, "_settle", settle):
         yield
 
 
@@ -147,6 +147,22 @@ def _() -> Iterator[None]:
         yield
 
 
+@bug("a sync begins at the snapshot that it is about", invariant="I7", short=[does(0, "flush"), POWER])
+def _() -> Iterator[None]:
+    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=state.head"):
+        yield
+
+
+@bug(
+    "a sync begins at the block's base, behind a rewrite that nobody has synced",
+    invariant="I7",
+    short=[does(0, "flush"), REWRITTEN, does(0, "capture, flush"), POWER],
+)
+def _() -> Iterator[None]:
+    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=block.base.snapshot"):
+        yield
+
+
 @bug("an undecided block is let be", invariant="I8", short=[dies(0, "flush", "flush.appended"), does(1, "flush")])
 def _() -> Iterator[None]:
     # Whoever finds one takes its segments for free instead of settling it.
@@ -156,7 +172,22 @@ def _() -> Iterator[None]:
             self._void(block, reason="somebody died", consume=False)
         return []
 
-    with replaced(Flusher, "settle", settle):
+    with replaced(Flusher, "_settle", settle):
+        yield
+
+
+@bug(
+    "a block is given up without a barrier",
+    invariant="U34",
+    short=[held_up(dies(0, "flush", "flush.appended")), does(1, "block off"), LATE, does(1, "flush")],
+)
+def _() -> Iterator[None]:
+    def block_off(self: Flusher, dataset: str) -> None:
+        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+        if block is not None:
+            self._void(block, reason="somebody said so", consume=False)
+
+    with replaced(Flusher, "block_off", block_off):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +21,9 @@ from floodmark.delivery.sinks.blob import BlobSink
 from floodmark.delivery.sinks.table import TableSink
 from floodmark.lake.targets import TargetAppend
 
+from .places import DROP, LAND
 from .replacing import replaced
-from .seeding import GOES_ON, OWNER_FORGETS, bug, dies, does, mutated, stops
+from .seeding import GOES_ON, OWNER_FORGETS, bug, dies, does, fated, mutated, stops
 
 
 @bug(
@@ -62,10 +64,56 @@ def watermark_by_maximum() -> Iterator[None]:
 
 
 @bug(
+    "a range is pinned from a watermark that was read before",
+    invariant="D1",
+    profile="projection",
+    short=[
+        does(2, "export figures"),
+        does(2, "flush"),
+        stops(0, "export figures", "delivery.pinning"),
+        does(1, "export figures"),
+        GOES_ON,
+    ],
+)
+def _() -> Iterator[None]:
+    real = ChannelRun._pin
+    seen: dict[int, Any] = {}
+
+    def pin(self: ChannelRun) -> Any:
+        seen[threading.get_ident()] = self.errand.read(lambda c: deliveries.watermark(c, self.errand.channel))
+        return real(self)
+
+    def stale() -> Any:
+        return seen[threading.get_ident()]
+
+    read = "mark = watermark(connection, channel)"
+    # A channel that is there for the first time has no watermark that could be stale.
+    with (
+        replaced(ChannelRun, "_pin", pin),
+        mutated(deliveries, "pin", read, f"{read} and (stale() or watermark(connection, channel))", stale=stale),
+    ):
+        yield
+
+
+@bug(
     "watermark by maximum", invariant="D2", profile="bucket", short=[dies(0, "export archive", "delivery.acknowledged")]
 )
 def _() -> Iterator[None]:
     with watermark_by_maximum():
+        yield
+
+
+@bug(
+    "the watermark passes a chunk that is not settled, where a later one is",
+    invariant="D2",
+    profile="bucket",
+    # The prefix is signed, the first object is lost, and the second is stored.
+    short=[fated(does(0, "export archive"), LAND, LAND, DROP, LAND)],
+    parallel=True,
+)
+def _() -> Iterator[None]:
+    stops_there = 'if chunk.state == "pending" or chunk.range.after != seq:\n            break'
+    with mutated(chunk_records, "advance", stops_there, 'if chunk.state == "pending":\n            continue'):
         yield
 
 

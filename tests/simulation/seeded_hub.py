@@ -24,10 +24,10 @@ from .seeding import HUB_DIES, bug, dies, stops
 def _() -> Iterator[None]:
     real = Chunks._take
 
-    def take(self: Chunks, content: Any, step: Take) -> bool:
+    def take(self: Chunks, content: Any, step: Take, header: Any) -> bool:
         if content.sequence and not self.intake.segments.add(content.dataset, content.table):
             return False
-        return real(self, replace(content, sequence=()), step)
+        return real(self, replace(content, sequence=()), step, header)
 
     with replaced(Chunks, "_take", take):
         yield
@@ -37,8 +37,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = Chunks._take
 
-    def take(self: Chunks, content: Any, step: Take) -> bool:
-        if not real(self, replace(content, sequence=()), step):
+    def take(self: Chunks, content: Any, step: Take, header: Any) -> bool:
+        if not real(self, replace(content, sequence=()), step, header):
             return False
         faults.reach("hub.stored")
         return not content.sequence or self.intake.segments.add(content.dataset, content.table)
@@ -56,8 +56,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = hub_chunks.decide
 
-    def decide(header: Any, *, dataset: str, seen: Any, replayed: Any = None) -> Any:
-        step = real(header, dataset=dataset, seen=seen, replayed=replayed)
+    def decide(header: Any, *, dataset: str, seen: Any, given_up: Any = ()) -> Any:
+        step = real(header, dataset=dataset, seen=seen, given_up=given_up)
         return Take(replace(seen, version=seen.version + 1), seen.version) if isinstance(step, AlreadyThere) else step
 
     with replaced(hub_chunks, "decide", decide):

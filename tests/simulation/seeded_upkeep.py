@@ -31,6 +31,7 @@ from .seeding import (
     BACK_UP,
     GOES_ON,
     LATE,
+    LEARN,
     OTHER_GOES_ON,
     POWER,
     RESTORE,
@@ -247,6 +248,46 @@ def _() -> Iterator[None]:
         yield
 
 
+@bug(
+    "rows that another has removed meanwhile are recorded once more",
+    invariant="U17",
+    profile="removal",
+    short=[does(0, "flush"), stops(0, "purge", "removal.counted"), does(1, "purge"), GOES_ON],
+    shows="the totals",
+)
+def _() -> Iterator[None]:
+    # Nor is what is recorded compared with what the delete took.
+    with (
+        mutated(removals, "plan", "moment(connection, dataset) != seen", "False"),
+        replaced(Remover, "_taken", lambda *_arguments: None),
+    ):
+        yield
+
+
+@bug(
+    "a settlement whose commit was refused is recorded as made",
+    invariant="U18",
+    profile="changes",
+    short=[does(1, "seal"), *[LEARN] * 2, stops(0, "settle", "settle.planned"), does(1, "flush"), GOES_ON],
+    shows="the totals",
+)
+def _() -> Iterator[None]:
+    with mutated(Remover, "_decide", "outcome is Verdict.LANDED", "outcome is not Verdict.OPEN"):
+        yield
+
+
+@bug(
+    "a settlement that may still land is dropped",
+    invariant="U18",
+    profile="changes",
+    short=[does(0, "flush"), *[LEARN] * 3, held_up(does(0, "settle")), LATE],
+    shows="the totals",
+)
+def _() -> Iterator[None]:
+    with mutated(Remover, "_decide", "outcome is Verdict.VOID", "outcome is not Verdict.LANDED"):
+        yield
+
+
 # ── rebuilding ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -342,7 +383,7 @@ def _() -> Iterator[None]:
     with (
         mutated(generations, "fence", 'removal is not None and removal.state == "planned"', "False"),
         mutated(generations, "take_over", "removals.unfinished(connection, dataset) is not None", "False"),
-        replaced(Rebuilder, "_end_removal", lambda _self, _dataset: None),
+        replaced(Remover, "end_unfinished", lambda _self, _dataset: None),
     ):
         yield
 
@@ -354,7 +395,7 @@ def _() -> Iterator[None]:
     "one look is believed",
     invariant="U30",
     profile="bucket",
-    short=[does(1, "export archive"), stops(0, "check", "control.read", times=9), does(1, "capture, flush"), GOES_ON],
+    short=[does(1, "export archive"), stops(0, "check", "control.read", times=10), does(1, "capture, flush"), GOES_ON],
     shows="false alarm",
 )
 def _() -> Iterator[None]:

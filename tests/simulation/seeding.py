@@ -5,13 +5,14 @@ import __future__
 
 import contextlib
 import inspect
+import itertools
 import random
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .places import HOLD, drawn
+from .places import HOLD, delay, drawn
 from .replacing import replaced
 from .schedule import PROFILES, TO_THE_END, Schedule, Step
 
@@ -31,13 +32,16 @@ class Bug:
     identified: bool = False
     """Whether it shows only where rows have an identity."""
     partitions: int = 1
+    parallel: bool = False
+    """Whether it shows only where two tasks store objects at once."""
     shows: str = ""
     """What the finding says, where any other would not do."""
 
     def schedule(self, seed: int) -> Schedule:
         """The short schedule with other chances."""
         steps = tuple(replace(step, seed=step.seed or seed) for step in self.short)
-        return Schedule(seed, PROFILES[self.profile], self.identified, partitions=self.partitions, steps=steps)
+        profile = PROFILES[self.profile]
+        return Schedule(seed, profile, self.identified, self.partitions, steps, parallel=self.parallel)
 
     def found(self, wrong: list[Any]) -> str | None:
         """The finding by which it is found, if it is."""
@@ -106,7 +110,20 @@ def held_up(steps: list[Step]) -> list[Step]:
     return [replace(step, seed=_HOLDS) for step in steps]
 
 
-_HOLDS = next(seed for seed in range(1, 1_000) if drawn(random.Random(seed)) == HOLD)
+def fated(steps: list[Step], *fates: str) -> list[Step]:
+    """What is begun there has requests that meet these fates, one after the other, whatever the other chances."""
+    seeds = itertools.count(1)
+    seed = next(
+        seed for seed in seeds if all(drawn(chance) == fate for chance in [random.Random(seed)] for fate in fates)
+    )
+    return [replace(step, seed=seed) for step in steps]
+
+
+def _is_held(chance: random.Random) -> bool:
+    return drawn(chance) == HOLD and delay(chance) is None
+
+
+_HOLDS = next(seed for seed in range(1, 1_000) if _is_held(random.Random(seed)))
 GOES_ON = [Step("run", 0, number=TO_THE_END)]
 OTHER_GOES_ON = [Step("run", 1, number=TO_THE_END)]
 REWRITTEN = [Step("compact", 0, "edge")]

@@ -75,6 +75,8 @@ class Stage:
     """How often each pause was reached."""
     died: Counter[str] = field(default_factory=Counter)
     """At which pauses processes died."""
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens elsewhere at every pause, whoever pauses: a request that was held up arrives."""
     _running: Actor | None = None
     _back: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -114,6 +116,8 @@ class Stage:
         actor = self.running
         if actor is None or actor.whole:
             return
+        with self.at_once():
+            self.meanwhile()
         self.passed[label] += 1
         actor.at = label
         actor.pauses += 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import random
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from floodmark.testing.oracle import Oracle
 from . import others, places
 from .disk import Disk
 from .stage import Actor, Died, ServerDied, Stage
+from .watch import look_at_commit
 
 DATASET = "events"
 TARGET = f"elsewhere.copies.{DATASET}"
@@ -37,6 +40,16 @@ SITES = ("north", "south")
 DRAINS_MAX = 8
 COMPACTIONS_MAX = 4
 UPKEEP = UpkeepSettings(files_min=2, snapshots_keep=1, snapshots_age_seconds=0, snapshots_max=3)
+
+
+MEETS = {
+    "two flushes": {"flush"},
+    "two exporters of one sink": {"export"},
+    "two at upkeep": {"upkeep"},
+    "upkeep beside a flush": {"upkeep", "flush"},
+    "upkeep beside a delivery": {"upkeep", "export"},
+}
+"""Those who may meet, and at what."""
 
 
 class Clock(ManualClock):
@@ -57,10 +70,17 @@ class Process:
     store: Store | None = None
     chunks: Chunks | None = None
     actor: Actor | None = None
+    doing: str = ""
+    """What it has begun last."""
 
     @property
     def identity(self) -> str:
         return f"{self.name}/{self.lives}"
+
+    @property
+    def host(self) -> str:
+        """The machine that it runs on. Two processes of the edge share one; the third shares only files with them."""
+        return "the other machine" if self.name == "edge1" else self.role
 
     @property
     def busy(self) -> bool:
@@ -116,12 +136,14 @@ class World:
     """How many settlements were begun and not seen to their end: the rows they remove keep sinks waiting."""
     twins: dict[str, str] = field(default_factory=dict)
     """The rows that turned out to be another one."""
+    fickle: set[str] = field(default_factory=set)
+    """Those of them of which that is not said any more: both may be there, or one."""
     restored: bool = False
     """Whether the control database is an older one than the spool and the lake, and nobody has checked it yet."""
 
     def __post_init__(self) -> None:
-        self.lake = places.simulated_lake(self.stage, self.fate, self.counts)
-        self.hub_lake = places.simulated_lake(self.stage, self.fate, self.counts)
+        self.lake = places.simulated_lake(self.stage, self.fate, self.counts, partial(look_at_commit, self))
+        self.hub_lake = places.simulated_lake(self.stage, self.fate, self.counts, lambda *_commit: None)
         self.lake.clock = self.hub_lake.clock = self.clock
         self.bucket = places.Bucket(self.stage, self.fate, self.counts)
         self.network = places.Network(self.stage, self.fate, self.counts, self.hub_worker)
@@ -129,6 +151,11 @@ class World:
         self.processes = [Process(self, f"edge{n}", "edge") for n in range(3)]
         self.processes += [Process(self, f"hub{n}", "hub") for n in range(2)]
         self.locks: dict[int, str] = {}
+        self.host_locks: dict[tuple[str, str], int] = {}
+        """Lock files that only the processes of one machine share, with the descriptor that holds each."""
+        self.arrivals: list[int] = []
+        """After how many pauses the requests that are held up arrive."""
+        self.stage.meanwhile = self._meanwhile
 
     def open(self, role: str) -> Store:
         lake = self.lake if role == "edge" else self.hub_lake
@@ -144,7 +171,16 @@ class World:
         fate = places.LAND if chance is None else places.drawn(chance)
         if fate != places.LAND:
             self.counts[f"{what}: {fate}"] += 1
+        if fate == places.HOLD and chance is not None and (pauses := places.delay(chance)) is not None:
+            self.arrivals.append(pauses)
         return fate
+
+    def _meanwhile(self) -> None:
+        """Time passes: what is under way to a lake or a bucket arrives, whoever runs just now."""
+        due = [pauses <= 1 for pauses in self.arrivals]
+        self.arrivals = [pauses - 1 for pauses in self.arrivals if pauses > 1]
+        if any(due):
+            self._arrive()
 
     def hub_worker(self) -> Process | None:
         """The worker that takes the next request: one that has nothing to do, if there is one."""
@@ -157,7 +193,10 @@ class World:
     def start(self, process: Process, name: str, work: Callable[[Store], Any], seed: int) -> Actor:
         """Begin an operation of a process."""
         actor = self.stage.add(f"{process.identity} {name}", process, lambda: self._ended(name, process, work))
-        process.actor = actor
+        for other in self.processes:
+            if other is not process and other.role == process.role and other.busy:
+                self._count_meeting({_kind(name), _kind(other.doing)}, same=name == other.doing)
+        process.actor, process.doing = actor, name
         self.chances[actor] = random.Random(seed)
         return actor
 
@@ -185,6 +224,12 @@ class World:
         self.counts[f"{name}: done"] += 1
         self.counts["duplicates dropped"] += getattr(report, "duplicates", 0)
 
+    def _count_meeting(self, kinds: Collection[str], *, same: bool) -> None:
+        """Somebody begins something while another one is in the middle of something."""
+        for name, wanted in MEETS.items():
+            if set(kinds) == wanted and (same or name != "two exporters of one sink"):
+                self.counts[f"met: {name}"] += 1
+
     def as_captured(self, row: Any) -> dict[str, Any]:
         """A row as its producer has it: with a provisional key, where it is settled later which rows are one."""
         return others.as_captured(row, identified=self.identified, settles=self.settles)
@@ -199,17 +244,23 @@ class World:
             self.cursor = seen = batch.cursor
             self.stage.pause("read.stored")
 
-    def purge(self, store: Store, victim: str) -> Any:
-        """Remove one row for good, as far as it is not on its way to a sink."""
+    def purge(self, store: Store, victim: str, *, by_key: bool = False) -> Any:
+        """Remove one row for good, as far as it is not on its way to a sink.
+
+        `by_key` names it by a value that a settlement may change at any moment: then nobody knows whether it is gone.
+        """
+        by_key = by_key and self.settles
         self.purges.setdefault(victim, False)
+        if by_key:
+            self.purges = dict.fromkeys((id for id, twin in self.twins.items() if twin == victim), False) | self.purges
         try:
-            report = store.purge(DATASET, where=f"id = '{victim}'")
+            report = store.purge(DATASET, where=f"{'key' if by_key else 'id'} = '{victim}'")
         except Permanent as error:
             if "on their way" not in error.message:
                 raise
             self.counts["purge: under way"] += 1
             return None
-        self.purges[victim] = True
+        self.purges[victim] = self.purges[victim] or not by_key
         return report
 
     # ── accidents ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,6 +286,7 @@ class World:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             self.locks.pop(descriptor, None)
+            self.unlock(descriptor)
         if process.store is not None:
             for writer in process.store._capture._writers.values():
                 if writer._descriptor is not None:
@@ -242,6 +294,10 @@ class World:
                     writer._descriptor = None
         process.store = process.chunks = process.actor = None
         process.lives += 1
+
+    def unlock(self, descriptor: int) -> None:
+        """A lock file is free again, on the machine of whoever held it."""
+        self.host_locks = {place: held for place, held in self.host_locks.items() if held != descriptor}
 
     def lose_power(self, role: str, chance: random.Random) -> None:
         """A machine goes dark: its processes, and what they had not synced."""
@@ -253,6 +309,7 @@ class World:
         lake = self.lake if role == "edge" else self.hub_lake
         lake.held.clear()
         lake.held_copies.clear()
+        lake.held_settlements.clear()
         for file in sorted(set(lake.data) - lake.durable):
             if chance.random() < 0.5:
                 del lake.data[file]
@@ -278,16 +335,31 @@ class World:
             case _:
                 targets.compact(TARGET)
 
-    def learn(self, chance: random.Random) -> None:
-        """It turns out that two rows are one."""
+    def learn(self, chance: random.Random, *, from_the_end: int = 0) -> None:
+        """It turns out that two rows are one: any two, or one that is so far from the last, and another one."""
         twins = {*self.twins, *self.twins.values()}
-        free = [id for id in self.oracle.acknowledged if id not in twins]
-        if len(free) > 1:
-            one, other = sorted(chance.sample(free, 2))
-            if self.oracle.attempted[one]["site"] == self.oracle.attempted[other]["site"]:
-                self.twins[other] = one
-                others.known[other] = one
-                self.counts["rows that turned out to be one"] += 1
+        free = [id for id in self.oracle.acknowledged if id not in {*twins, *self.purges}]
+        site = {id: self.oracle.attempted[id]["site"] for id in free}
+        pairs = [pair for pair in itertools.combinations(free, 2) if site[pair[0]] == site[pair[1]]]
+        if from_the_end in range(1, len(free) + 1):
+            wanted = free[-from_the_end]
+            pairs = [(pair[pair[0] == wanted], wanted) for pair in pairs if wanted in pair]
+        if pairs:
+            one, other = chance.choice(pairs)
+            if not from_the_end and chance.random() < 0.5:
+                # Either of them may be the one whose values change, and so either the one that stays.
+                one, other = other, one
+            self.twins[other] = one
+            others.known[other] = one
+            self.counts["rows that turned out to be one"] += 1
+
+    def unlearn(self) -> None:
+        """The settle function changes its mind about two rows."""
+        if others.known:
+            other = next(reversed(others.known))
+            del others.known[other]
+            self.fickle.add(other)
+            self.counts["settle functions that changed their mind"] += 1
 
     def audit(self, sink: str) -> bool:
         """What the store itself says of a sink's destination."""
@@ -350,16 +422,19 @@ class World:
 
     def deliver_late(self) -> None:
         """Let whatever is under way arrive, when its clients have given up."""
-        for lake in (self.lake, self.hub_lake):
-            landed = [*lake.deliver_held(), *lake.deliver_held_copies()]
-            self.counts["append: late and landed"] += sum(landed)
-            self.counts["append: late and refused"] += len(landed) - sum(landed)
-        late = self.lake.targets.deliver_held()
-        self.counts["target: late append"] += len(late)
-        self.bucket.deliver()
+        self._arrive()
         flying, self.network.flying = self.network.flying, []
         for request in flying:
             self._arrives_late(request)
+
+    def _arrive(self) -> None:
+        for lake in (self.lake, self.hub_lake):
+            late = {"append": lake.deliver_held(), "copy": lake.deliver_held_copies()}
+            for what, landed in (late | {"settlement": lake.deliver_held_settlements()}).items():
+                self.counts[f"{what}: late and landed"] += sum(landed)
+                self.counts[f"{what}: late and refused"] += len(landed) - sum(landed)
+        self.counts["target: late append"] += len(self.lake.targets.deliver_held())
+        self.bucket.deliver()
 
     def repeat_request(self, chance: random.Random) -> None:
         """The network delivers a request once more."""
@@ -382,6 +457,7 @@ class World:
             self._check_ended(actor)
         self._drain(sinks)
         lakes = (self.lake.held, self.lake.held_copies, self.lake.targets.held, self.hub_lake.held)
+        lakes += (self.lake.held_settlements,)
         if any(lakes) or self.bucket.flying or self.network.flying:
             self.deliver_late()
             self.repeat_request(random.Random(0))
@@ -423,7 +499,7 @@ class World:
             edge.rebuild(DATASET)
             self.rebuilding = False
         if self.settling:
-            self._settle_again(edge)
+            edge.compact(DATASET)  # as far as sinks let it: the rest comes in the end
             self.settling = 0
         self._purge_again(edge)
         self.counts["duplicates dropped"] += edge.flush(DATASET).duplicates
@@ -443,6 +519,14 @@ class World:
             self._compact_to_the_end(edge)
         if self.settles:
             self._settle_again(edge)
+        if self.settles or self.removing or self.purges:
+            self._add_up(edge)
+
+    def _add_up(self, store: Store) -> None:
+        """U17: what was committed, without what was removed, is what the table holds."""
+        for finding in store.fsck(deep=True).findings:
+            if finding.kind in {"lake-differs", "partition-differs"}:
+                self.wrong.append(f"the totals: {finding.where}: {finding.what}")
 
     @staticmethod
     def _settle_again(store: Store) -> None:
@@ -486,6 +570,13 @@ class World:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'projected'").fetchone():
                 return []
             return [dict(row) for row in connection.execute("SELECT * FROM projected ORDER BY rowid")]
+
+
+def _kind(name: str) -> str:
+    """Flush, export or upkeep, as far as an operation is one of them."""
+    if name in {"retain", "purge", "compact", "settle", "rebuild"}:
+        return "upkeep"
+    return next((kind for kind in ("flush", "export") if kind in name), "")
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import json
 import re
+from dataclasses import replace
 from decimal import Decimal
 
 import orjson
@@ -19,7 +20,7 @@ from floodmark.errors import MalformedChunk, TooLarge
 from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Column, Schema, parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
-from floodmark.wire import ChunkHeader, LedgerState
+from floodmark.wire import ChunkHeader, GivenUpRange, LedgerState
 from floodmark.wire.lines import _columns_alike
 
 SCHEMA = Schema.declare(
@@ -257,7 +258,7 @@ def row(seq: object, id: object = "00000000000000ff") -> dict:
         ([row(1, "0000000 00000ff0"), row(2, "0000000000000ff0")], {}, "16 hex digits"),
         ([row(1, 255)], {}, "16 hex digits"),
         ([row(1, None)], {}, "16 hex digits"),
-        ([row(1), row(2)], {"given_up": {2: Tally(1, 5)}}, "both sent and given up"),
+        ([row(1), row(2)], {"given_up": (GivenUpRange(SequenceRange(1, 2), Tally(1, 5)),)}, "both sent and given up"),
         ([[1]], {}, "Line 1 is not a JSON object"),
         ([row(1), None], {}, "Line 2 is not a JSON object"),
     ],
@@ -325,9 +326,11 @@ tallies = st.builds(Tally, st.integers(0, 2**62), st.integers(0, 2**64 - 1))
     names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=5),
     tally=tallies,
     before=tallies,
-    given_up=st.dictionaries(st.integers(1, 100), st.integers(0, 2**64 - 1)),
+    edges=st.lists(st.integers(0, 100), unique=True, max_size=8).map(sorted),
+    checksum=st.integers(0, 2**64 - 1),
 )
-def test_a_header_is_read_as_it_was_written(after, names, tally, before, given_up):
+def test_a_header_is_read_as_it_was_written(after, names, tally, before, edges, checksum):
+    spans = [SequenceRange(after + one, after + two) for one, two in zip(edges[::2], edges[1::2], strict=False)]
     header = ChunkHeader(
         origin=names[0],
         partition=names[1],
@@ -335,14 +338,14 @@ def test_a_header_is_read_as_it_was_written(after, names, tally, before, given_u
         tally=tally,
         before=before,
         digest="0" * 64,
-        given_up={after + offset: Tally(1, checksum) for offset, checksum in given_up.items()},
+        given_up=tuple(GivenUpRange(span, Tally(span.through - span.after, checksum)) for span in spans),
         path=tuple(names[2:]),
         types={"at": "timestamp"},
     )
     text = header.encode()
     assert ChunkHeader.parse(text) == header
     assert "=" not in text
-    assert header.total.rows == before.rows + tally.rows + len(given_up)
+    assert header.total.rows == before.rows + tally.rows + sum(span.through - span.after for span in spans)
 
 
 def good_header() -> dict:
@@ -364,8 +367,10 @@ def test_a_header_may_leave_out_what_is_usually_empty():
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 3},
         {"version": None},
+        {"version": True},
+        {"version": "2"},
         {"origin": ""},
         {"origin": 1},
         {"origin": "x" * 2000},
@@ -393,18 +398,31 @@ def test_a_header_may_leave_out_what_is_usually_empty():
         {"digest": None},
         {"given_up": None},
         {"given_up": [1]},
-        {"given_up": [[0, "0" * 16]]},
-        {"given_up": [[11, "0" * 16]]},
-        {"given_up": [[1, "0" * 15]]},
-        {"given_up": [[True, "0" * 16]]},
-        {"given_up": [[2, "0" * 16], [2, "0" * 16]]},
+        {"given_up": [[1, 2]]},
+        {"given_up": [[1, 1, 0, "0" * 16]]},
+        {"given_up": [[2, 1, 1, "0" * 16]]},
+        {"given_up": [[1, 11, 1, "0" * 16]]},
+        {"given_up": [[1, 2, 1, "0" * 15]]},
+        {"given_up": [[1, 2, 2, "0" * 16]]},
+        {"given_up": [[False, 2, 1, "0" * 16]]},
+        {"given_up": [[1, 3, 1, "0" * 16], [2, 4, 1, "0" * 16]]},
+        {"given_up": [[3, 4, 1, "0" * 16], [1, 2, 1, "0" * 16]]},
+        {"given_up": [[1, 2, 1, "0" * 16]] * 1001},
+        {"version": 1, "given_up": [[0, "0" * 16]]},
+        {"version": 1, "given_up": [[11, "0" * 16]]},
+        {"version": 1, "given_up": [[1, "0" * 15]]},
+        {"version": 1, "given_up": [[True, "0" * 16]]},
+        {"version": 1, "given_up": [[2, "0" * 16], [2, "0" * 16]]},
+        {"version": 1, "given_up": [[1, 2, 1, "0" * 16]]},
         {"replay": 1},
-        {"replay": True, "given_up": [[2, "0" * 16]]},
-        {"replay": True, "rows": 2},
+        {"replay": True, "given_up": [[1, 2, 1, "0" * 16]]},
+        {"replay": True, "rows": 0},
+        {"version": 1, "replay": True, "rows": 2},
         {"path": "a"},
         {"path": [""]},
         {"path": [1]},
-        {"path": ["a"] * 65},
+        {"path": ["a"] * 8193},
+        {"version": 1, "path": ["a"] * 65},
         {"types": []},
         {"types": {"a": 1}},
         {"types": {"a": "no_such_type"}},
@@ -431,15 +449,58 @@ def test_a_key_is_made_of_the_range_and_names_cannot_be_confused():
 
 
 def test_a_ledgers_state_is_read_as_it_was_written():
-    state = LedgerState(9, Tally(7, 2**64 - 1), (3, 5))
-    assert state.content() == {"through": 9, "rows": 7, "checksum": "f" * 16, "given_up": [3, 5]}
+    state = LedgerState(9, Tally(7, 2**64 - 1), 3, (SequenceRange(2, 3), SequenceRange(4, 9)), more=True)
+    assert state.content() == {
+        "through": 9,
+        "rows": 7,
+        "checksum": "f" * 16,
+        "given_up": {"rows": 3, "ranges": [[2, 3], [4, 9]], "more": True},
+    }
     assert LedgerState.parse(json.loads(json.dumps(state.content()))) == state
+
+
+def test_an_older_store_is_told_of_given_up_rows_by_number():
+    state = LedgerState(9, Tally(7, 1), 2, (SequenceRange(2, 3), SequenceRange(4, 5)))
+    assert state.content(1)["given_up"] == [3, 5]
+
+
+def test_the_header_of_an_older_store_is_read_and_its_given_up_rows_become_ranges():
+    content = {**good_header(), "version": 1, "given_up": [[4, "0" * 15 + "7"], [2, "0" * 15 + "5"]]}
+    header = ChunkHeader.parse(encoded(content))
+    assert header.version == 1
+    assert header.given_up == (
+        GivenUpRange(SequenceRange(1, 2), Tally(1, 5)),
+        GivenUpRange(SequenceRange(3, 4), Tally(1, 7)),
+    )
+    assert header.encode() == encoded_canonically(header)
+    assert ChunkHeader.parse(header.encode()) == header
+
+
+def encoded_canonically(header: ChunkHeader) -> str:
+    assert json.loads(base64.urlsafe_b64decode(header.encode() + "=="))["given_up"] == [
+        [2, "0000000000000005"],
+        [4, "0000000000000007"],
+    ]
+    return header.encode()
+
+
+def test_a_header_is_as_long_for_a_million_given_up_rows_as_for_one():
+    def length(rows: int) -> int:
+        given_up = GivenUpRange(SequenceRange(0, 2_000_000), Tally(rows, 1))
+        base = body([row(1)])[1]
+        return len(replace(base, range=SequenceRange(0, 2_000_001), given_up=(given_up,)).encode())
+
+    assert length(1_000_000) - length(1) < 20
 
 
 @pytest.mark.parametrize(
     "content",
     [None, [], {}, {"through": -1, "rows": 0, "checksum": "0" * 16}, {"through": 1, "rows": 0, "checksum": "0"},
-     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": ["a"]}],
+     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": ["a"]},
+     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": {"rows": 0, "ranges": [], "more": 1}},
+     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": {"rows": -1, "ranges": [], "more": False}},
+     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": {"rows": 1, "ranges": [[2, 1]], "more": False}},
+     {"through": 1, "rows": 0, "checksum": "0" * 16, "given_up": {"rows": 1, "ranges": [[1]], "more": False}}],
 )  # fmt: skip
 def test_an_answer_without_a_ledger_is_not_taken_for_one(content):
     with pytest.raises(MalformedChunk):

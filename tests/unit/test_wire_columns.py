@@ -12,7 +12,7 @@ from floodmark.errors import MalformedChunk
 from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.wire import ChunkHeader
+from floodmark.wire import ChunkHeader, GivenUpRange
 
 SCHEMA = Schema.declare(
     {
@@ -120,9 +120,9 @@ def test_ids_and_numbers_must_be_as_many_as_rows():
         (numbered([1]).drop_columns(["_origin_seq"]), {}, "is a number"),
         (numbered([1]).drop_columns(["_origin_id"]), {}, "8 bytes"),
         (numbered([1], [None]), {}, "8 bytes"),
-        (numbered([1, 2]), {"given_up": {2: Tally(1, 5)}}, "both sent and given up"),
+        (numbered([1, 2]), {"given_up": (GivenUpRange(SequenceRange(1, 2), Tally(1, 5)),)}, "both sent and given up"),
         (pa.table([[1], [2]], names=["a", "a"]), {}, "twice"),
-        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not a whole stream"),
+        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not read here"),
     ],
 )
 def test_a_body_that_is_not_what_its_header_says_is_refused(table, changes, reason):

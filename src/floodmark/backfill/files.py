@@ -117,7 +117,9 @@ def read_file(
         pa.ArrowException,
         ValueError,
     ) as error:
-        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else reason_of(error)
+        reason = reason_of(error)
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"it is not UTF-8 (byte 0x{error.object[error.start]:02x})"
         raise Permanent(
             f"{file.path} cannot be read as {file.kind}: {reason}.",
             hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",

@@ -49,7 +49,7 @@ from floodmark.lake.table import Lake
 from floodmark.rows.identities import rows_without_identity
 from floodmark.spool.capture import Capture
 from floodmark.spool.sealing import joined
-from floodmark.spool.segments import SegmentStore, WrittenSegment
+from floodmark.spool.segments import ORIGIN, SOURCE, SegmentStore, WrittenSegment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +82,7 @@ class Backfiller:
         self, dataset: str, source: Source, shape: Shape, *, named: bool, progress: Progress | None = None
     ) -> BackfillReport:
         """Load what is not loaded yet, and commit it. `named`: the source has an id that the user gave."""
-        self.flusher.recover()
+        self.flusher.recover(dataset)
         declared = self.database.read(lambda c: datasets.get(c, dataset))
         if shape.is_windowed and declared.event_time is None:
             raise InvalidSetting(
@@ -342,7 +342,8 @@ class _Run:
     def _written(self, step: _Step, declared: Dataset) -> WrittenSegment | None:
         if not step.rows:
             return None
-        return self.parts.segments.write(declared, joined(step.tables, declared.schema), notes=step.notes)
+        notes = {ORIGIN: SOURCE, **(step.notes or {})}
+        return self.parts.segments.write(declared, joined(step.tables, declared.schema), notes=notes)
 
     def give_up(self) -> None:
         """Drop what is written and cannot be registered any more: the next run, or another process, reads it again."""

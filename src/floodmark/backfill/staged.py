@@ -26,7 +26,7 @@ from floodmark.backfill.files import file_source
 from floodmark.backfill.units import Source, Unit
 from floodmark.config import SpoolSettings
 from floodmark.errors import Permanent, Retryable
-from floodmark.files import durable_write, make_directory, sync_directory, try_lock
+from floodmark.files import PRIVATE_DIRECTORY, PRIVATE_FILE, durable_write, make_directory, sync_directory, try_lock
 
 _ONCE = "once-"
 _WHOLE = "whole.json"
@@ -63,7 +63,7 @@ class Staged:
     def record(self) -> None:
         """From here on this is what is written down."""
         about = {"source": self.source, "token": self.token, "parts": self.pattern}
-        durable_write(self.place / _WHOLE, json.dumps(about).encode())
+        durable_write(self.place / _WHOLE, json.dumps(about).encode(), private=True)
 
     def remove_others(self) -> None:
         """Remove what does not belong to this writing-down."""
@@ -96,7 +96,7 @@ class Staging:
 
         `resumable` says whether the rows may be staged anew although some of them were loaded before.
         """
-        make_directory(self.directory)
+        make_directory(self.directory, private=True)
         self._remove_dead()
         label = _label(whole, name)
         place = self.directory / (f"{_ONCE}{label}" if anonymous else label)
@@ -119,11 +119,11 @@ class Staging:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A directory for what can be read from its source again at any time."""
-        make_directory(self.directory)
+        make_directory(self.directory, private=True)
         self._remove_dead()
         place = self.directory / f"{_ONCE}{new_token()}"
         with alone(place, place.name):
-            place.mkdir()
+            place.mkdir(PRIVATE_DIRECTORY)
             try:
                 yield place
             finally:
@@ -169,7 +169,7 @@ def _lock_of(place: Path) -> Path:
 @contextlib.contextmanager
 def alone(place: Path, name: str) -> Iterator[None]:
     """Two processes must not write the same files. Whoever died has let go."""
-    descriptor = os.open(_lock_of(place), os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(_lock_of(place), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         if not try_lock(descriptor):
             raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or look whether it hangs.")

@@ -24,7 +24,8 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
     """Prove that SINK's destination holds every row that was committed for it, each once.
 
     Rows and checksums are compared range by range: committed, acknowledged, and really there. Without --deep that takes
-    records, listings and counts only. Nothing is changed, here or there. The exit code is 3 if something is wrong.
+    records, listings and counts only. Nothing is changed, here or there. The exit code is 3 if something is wrong, and
+    1 if the destination could not be asked.
 
     \b
     Examples:
@@ -40,6 +41,7 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
                 "kind": report.kind,
                 "deep": report.deep,
                 "sound": report.sound,
+                "asked": report.asked,
                 "channels": report.channels,
                 "findings": [finding_json(item) for item in report.findings],
             }
@@ -48,6 +50,8 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
         _show(report)
     if not report.sound:
         context.exit(WRONG)
+    if report.failed:
+        context.exit(1)
 
 
 def _show(report: AuditReport) -> None:
@@ -60,4 +64,10 @@ def _show(report: AuditReport) -> None:
     )
     for note in sorted({channel.note for channel in report.channels if channel.note}):
         click.echo(note)
-    print_findings(report.findings, sound=f"{report.sink} holds every row that was settled, each once.")
+    if not report.asked:
+        sound = f"The records of {report.sink} agree. What its destination holds is not known."
+    elif report.channels:
+        sound = f"{report.sink} holds every row that was delivered to it, each once."
+    else:
+        sound = f"No row is in the scope of {report.sink} yet."
+    print_findings(report.findings, sound=sound)

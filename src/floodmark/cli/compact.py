@@ -64,6 +64,8 @@ def _show(report: CompactReport) -> None:
                 f"  settled again: {item.settled.changed:,} rows changed, {item.settled.collapsed:,} collapsed, "
                 f"{item.settled.dropped:,} dropped"
             )
+        if item.settled.waiting:
+            click.echo(f"  {item.settled.waiting:,} rows wait to be settled again: they are on their way to a sink")
         for bucket in item.failed:
             note(f"  {bucket.range} could not be joined: {bucket.reason}")
         for problem in item.problems:

@@ -56,7 +56,11 @@ def dataset() -> None:
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME:TYPE", help="Declare a column's type; may be given again."
 )
-@click.option("--settle", metavar="MODULE:FUNCTION", help="A function that sees the rows of a flush before they go in.")
+@click.option(
+    "--settle",
+    metavar="MODULE:FUNCTION",
+    help="A function that sees the rows of a flush before they go in; its module must be under [functions] allow.",
+)
 @json_option
 def add(
     name: str,
@@ -83,6 +87,7 @@ def add(
           --event-time ts --partition-by source --column 'tokens:long' --column 'cost:decimal(12,6)'
     """
     with open_store() as store:
+        store.settings.functions.check(settle, by_command=True)
         store.add_dataset(
             name,
             [_names(identity) for identity in identities] or None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table, size_text
+from floodmark.cli.output import note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from floodmark.delivery.report import ExportReport
@@ -58,6 +58,8 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
                 for r in reports
             ],
         )
+        for dataset, problem in {key: value for r in reports for key, value in r.damaged.items()}.items():
+            note(f"{dataset}: what comes of it waits. {problem}")
     if any(report.blocked or report.errors for report in reports):
         context.exit(1)
 
@@ -76,6 +78,7 @@ def described(report: ExportReport) -> dict[str, Any]:
             {"dataset": dataset, "partition": partition, "seq": seq}
             for (dataset, partition), seq in report.watermarks.items()
         ],
+        "damaged": [{"dataset": dataset, "problem": problem} for dataset, problem in report.damaged.items()],
         "errors": [
             {"dataset": dataset, "partition": partition, "error": error}
             for (dataset, partition), error in report.errors.items()

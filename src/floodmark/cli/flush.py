@@ -8,35 +8,52 @@ import click
 
 from floodmark.cli.options import json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, working
+from floodmark.errors import Corrupt, FloodmarkError
 
 if TYPE_CHECKING:
     from floodmark.flush import FlushReport
+
+FAILED, CORRUPT = 1, 3
 
 
 @click.command()
 @click.argument("dataset", required=False)
 @json_option
-def flush(dataset: str | None, as_json: bool) -> None:
+@click.pass_context
+def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:
     """Stamp and commit what was captured, of DATASET or of all datasets.
 
     Everything that was acknowledged before this call is in the table when it ends: each row once, with the next
-    sequence numbers. Any number of processes may flush at the same time. After a crash, run it again.
+    sequence numbers. Any number of processes may flush at the same time. After a crash, run it again. A dataset that
+    cannot be flushed is named and stops none of the others; the exit code is 1 then, or 3 if stored data is damaged.
 
     \b
     Examples:
       floodmark flush
       floodmark flush orders --json
     """
+    from floodmark.flush import FlushReport
+
     with open_store() as store:
         names = [dataset] if dataset is not None else [item.name for item in store.datasets()]
         reports = []
+        code = 0
         for name in names:
-            with working(f"Flushing {name} …"):
-                reports.append(store.flush(name))
+            try:
+                with working(f"Flushing {name} …"):
+                    reports.append(store.flush(name))
+            except FloodmarkError as error:
+                if len(names) == 1:
+                    raise
+                code = max(code, CORRUPT if isinstance(error, Corrupt) else FAILED)
+                reports.append(FlushReport(name, problems=(str(error),)))
     if as_json:
         print_json(reports)
     else:
         _show(reports)
+    if not code and any(report.problems for report in reports):
+        code = CORRUPT
+    context.exit(code)
 
 
 def _show(reports: list[FlushReport]) -> None:
@@ -54,3 +71,5 @@ def _show(reports: list[FlushReport]) -> None:
             note(f"{report.dropped:,} rows of {report.dataset} were left out by the settle function.")
         if report.settle_problem:
             note(report.settle_problem)
+        for problem in report.problems:
+            note(f"{report.dataset}: {problem}")

@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import click
 
 from floodmark.cli.findings import WRONG, finding_json, print_findings
-from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json
+from floodmark.cli.options import json_option, open_store, store_path
+from floodmark.cli.output import note, print_json
 from floodmark.cli.stepwise import steps
+
+if TYPE_CHECKING:
+    from floodmark.upkeep.fsck import FsckReport
+    from floodmark.upkeep.mending import Offer
 
 
 @click.command()
 @click.option("--deep", is_flag=True, help="Count the lake's rows too.")
 @click.option("--repair", is_flag=True, help="Repair what needs nobody's decision, and say what was done.")
+@click.option(
+    "--give-up", "given_up", type=int, multiple=True, metavar="SEGMENT", help="Lose the rows of this damaged segment."
+)
+@click.option(
+    "--retry",
+    "retried",
+    type=int,
+    multiple=True,
+    metavar="SEGMENT",
+    help="Let flush try this segment again.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before rows are given up.")
+@click.option("--rebuild-records", is_flag=True, help="Make a control database that is lost anew, from lake and spool.")
 @json_option
 @click.pass_context
-def fsck(context: click.Context, deep: bool, repair: bool, as_json: bool) -> None:
+def fsck(
+    context: click.Context,
+    deep: bool,
+    repair: bool,
+    given_up: tuple[int, ...],
+    retried: tuple[int, ...],
+    yes: bool,
+    rebuild_records: bool,
+    as_json: bool,
+) -> None:
     """Check the store: control database, lake and spool against each other.
 
     Without --repair nothing is changed. Every finding says what to run. The exit code is 3 if something is wrong (with
-    --repair: if something is left).
+    --repair: if something is left). What the next flush resolves by itself is a note.
+
+    A segment whose file is damaged or missing is never given up by itself. With --repair you are asked about each, or
+    name it with --give-up: its acknowledged rows are lost then, what is left of the file moves to quarantine/, and the
+    loss stays on record.
 
     \b
     Examples:
       floodmark fsck
       floodmark fsck --repair --json
+      floodmark fsck --repair --give-up 4711 --yes
     """
+    if (given_up or retried) and not repair:
+        raise click.UsageError("--give-up and --retry change the store: give --repair as well.")
+    if rebuild_records:
+        _rebuild(as_json=as_json)
     with open_store() as store, steps("Checking") as progress:
-        report = store.fsck(deep=deep, repair=repair, progress=progress)
+        named = [item for item in store.fsck().offers if item.segment in given_up] if given_up and not yes else []
+        if named and not all(map(_agreed, named)):
+            raise click.Abort
+        report = store.fsck(deep=deep, repair=repair, give_up=given_up, retry=retried, progress=progress)
+        asked = report.offers if repair and not as_json and not given_up else ()
+        chosen = [item.segment for item in asked if yes or (sys.stdin.isatty() and _agreed(item))]
+        if chosen:
+            again = store.fsck(deep=deep, repair=True, give_up=chosen, progress=progress)
+            report = _with(again, report.repaired)
     if as_json:
         print_json(
             {
@@ -36,6 +82,7 @@ def fsck(context: click.Context, deep: bool, repair: bool, as_json: bool) -> Non
                 "datasets": report.datasets,
                 "repaired": report.repaired,
                 "findings": [finding_json(item) for item in report.findings],
+                "offers": [_offer_json(item) for item in report.offers],
             }
         )
     else:
@@ -44,3 +91,49 @@ def fsck(context: click.Context, deep: bool, repair: bool, as_json: bool) -> Non
         print_findings(report.findings, sound=f"{len(report.datasets)} datasets: nothing is wrong.")
     if not report.sound:
         context.exit(WRONG)
+
+
+def _with(report: FsckReport, before: tuple[str, ...]) -> FsckReport:
+    from dataclasses import replace
+
+    return replace(report, repaired=(*before, *report.repaired))
+
+
+def _agreed(item: Offer) -> bool:
+    numbers = f", numbers {item.range}" if item.range is not None else ""
+    about = (
+        f"Segment {item.segment} of dataset {item.dataset} ({item.rows:,} acknowledged rows{numbers}): {item.problem}"
+    )
+    click.echo(about, err=True)
+    if item.range is not None:
+        click.echo("Its block is undecided, and is decided first; if it was committed, nothing is lost.", err=True)
+    return click.confirm("Give these rows up for good?", default=False, err=True)
+
+
+def _offer_json(item: Offer) -> dict[str, object]:
+    return {
+        "segment": item.segment,
+        "dataset": item.dataset,
+        "rows": item.rows,
+        "range": None if item.range is None else [item.range.after, item.range.through],
+        "problem": item.problem,
+    }
+
+
+def _rebuild(*, as_json: bool) -> None:
+    from floodmark.store import rebuild_records
+
+    made = rebuild_records(store_path())
+    if as_json:
+        return
+    click.echo(f"A new control database was made, with {len(made.datasets)} datasets: {', '.join(made.datasets)}.")
+    if made.kept_at is not None:
+        note(f"The damaged one is kept as {made.kept_at}.")
+    for name in made.undeclared:
+        note(f"The table of {name} keeps no declaration: `floodmark dataset add {name} …`, exactly as it was before.")
+    for name in made.unclear:
+        note(f"Dataset {name} was being rebuilt: restore a backup of the control database to go on with it.")
+    note(
+        "Run `floodmark flush`: it finds all commits and all captured rows. Add sinks, tokens and sources again, and "
+        "repeat retention and purges: what only the control database knew of them is lost."
+    )

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Flush and deliver, by itself, until it is stopped."),
     "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
     "token": ("token", "Decide who may send rows to this store's hub."),
+    "provenance": ("provenance", "See which stores forwarded rows have passed through, and correct it."),
     "compact": ("compact", "Join small files, and remove what is no longer needed."),
     "retain": ("retain", "Remove old rows, but none that a sink still needs."),
     "purge": ("purge", "Remove rows that match a condition, for good."),

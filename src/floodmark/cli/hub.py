@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from floodmark.cli.options import store_path
@@ -12,6 +14,17 @@ from floodmark.cli.output import note
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0 takes one that is free."
+)
+@click.option(
+    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve HTTPS with this certificate (PEM)."
+)
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's private key (PEM).")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may have in Host; may be given again. On loopback others are refused.",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that serve, on one store."
@@ -27,6 +40,13 @@ from floodmark.cli.output import note
     help="Requests a worker holds in memory; more are answered 429.",
 )
 @click.option(
+    "--client-requests-max",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Of them, requests on their way of one token, and of one address. A proxy is one address.",
+)
+@click.option(
     "--body-bytes-max",
     type=click.IntRange(1024),
     default=16 << 20,
@@ -36,9 +56,29 @@ from floodmark.cli.output import note
 @click.option(
     "--content-bytes-max",
     type=click.IntRange(1024),
-    default=64 << 20,
+    default=32 << 20,
     show_default=True,
     help="The largest body once it is decompressed.",
+)
+@click.option(
+    "--rows-max", type=click.IntRange(1), default=200_000, show_default=True, help="The most rows in one body."
+)
+@click.option(
+    "--columns-max", type=click.IntRange(1), default=2_000, show_default=True, help="The most columns in one body."
+)
+@click.option(
+    "--values-max",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="The most values in one body: rows times columns, and the elements of lists.",
+)
+@click.option(
+    "--nesting-max",
+    type=click.IntRange(1, 256),
+    default=64,
+    show_default=True,
+    help="How deep lists and objects nest.",
 )
 @click.option(
     "--header-bytes-max",
@@ -61,17 +101,41 @@ from floodmark.cli.output import note
     show_default=True,
     help="How long the idempotency key of a capture is remembered.",
 )
+@click.option(
+    "--quarantine-max",
+    type=click.IntRange(0),
+    default=10_000,
+    show_default=True,
+    help="Quarantine entries of a dataset, beyond which captures with rows that do not fit are refused.",
+)
+@click.option(
+    "--quarantine-token-max",
+    type=click.IntRange(0),
+    default=1_000,
+    show_default=True,
+    help="… of them those of one token.",
+)
 def hub(
     host: str,
     port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    allowed_hosts: tuple[str, ...],
     workers: int,
     threads: int,
     requests_max: int,
+    client_requests_max: int,
     body_bytes_max: int,
     content_bytes_max: int,
+    rows_max: int,
+    columns_max: int,
+    values_max: int,
+    nesting_max: int,
     header_bytes_max: int,
     request_seconds_max: float,
     key_days: int,
+    quarantine_max: int,
+    quarantine_token_max: int,
 ) -> None:
     """Take rows over HTTP, from other stores and from any client.
 
@@ -85,20 +149,29 @@ def hub(
     \b
     Examples:
       floodmark hub
-      floodmark hub --host 0.0.0.0 --port 8080 --workers 4
+      floodmark hub --host 0.0.0.0 --port 8443 --tls-cert hub.pem --tls-key hub.key
       curl -d '[{"id": 1}]' -H 'Content-Type: application/json' http://127.0.0.1:8080/v1/datasets/orders/capture
     """
-    from floodmark.hub.serve import serve
+    from floodmark.hub.serve import Tls, serve
     from floodmark.hub.settings import HubSettings
 
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are given together.")
     settings = HubSettings(
         body_bytes_max=body_bytes_max,
         content_bytes_max=content_bytes_max,
+        rows_max=rows_max,
+        columns_max=columns_max,
+        values_max=values_max,
+        nesting_max=nesting_max,
         header_bytes_max=header_bytes_max,
         request_seconds_max=request_seconds_max,
         threads=threads,
         requests_max=requests_max,
+        client_requests_max=client_requests_max,
         key_days=key_days,
+        quarantine_max=quarantine_max,
+        quarantine_token_max=quarantine_token_max,
     )
     serve(
         store_path(),
@@ -106,6 +179,9 @@ def hub(
         port=port,
         workers=workers,
         settings=settings,
+        tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key),
+        allowed_hosts=allowed_hosts,
+        warn=note,
         listening=lambda address: note(
             f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it."
         ),

@@ -43,8 +43,11 @@ def list_(dataset: str | None, as_json: bool) -> None:
         print_json(entries)
     elif entries:
         print_table(
-            ["id", "dataset", "since", "reason"],
-            [[entry.id[:SHORT_ID], entry.dataset, entry.created_at[:19], entry.reason] for entry in entries],
+            ["id", "dataset", "since", "rows", "reason"],
+            [
+                [entry.id[:SHORT_ID], entry.dataset, entry.created_at[:19], entry.rows, entry.reason]
+                for entry in entries
+            ],
         )
     else:
         click.echo("Nothing is held.")
@@ -71,6 +74,8 @@ def show(entry_id: str, as_json: bool) -> None:
         ("dataset", entry.dataset),
         ("state", entry.state),
         ("since", entry.created_at),
+        ("rows", entry.rows),
+        ("token", entry.token or "-"),
         ("reason", entry.reason),
     ):
         note(f"{name + ':':<9}{value}")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,6 +19,11 @@ from floodmark.cli.options import open_store
 if TYPE_CHECKING:
     from floodmark.daemon.events import Event
     from floodmark.daemon.loop import Daemon
+
+
+STEADY_SECONDS = 600
+"""A JVM that lasted so long counts as well: the next start is at once."""
+_RESTARTS = "FLOODMARK_RUN_RESTARTS"
 
 
 @click.command()
@@ -44,14 +50,18 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
     What happens is told on standard error, one line each. Exit codes: 0 stopped with everything finished; 1 a thing
     took longer than run.stop_seconds_max to finish, or something failed with --once; 130 stopped in the middle.
     """
-    from floodmark.daemon.loop import Daemon
+    from floodmark.daemon.loop import FAILED, RESTART, Daemon
     from floodmark.daemon.presence import present
 
     store = open_store()
     with present(store.path, beside=beside) as another:
         daemon = Daemon(store, _tell_json if as_json else _tell)
+        begun = time.monotonic()
         with _signals(daemon):
             code = daemon.once() if once else daemon.run(beside=another)
+        if code == RESTART and not once:
+            _begin_anew(lasted_seconds=time.monotonic() - begun)
+        code = FAILED if code == RESTART else code
         if daemon.under_way:
             _leave(code)
         store.close()
@@ -68,6 +78,26 @@ def _signals(daemon: Daemon) -> Iterator[None]:
     finally:
         for number, handler in zip(asking, before, strict=True):
             signal.signal(number, handler)
+
+
+def _begin_anew(*, lasted_seconds: float) -> None:
+    """Become a fresh process with the same arguments: Python cannot start a second JVM. The lock goes with the old one.
+
+    A JVM that dies again and again is started at longer and longer intervals.
+    """
+    from floodmark.delivery.backoff import wait_seconds
+
+    times = 1 if lasted_seconds >= STEADY_SECONDS else int(os.environ.get(_RESTARTS) or 0) + 1
+    wait = 0.0 if times == 1 else wait_seconds(times - 1)
+    if wait:
+        click.echo(f"{_time()} The JVM has ended {times} times: starting it again in {wait:.0f} s.", err=True)
+        time.sleep(wait)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os.environ[_RESTARTS] = str(times)
+    # By module: the file that was called may be a wrapper.
+    os.execv(sys.executable, [sys.executable, "-m", "floodmark.cli", *sys.argv[1:]])  # noqa: S606 - ourselves
 
 
 def _leave(code: int) -> None:

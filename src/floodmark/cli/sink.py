@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from floodmark.cli.options import column_list, json_option, open_store
-from floodmark.cli.output import print_json, print_table
+from floodmark.cli.output import note, print_json, print_table
 
 
 @click.group()
@@ -53,11 +53,14 @@ def _slices(
 @click.argument("kind", type=click.Choice(["blob", "forward", "table", "projection"]))
 @click.option("--url", metavar="URL", help="blob: file:///…, s3://…, gs://…, az://…; forward: the hub's http(s)://….")
 @click.option("--table", metavar="NAME", help="table: catalog.namespace, or catalog.namespace.table for one dataset.")
-@click.option("--function", metavar="PATH", help="projection: package.module:function.")
+@click.option(
+    "--function", metavar="PATH", help="projection: package.module:function, of a module that [functions] allows."
+)
 @click.option("--format", "object_format", metavar="FORMAT", help="blob: parquet, jsonl, jsonl.gz or jsonl.zst.")
-@click.option("--token", metavar="TOKEN", help="forward: env:NAME, file:/path, or the token itself.")
+@click.option("--token", metavar="TOKEN", help="forward: where the token is, as env:NAME or file:/path.")
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
 @click.option("--partition", "partitions", metavar="COL=VAL", multiple=True, callback=_slices, help="Only this slice.")
+@click.option("--later", is_flag=True, default=None, help="--datasets and --partition may name what is added later.")
 @click.option("--where", metavar="SQL", help="Only rows for which this is true; the others count as passed.")
 @click.option("--start", metavar="WHERE", help="beginning (the default), now, or a cursor.")
 @click.option("--every", metavar="TIME", help="How often `floodmark run` delivers: 30s, 5m, 1h.")
@@ -75,7 +78,7 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     table       another Iceberg table
     projection  a Python function
 
-    The place belongs to this sink alone. A secret is best given as env:NAME or file:/path.
+    The place belongs to this sink alone. A token is given as env:NAME or file:/path, never itself.
 
     \b
     Examples:
@@ -87,21 +90,33 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     # Only what was given: an option that was not must not push aside what --set says.
     settings = {**more, **{key: value for key, value in given.items() if value is not None}}
     with open_store() as store:
+        store.settings.functions.check(settings.get("function"), by_command=True)
         store.add_sink(name, kind, **settings)
         added = next(item for item in store.sinks() if item.name == name)
     if as_json:
         print_json(_described(added))
     else:
-        click.echo(f"Sink {name} delivers to {place_of(added)}.")
+        click.echo(f"Sink {name} delivers to {_described(added)['place']}.")
+    if _sends_token_in_the_clear(added.settings):
+        note(
+            f"WARNING: The token travels in the clear: {_described(added)['place']} is http, and not on this machine. "
+            "Use https, or a tunnel."
+        )
 
 
-def place_of(item: Any) -> str:
-    """Where a sink delivers to, in one word."""
-    return str(next(item.settings[key] for key in ("url", "table", "function") if item.settings.get(key)))
+def _sends_token_in_the_clear(settings: dict[str, Any]) -> bool:
+    from urllib.parse import urlsplit
+
+    from floodmark.hub.serve import is_loopback
+
+    if settings.get("token") is None:
+        return False
+    parts = urlsplit(settings["url"])
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def _described(item: Any) -> dict[str, Any]:
-    from floodmark.delivery.kinds import shown
+    from floodmark.delivery.kinds import place_of, shown
 
     return {
         "name": item.name,
@@ -163,6 +178,7 @@ def change(name: str, settings: dict[str, Any]) -> None:
       floodmark sink change archive --set chunk_rows=50000 --set format=jsonl.zst
     """
     with open_store() as store:
+        store.settings.functions.check(settings.get("function"), by_command=True)
         store.change_sink(name, **settings)
     click.echo(f"Sink {name} is changed.")
 

@@ -21,7 +21,8 @@ from floodmark.errors import Permanent
 def sql(query: str, kind: str, limit: int | None) -> None:
     """Run a SQL query over the datasets.
 
-    Every dataset is a view of its name, with the columns you captured. The SQL is Spark's.
+    Every dataset is a view of its name, with the columns you captured. Tables of [catalogs.NAME] in floodmark.toml are
+    NAME.namespace.table. The SQL is Spark's.
 
     \b
     Examples:

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table, size_text
+from floodmark.cli.output import note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from floodmark.status import Status
+
+PARTITIONS_MAX = 20
+"""How many are shown; a dataset may have thousands."""
 
 
 @click.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show what the store holds and what waits, without starting Spark.
+    """Show what the store holds, what waits and how far each sink is, without starting Spark.
 
     rows: committed. horizon: the sequence number up to which everything is visible. waiting: captured and not yet
-    committed. quarantined: rows that did not fit and wait for a decision.
+    committed. quarantined: rows that did not fit and wait for a decision. lag: committed rows that a sink has still to
+    get. next attempt: when `floodmark run` tries it again after a failure, or when its own schedule is due.
 
     \b
     Examples:
       floodmark status
       floodmark status --json | jq '.datasets[].spool'
+      floodmark status --json | jq '.sinks[] | select(.lag > 0)'
     """
     with open_store() as store:
         found = store.status()
@@ -54,6 +59,53 @@ def _show(found: Status) -> None:
             for item in found.datasets
         ],
     )
+    for item in found.datasets:
+        if item.problem is not None:
+            since = "" if item.problem_since is None else f" (since {item.problem_since:%Y-%m-%d %H:%M:%S} UTC)"
+            note(f"{item.name}: the last flush could not commit everything{since}. {item.problem}")
+        if item.lost_rows:
+            note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` names them.")
+    _show_partitions(found)
+    _show_sinks(found)
+
+
+def _show_partitions(found: Status) -> None:
+    rows = [
+        [item.name, one.partition, one.rows, one.last_seq]
+        for item in found.datasets
+        if item.partition_by
+        for one in item.partitions
+    ]
+    if rows:
+        click.echo()
+        print_table(["dataset", "partition", "rows", "last number"], rows[:PARTITIONS_MAX])
+    if len(rows) > PARTITIONS_MAX:
+        click.echo(f"… and {len(rows) - PARTITIONS_MAX:,} more partitions: `--json` has all of them.")
+
+
+def _show_sinks(found: Status) -> None:
+    if not found.sinks:
+        return
+    click.echo()
+    print_table(
+        ["sink", "kind", "place", "state", "lag", "partitions behind", "next attempt", "reason"],
+        [
+            [
+                item.name,
+                item.kind,
+                item.place,
+                item.state,
+                item.lag,
+                sum(1 for one in item.channels if one.lag),
+                None if item.next_attempt is None else item.next_attempt.isoformat(sep=" ", timespec="seconds"),
+                item.reason,
+            ]
+            for item in found.sinks
+        ],
+    )
+    for item in found.sinks:
+        for warning in item.warnings:
+            click.echo(f"Warning: sink {item.name} delivers less than its settings say. {warning}")
 
 
 def _waiting(landing_bytes: int, segment_rows: int, segment_bytes: int) -> str:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import click
 
 from floodmark.cli.options import column_list, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table
+
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+
+
+def _duration(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> timedelta | None:
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6})([mhd])", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no time: give it as 30m, 12h or 90d.")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
 
 
 @click.group()
@@ -19,28 +33,68 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
+@click.option("--origins", metavar="IDS", callback=column_list, help="It may send the chunks of these stores, by id.")
+@click.option("--any-origin", is_flag=True, help="… of any store.")
 @click.option(
-    "--origins", metavar="IDS", callback=column_list, help="Only rows of these stores, by id; the default is any."
+    "--relay",
+    is_flag=True,
+    help="With --origins: also rows that other stores have sent to those; for a hub that forwards.",
 )
-@click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
+@click.option("--capture", is_flag=True, help="It may capture: post rows, which have no origin.")
+@click.option("--metrics", is_flag=True, help="It may read /metrics from another machine.")
+@click.option("--datasets", metavar="NAMES", callback=column_list, help="Chunks and captures of these datasets only.")
+@click.option("--any-dataset", is_flag=True, help="… of any dataset.")
+@click.option("--expires", metavar="TIME", callback=_duration, help="Refused after so long, such as 12h or 90d.")
 @json_option
-def add(name: str, origins: list[str] | None, datasets: list[str] | None, as_json: bool) -> None:
+def add(
+    name: str,
+    origins: list[str] | None,
+    any_origin: bool,
+    relay: bool,
+    capture: bool,
+    metrics: bool,
+    datasets: list[str] | None,
+    any_dataset: bool,
+    expires: timedelta | None,
+    as_json: bool,
+) -> None:
     """Make a token called NAME and print it, this once.
 
-    Only its hash is stored: a token that was not noted down is lost, and another is made instead. It is printed alone
-    on standard output, so that it can go straight into a file.
+    It allows what is named and nothing else. Only its hash is stored: a token that was not noted down is lost, and
+    another is made instead. It is printed alone on standard output, so that it can go straight into a file.
 
     \b
     Examples:
-      floodmark token add edge-7 --origins 0b5c… --datasets orders > edge-7.token
-      floodmark token add dashboards
+      floodmark token add edge-7 --origins 0b5c… --datasets orders --expires 90d > edge-7.token
+      floodmark token add shop --capture --datasets orders,returns
+      floodmark token add prometheus --metrics
     """
     from floodmark.hub.tokens import add_token
 
+    rights = [right for right, given in (("capture", capture), ("metrics", metrics)) if given]
     with open_store() as store:
-        made, secret = add_token(store, name, origins=origins, datasets=datasets)
+        made, secret = add_token(
+            store,
+            name,
+            origins=origins,
+            datasets=datasets,
+            any_origin=any_origin,
+            any_dataset=any_dataset,
+            relay=relay,
+            rights=rights,
+            expires=expires,
+        )
     if as_json:
-        print_json({"name": made.name, "token": secret, "origins": made.origins, "datasets": made.datasets})
+        print_json(
+            {
+                "name": made.name,
+                "token": secret,
+                "origins": made.origins,
+                "datasets": made.datasets,
+                "rights": made.rights,
+                "expires_at": made.expires_at,
+            }
+        )
     else:
         click.echo(secret)
         note(f"This is the token {name}. It is not shown again.")
@@ -62,21 +116,21 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        click.echo(
-            "No tokens yet: the hub takes rows from this machine only. Make one with `floodmark token add NAME`."
-        )
+        click.echo("No tokens yet: the hub takes rows from this machine only. Make one with `floodmark token add`.")
     else:
         rows = [
             [
                 item.name,
                 "any" if item.origins is None else ", ".join(item.origins),
-                "all" if item.datasets is None else ", ".join(item.datasets),
+                "any" if item.datasets is None else ", ".join(item.datasets),
+                ", ".join(item.rights),
                 item.created_at,
+                item.expires_at,
                 item.revoked_at,
             ]
             for item in found
         ]
-        print_table(["token", "origins", "datasets", "created", "revoked"], rows)
+        print_table(["token", "origins", "datasets", "rights", "created", "expires", "revoked"], rows)
 
 
 @token.command()

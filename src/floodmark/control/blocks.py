@@ -85,6 +85,7 @@ class BatchLimits:
 
     rows_max: int = 2_000_000
     bytes_max: int = 1 << 30
+    """Of the rows as they are read, not of the compressed files."""
     segments_max: int = 512
 
 
@@ -190,8 +191,9 @@ def reserve(
     seen_through: int,
     limits: BatchLimits,
     now: datetime,
+    without: Collection[int] = (),
 ) -> Reservation | None:
-    """Take waiting segments and the numbers for their rows, or None if nothing waits.
+    """Take waiting segments and the numbers for their rows, or None if nothing waits. Segments `without` are left.
 
     `seen_through` is the highest number visible at `base`: the block starts above it whatever the counter says.
     """
@@ -206,6 +208,7 @@ def reserve(
         rows_max=limits.rows_max,
         bytes_max=limits.bytes_max,
         count_max=limits.segments_max,
+        without=without,
     )
     if not taken:
         return None

@@ -65,6 +65,28 @@ def _cut(whole: SequenceRange, found: Sequence[Stretch], *, rows_max: int) -> li
     return [SequenceRange(after, through) for after, through in itertools.pairwise(edges)]
 
 
+def exact_rows(ranges: Sequence[SequenceRange], found: Sequence[Stretch]) -> list[int | None]:
+    """How many rows each range has, by what was committed; None where only the rows themselves can tell.
+
+    Both rise. A stretch inside a range counts whole; one that is cut counts only if no number in it is missing.
+    """
+    counts: list[int | None] = []
+    place = 0
+    for range_ in ranges:
+        while place < len(found) and found[place].last_seq <= range_.after:
+            place += 1
+        total: int | None = 0
+        for stretch in itertools.islice(found, place, None):
+            if stretch.first_seq > range_.through:
+                break
+            part = stretch.within(range_)
+            cut = (part.first_seq, part.last_seq) != (stretch.first_seq, stretch.last_seq)
+            dense = stretch.rows == stretch.last_seq - stretch.first_seq + 1
+            total = None if total is None or (cut and not dense) else total + part.rows
+        counts.append(total)
+    return counts
+
+
 def rows_through(found: Sequence[Stretch], *, rows_max: int) -> int | None:
     """The number at which about `rows_max` rows are reached; None if there are not so many."""
     held = 0

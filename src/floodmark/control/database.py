@@ -29,6 +29,7 @@ from sqlalchemy.util import LRUCache
 
 from floodmark.control.schema import meta
 from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreTooNew
+from floodmark.files import create_private
 
 T = TypeVar("T")
 
@@ -175,6 +176,9 @@ def _engine_of_its_own(url: URL) -> Engine:
             f"A control database on {url.get_backend_name()!r} is not supported.",
             hint="Use a SQLite file or a postgresql:// URL.",
         )
+    if url.database and url.database != ":memory:":
+        with contextlib.suppress(OSError):  # the connection will tell what is wrong with the place
+            create_private(Path(url.database))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False}, **_SILENT)
 
     @event.listens_for(engine, "connect")
@@ -227,18 +231,33 @@ def _translated(error: DBAPIError) -> Exception:
             f"The control database refused a change: {detail}.",
             hint="Nothing was changed. Keep the store as it is, and run `floodmark fsck`.",
         )
+    if (getattr(error.orig, "sqlite_errorname", None) or "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return Corrupt(
+            f"The control database is damaged: {detail}.",
+            hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
+            "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+        )
     return Retryable(
         f"The control database is not available: {detail}.",
         hint="Nothing was changed; check it (locked? unreachable? disk full?) and run the same command again.",
     )
 
 
-def migrate(database: Database) -> None:
-    """Bring the tables to the version this code knows. One transaction; a no-op when they are there."""
+def migrate(database: Database, *, create: bool = True) -> None:
+    """Bring the tables to the version this code knows. One transaction; a no-op when they are there.
+
+    Without `create`, a database without any of them is `Corrupt`: a store's records are not made by the way.
+    """
     scripts = _migrations(database.dialect)
 
     def work(connection: Connection) -> None:
         version = _version(connection)
+        if version is None and not create:
+            raise Corrupt(
+                "The control database of this store has no tables.",
+                hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
+                "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+            )
         if version is None:
             connection.execute(text("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"))
             connection.execute(meta.insert().values(name="schema_version", value="0"))
@@ -257,6 +276,8 @@ def migrate(database: Database) -> None:
     try:
         database.transact(work)
     except (Corrupt, Retryable):
+        if not create:
+            raise
         # PostgreSQL does not put two CREATE TABLE of one name in an order: the second fails. Then it is done.
         if database.read(_version) != len(scripts):
             raise

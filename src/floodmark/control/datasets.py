@@ -17,6 +17,8 @@ from floodmark.rows import Demands
 from floodmark.schema import Column, Schema, parse_identity
 from floodmark.sequence import Tally
 
+DECLARATION_VERSION = 1
+
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _BY_NAME = select(datasets).where(datasets.c.name == bindparam("dataset"))
 _EVERYONE = select(datasets).order_by(datasets.c.name)
@@ -82,9 +84,49 @@ class Dataset:
         """What that table is called once nothing may be appended to it any more: requests name their table."""
         return f"{self.table_name}_fenced"
 
+    @property
+    def declaration(self) -> str:
+        """What was declared, as one stable line of text: the table keeps it, for a control database that is lost."""
+        held = {
+            "version": DECLARATION_VERSION,
+            "identity": self.identity,
+            "event_time": self.event_time,
+            "partition_by": self.partition_by,
+            "settle": self.settle,
+            "schema": self.schema.to_json(),
+            "layout": self.layout.to_json(),
+            "identity_null": self.identity_null,
+            "identity_scope": self.identity_scope,
+        }
+        return json.dumps(held, sort_keys=True)
+
     def of_generation(self, generation: int) -> Dataset:
         """The dataset with the names of one of its generations, past, present or staging."""
         return replace(self, generation=generation)
+
+
+def from_declaration(name: str, generation: int, text: str) -> Dataset:
+    """A dataset from what its table keeps; `Corrupt` if that cannot be read."""
+
+    def read() -> Dataset:
+        held = json.loads(text)
+        if held["version"] != DECLARATION_VERSION:
+            raise ValueError(f"version {held['version']!r}")
+        return Dataset(
+            name,
+            parse_identity(held["identity"]),
+            held["event_time"],
+            tuple(held["partition_by"]),
+            Schema.from_json(held["schema"]),
+            held["settle"],
+            generation,
+            layout=Layout.from_json(held["layout"]),
+            # A table of before says nothing of these, and its rows were compared in this way.
+            identity_null=held.get("identity_null", KEEP),
+            identity_scope=held.get("identity_scope", EVENT_TIME),
+        )
+
+    return read_back(f"dataset {name!r}, which its table keeps", read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ def pin(
 
     The watermark is read in the transaction that inserts the intent. Read before it, two exporters would pin
     two ranges that overlap. At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
-    `removals_seen` is `removals.moment` as it was when the rows were looked at: rows that went since must not leave.
+    `removals_seen` is `removals.moment` as it was when the rows were looked at: what changed since must not leave.
     """
     mark = watermark(connection, channel)
     if mark is None:
@@ -221,20 +221,25 @@ def pin(
 
 
 def _check_unremoved(connection: Connection, channel: Channel, *, after: int, seen: int | None) -> None:
-    """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry."""
+    """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry; rows
+    that are being settled again would be others then.
+    """
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
-            f"Rows of {channel.dataset!r} that this sink does not have are being removed.",
+            f"Rows of {channel.dataset!r} that this sink does not have are being removed or settled again.",
             hint="Export again; if it stays so, a `floodmark retain`, `purge` or `compact` was cut off: run it again.",
         )
     _check_none_went(connection, channel, SequenceRange(after, SEQUENCE_MAX), seen=seen)
 
 
 def _check_none_went(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int | None) -> None:
-    """U14: rows that went since the look must not leave, also not with an intent that another has pinned since."""
-    moved = seen is not None and removal_records.moment(connection, channel.dataset) != seen
-    if moved and removal_records.touched(connection, channel, within):
-        raise Retryable(f"Rows of {channel.dataset!r} were removed just now.", hint="Export again.")
+    """U14: rows that went or changed since the look must not leave, also not with an intent that another has pinned
+    since.
+    """
+    if seen is None or removal_records.moment(connection, channel.dataset) == seen:
+        return
+    if removal_records.touched_since(connection, channel, within, seen=seen):
+        raise Retryable(f"Rows of {channel.dataset!r} were removed or settled again just now.", hint="Export again.")
 
 
 def limit(connection: Connection, channel: Channel, within: SequenceRange, *, rows_max: int) -> int:
@@ -271,10 +276,15 @@ def fast_forward(connection: Connection, channel: Channel, *, seen: Watermark | 
 
 def stretches(connection: Connection, channel: Channel, within: SequenceRange) -> list[Stretch]:
     """Where the partition's rows are, block by block: so chunk boundaries need no scan, and gaps cost nothing."""
+    # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
+    return [stretch.within(within) for stretch in whole_stretches(connection, channel, within)]
+
+
+def whole_stretches(connection: Connection, channel: Channel, within: SequenceRange) -> list[Stretch]:
+    """The same with those that reach over an end of the range as they were committed: their rows are exact."""
     asked = {"of": channel.dataset, "key": channel.partition, "after": within.after, "through": within.through}
     found = connection.execute(_STRETCHES, asked)
-    # A block that was delivered in part counts with the rest of it: what is pinned and cut begins there.
-    return [Stretch(row.row_count, row.first_seq, row.last_seq).within(within) for row in found]
+    return [Stretch(row.row_count, row.first_seq, row.last_seq) for row in found]
 
 
 def _intent(row: Row) -> Intent:  # type: ignore[type-arg]

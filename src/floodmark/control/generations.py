@@ -21,7 +21,7 @@ from sqlalchemy import Connection, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control import datasets as dataset_records
-from floodmark.control import removals
+from floodmark.control import events, removals
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.schema import datasets, generations, rebuilds
 from floodmark.errors import Retryable
@@ -172,6 +172,7 @@ def switch(
             fenced=False,
             layout=rebuild.layout.to_json(),
             synced_snapshot=synced_snapshot,
+            changed=events.happens(connection),  # U17: what was counted in the old table is counted again
         )
     )
     if changed.rowcount != 1:
@@ -192,6 +193,13 @@ def switch(
         .values(state="current", location=locations[1])
     )
     connection.execute(update(rebuilds).where(rebuilds.c.id == rebuild.id).values(state="done"))
+
+
+def remember_retired(connection: Connection, dataset: str, generation: int, *, now: datetime) -> None:
+    """Enter a table of before, which records that are made anew know nothing of."""
+    connection.execute(
+        generations.insert().values(dataset=dataset, generation=generation, state="retired", retired_at=now.isoformat())
+    )
 
 
 def forget(connection: Connection, dataset: str, generation: int) -> None:

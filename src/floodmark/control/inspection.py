@@ -132,6 +132,20 @@ def intents_of(connection: Connection, channel: Channel) -> list[IntentRecord]:
     )
 
 
+def filters_of(connection: Connection, channel: Channel) -> list[tuple[int, str | None]]:
+    """The row filter of each intent of a channel, with the number that the intent begins behind; in their order."""
+    found = connection.execute(
+        select(intents.c.after_seq, intents.c.settings)
+        .where(
+            intents.c.sink == channel.sink,
+            intents.c.dataset == channel.dataset,
+            intents.c.partition_key == channel.partition,
+        )
+        .order_by(intents.c.after_seq)
+    )
+    return [(row.after_seq, json.loads(row.settings).get("where")) for row in found]
+
+
 def chunk_with(connection: Connection, channel: Channel, seq: int) -> tuple[ChunkRecord, Intent] | None:
     """The newest chunk of a channel that a number lies in, and the intent it belongs to."""
     row = connection.execute(

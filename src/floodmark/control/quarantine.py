@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
 from floodmark.control.deliveries import Channel
 from floodmark.control.schema import quarantine
 from floodmark.errors import UnknownQuarantineEntry
-from floodmark.sequence import SequenceRange, Tally
+from floodmark.sequence import Tally
 
 KEYS_AT_ONCE = 500
 """So many keys are asked for in one query."""
@@ -33,6 +33,10 @@ class Held:
     landing_file: str | None = None
     landing_offset: int | None = None
     landing_row: int | None = None
+    rows: int = 1
+    """How many rows it stands for: rows of one request that do not fit for the same reason are one entry."""
+    token: str | None = None
+    """The token it came with, over HTTP."""
     source_key: str | None = None
     """What it came from, if that can be read again: there is one entry for it, however often it is read."""
 
@@ -48,7 +52,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One quarantined row or line."""
+    """One quarantined row or line, or several that came together and do not fit for the same reason."""
 
     id: str
     dataset: str
@@ -61,6 +65,8 @@ class Entry:
     """The sink instance that could not deliver it; None for what could not become a row."""
     seq: int | None = None
     partition: str | None = None
+    rows: int = 1
+    token: str | None = None
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
@@ -76,6 +82,8 @@ def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: da
             "landing_file": item.landing_file,
             "landing_offset": item.landing_offset,
             "landing_row": item.landing_row,
+            "row_count": item.rows,
+            "token": item.token,
             "source_key": item.source_key,
             "created_at": now.isoformat(),
         }
@@ -109,46 +117,37 @@ def hold_given_up(
     connection: Connection, channel: Channel, rows: Sequence[GivenUp], *, reason: str, now: datetime
 ) -> None:
     """Put rows into quarantine under the sink's name; those that are there already stay as they are."""
-    known = {
-        seq
-        for (seq,) in connection.execute(
+    if not rows:
+        return
+    # By range and not by number: a chunk may have more rows than a statement takes values.
+    known = set(
+        connection.execute(
             select(quarantine.c.seq).where(
                 quarantine.c.sink == channel.sink,
                 quarantine.c.dataset == channel.dataset,
-                quarantine.c.seq.in_([row.seq for row in rows]),
+                quarantine.c.seq >= min(row.seq for row in rows),
+                quarantine.c.seq <= max(row.seq for row in rows),
             )
-        )
-    }
-    for row in rows:
-        if row.seq in known:
-            continue
-        connection.execute(
-            quarantine.insert().values(
-                id=uuid.uuid4().hex,
-                dataset=channel.dataset,
-                state="held",
-                reason=reason,
-                payload=row.payload,
-                sink=channel.sink,
-                seq=row.seq,
-                partition_key=channel.partition,
-                checksum=row.tally.checksum_text,
-                created_at=now.isoformat(),
-            )
-        )
-
-
-def given_up_within(connection: Connection, channel: Channel, within: SequenceRange) -> dict[int, Tally]:
-    """The rows of a range that a sink gave up, whatever became of them since."""
-    found = connection.execute(
-        select(quarantine.c.seq, quarantine.c.checksum).where(
-            quarantine.c.sink == channel.sink,
-            quarantine.c.dataset == channel.dataset,
-            quarantine.c.seq > within.after,
-            quarantine.c.seq <= within.through,
-        )
+        ).scalars()
     )
-    return {row.seq: Tally.of(1, row.checksum) for row in found}
+    values = [
+        {
+            "id": uuid.uuid4().hex,
+            "dataset": channel.dataset,
+            "state": "held",
+            "reason": reason,
+            "payload": row.payload,
+            "sink": channel.sink,
+            "seq": row.seq,
+            "partition_key": channel.partition,
+            "checksum": row.tally.checksum_text,
+            "created_at": now.isoformat(),
+        }
+        for row in rows
+        if row.seq not in known
+    ]
+    if values:
+        connection.execute(quarantine.insert(), values)
 
 
 def entries(connection: Connection, *, dataset: str | None = None, state: str | None = "held") -> list[Entry]:
@@ -208,11 +207,23 @@ def scrub(connection: Connection, ids: Iterable[str], *, now: datetime) -> None:
 
 
 def held_count(connection: Connection, dataset: str) -> int:
+    """How many rows are held."""
     return int(
         connection.execute(
-            select(func.count()).where(quarantine.c.dataset == dataset, quarantine.c.state == "held")
+            select(func.coalesce(func.sum(quarantine.c.row_count), 0)).where(
+                quarantine.c.dataset == dataset, quarantine.c.state == "held"
+            )
         ).scalar_one()
     )
+
+
+def held_entries(connection: Connection, dataset: str, *, token: str | None) -> tuple[int, int]:
+    """How many entries of a dataset are held that came with a token, and how many in all."""
+    mine = func.coalesce(func.sum(case((quarantine.c.token == token, 1), else_=0)), 0)
+    found = connection.execute(
+        select(mine, func.count()).where(quarantine.c.dataset == dataset, quarantine.c.state == "held")
+    ).one()
+    return int(found[0]), int(found[1])
 
 
 def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
@@ -227,4 +238,6 @@ def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
         sink=row.sink,
         seq=row.seq,
         partition=row.partition_key,
+        rows=row.row_count,
+        token=row.token,
     )

@@ -6,11 +6,10 @@ since without a row delivered, because it was empty or given up, belongs to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, bindparam, or_, select
 
-from floodmark.control import quarantine
 from floodmark.control.chunks import Chunk
 from floodmark.control.deliveries import Channel, Watermark, channel_values, of_channel, watermark
 from floodmark.control.schema import chunks, intents
@@ -38,8 +37,8 @@ class Reach:
     after: int
     before: Tally
     """Of everything that was settled up to there."""
-    given_up: dict[int, Tally] = field(default_factory=dict)
-    """The rows in between that are in quarantine."""
+    given_up: Tally
+    """Of everything that was settled since: each row of it is in quarantine."""
 
 
 def reach_back(connection: Connection, channel: Channel) -> Reach:
@@ -58,13 +57,10 @@ def reach_of(connection: Connection, channel: Channel, chunk: Chunk) -> Sequence
 
 def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> Reach:
     after, before = mark.seq, mark.tally
-    given_up: dict[int, Tally] = {}
     for _ in range(REACH_MAX):
         row = connection.execute(_EMPTY_BEFORE, channel_values(channel) | {"end": after}).one_or_none()
         if row is None:
             break
         tally = Tally.of(row.row_count, row.checksum)
         after, before = row.after_seq, before - tally
-        if row.state == "quarantined":
-            given_up |= quarantine.given_up_within(connection, channel, SequenceRange(row.after_seq, row.through_seq))
-    return Reach(after, before, given_up)
+    return Reach(after, before, mark.tally - before)

@@ -1,11 +1,13 @@
 """Captures over HTTP that carried a key: the same key again gets the same receipt, and stores nothing.
 
-The row is written in the transaction that registers the rows (H1, for one request instead of a channel).
+A key belongs to the token it came with: two clients that chose the same one never see each other's receipts. The row
+is written in the transaction that registers the rows (H1, for one request instead of a channel).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,38 +15,64 @@ from sqlalchemy import Connection, delete, select
 
 from floodmark.control.schema import requests
 
+NOT_KNOWN = "*"
+"""The token of keys from before tokens were noted with them. No token has this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request that was answered: what it brought, and what it was told."""
 
     dataset: str
+    token: str
+    """The name of the token it came with; empty where none was needed."""
     key: str
     digest: str
     rows: int
     quarantined: int
 
 
-def find(connection: Connection, *, dataset: str, key: str) -> Request | None:
-    row = connection.execute(select(requests).where(requests.c.dataset == dataset, requests.c.key == key)).one_or_none()
+def find(connection: Connection, *, dataset: str, token: str, key: str) -> Request | None:
+    row = connection.execute(
+        select(requests)
+        .where(requests.c.dataset == dataset, requests.c.key == key, requests.c.token.in_([token, NOT_KNOWN]))
+        .limit(1)
+    ).one_or_none()
     if row is None:
         return None
     receipt = json.loads(row.receipt)
-    return Request(row.dataset, row.key, row.digest, receipt["rows"], receipt["quarantined"])
+    return Request(row.dataset, row.token, row.key, row.digest, receipt["rows"], receipt["quarantined"])
 
 
 def record(connection: Connection, request: Request, *, now: datetime) -> bool:
     """Remember a request; false if the key is taken."""
-    if find(connection, dataset=request.dataset, key=request.key) is not None:
+    return record_all(connection, [request], now=now)
+
+
+def record_all(connection: Connection, items: Sequence[Request], *, now: datetime) -> bool:
+    """Remember requests of one dataset; false, and none of them, if a key is taken, or two of them have the same."""
+    wanted = {(item.token, item.key) for item in items}
+    taken = connection.execute(
+        select(requests.c.token, requests.c.key).where(
+            requests.c.dataset == items[0].dataset, requests.c.key.in_([item.key for item in items])
+        )
+    )
+    known = {(token, key) for token, key in taken}
+    if len(wanted) < len(items) or known & (wanted | {(NOT_KNOWN, key) for _, key in wanted}):
         return False
     connection.execute(
-        requests.insert().values(
-            dataset=request.dataset,
-            key=request.key,
-            digest=request.digest,
-            receipt=json.dumps({"rows": request.rows, "quarantined": request.quarantined}),
-            created_at=now.isoformat(),
-        )
+        requests.insert(),
+        [
+            {
+                "dataset": item.dataset,
+                "token": item.token,
+                "key": item.key,
+                "digest": item.digest,
+                "receipt": json.dumps({"rows": item.rows, "quarantined": item.quarantined}),
+                "created_at": now.isoformat(),
+            }
+            for item in items
+        ],
     )
     return True
 

@@ -31,6 +31,7 @@ datasets = Table(
     Column("created_at", Text, nullable=False),
     Column("event_cutoff", BigInteger),
     Column("layout", Text, nullable=False, default="{}"),
+    Column("changed", BigInteger, nullable=False, default=0),
     Column("identity_null", Text, nullable=False, default="keep"),
     Column("identity_scope", Text, nullable=False, default="event_time"),
 )
@@ -108,6 +109,33 @@ segments = Table(
     Column("source", Text),
     Column("ordinal", BigInteger),
     Column("created_at", Text, nullable=False),
+    Column("unfolded_bytes", BigInteger),
+    Column("set_aside", Text),
+)
+
+problems = Table(
+    "problems",
+    metadata,
+    Column("dataset", Text, primary_key=True),
+    Column("message", Text, nullable=False),
+    Column("gist", Text, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("segments_max", BigInteger),
+    Column("first_at", Text, nullable=False),
+    Column("last_at", Text, nullable=False),
+)
+
+losses = Table(
+    "losses",
+    metadata,
+    Column("segment", BigInteger, primary_key=True, autoincrement=False),
+    Column("dataset", Text, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("after_seq", BigInteger),
+    Column("through_seq", BigInteger),
+    Column("kept_at", Text),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", Text, nullable=False),
 )
 
 segment_partitions = Table(
@@ -132,6 +160,10 @@ sinks = Table(
     Column("reason", Text),
     Column("created_at", Text, nullable=False),
     Column("ticked_at", Text),
+    Column("number", BigInteger, nullable=False, default=0),
+    Column("hub", Text),
+    Column("problem", Text),
+    Column("next_attempt_at", Text),
 )
 
 watermarks = Table(
@@ -187,6 +219,25 @@ ledger = Table(
     Column("version", BigInteger, nullable=False),
     Column("path", Text, nullable=False, default="[]"),
     Column("updated_at", Text),
+    Column("given_up_rows", BigInteger, nullable=False, default=0),
+)
+
+ledger_given_up = Table(
+    "ledger_given_up",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("through_seq", BigInteger, nullable=False),
+)
+
+provenance = Table(
+    "provenance",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("store", Text, primary_key=True),
 )
 
 tokens = Table(
@@ -198,12 +249,16 @@ tokens = Table(
     Column("datasets", Text),
     Column("created_at", Text, nullable=False),
     Column("revoked_at", Text),
+    Column("relay", BigInteger, nullable=False, default=1),
+    Column("rights", Text, nullable=False, default="[]"),
+    Column("expires_at", Text),
 )
 
 requests = Table(
-    "requests",
+    "keyed_requests",
     metadata,
     Column("dataset", Text, primary_key=True),
+    Column("token", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("digest", Text, nullable=False),
     Column("receipt", Text, nullable=False),
@@ -228,6 +283,8 @@ quarantine = Table(
     Column("decided_at", Text),
     Column("partition_key", Text),
     Column("checksum", Text),
+    Column("row_count", BigInteger, nullable=False, default=1),
+    Column("token", Text),
     Column("source_key", Text),
 )
 
@@ -278,6 +335,33 @@ operations = Table(
     Column("selection", Text, nullable=False),
     Column("begun_at", Text, nullable=False),
     Column("ended_at", Text),
+    Column("number", BigInteger, nullable=False, default=0),
+    Column("ended", BigInteger),
+    Column("table_uuid", Text),
+    Column("base_snapshot", BigInteger),
+)
+
+touched = Table(
+    "touched",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("dataset", Text, nullable=False),
+    Column("partition_key", Text, primary_key=True),
+    Column("after_seq", BigInteger, nullable=False),
+    Column("through_seq", BigInteger, nullable=False),
+)
+
+filtered_removals = Table(
+    "filtered_removals",
+    metadata,
+    Column("operation", Text, primary_key=True),
+    Column("dataset", Text, primary_key=True),
+    Column("partition_key", Text, primary_key=True),
+    Column("filter", Text, primary_key=True),
+    Column("after_seq", BigInteger),
+    Column("through_seq", BigInteger),
+    Column("row_count", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
 )
 
 forfeits = Table(

@@ -3,7 +3,7 @@
 A segment exists exactly when it is registered. Its row goes
 
     writing ──register──▶ sealed ──record──▶ consumed
-       └────drop (guarded)──▶ dropped
+       └────drop (guarded)──▶ dropped ◀──give_up (guarded)── sealed
 
 and while it is `sealed` it may join a block and be released from it again. The id of a segment that was
 sealed from a landing file is a function of the lines it holds, so that even a control database restored
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,11 +34,14 @@ _PARTITIONS = select(segment_partitions).where(segment_partitions.c.segment.in_(
 _UNFINISHED = select(segments.c.id, segments.c.path, segments.c.owner).where(_OWN, segments.c.state == "writing")
 _WAITING = (
     select(segments)
-    .where(_OWN, segments.c.state == "sealed", segments.c.block.is_(None))
+    .where(_OWN, segments.c.state == "sealed", segments.c.block.is_(None), segments.c.set_aside.is_(None))
     .order_by(segments.c.registered)
     .limit(bindparam("most"))
 )
-_OLDEST = select(func.min(segments.c.registered)).where(_OWN, segments.c.state == "sealed")
+_SEALED = select(segments).where(_OWN, segments.c.state == "sealed").order_by(segments.c.registered)
+_OLDEST = select(func.min(segments.c.registered)).where(
+    _OWN, segments.c.state == "sealed", segments.c.set_aside.is_(None)
+)
 _OF_BLOCK = select(segments).where(segments.c.block == bindparam("joined")).order_by(segments.c.block_offset)
 _CONSUMED = select(segments.c.id, segments.c.path).where(
     _OWN, segments.c.block == bindparam("joined"), segments.c.state == "consumed"
@@ -91,6 +94,16 @@ class Segment:
     event_min: int | None = None
     event_max: int | None = None
     block_offset: int | None = None
+    block: str | None = None
+    unfolded_bytes: int | None = None
+    """How large its rows are when they are read; None for a segment of before this was measured."""
+    set_aside: str | None = None
+    """Why flush leaves it out; None if it does not."""
+
+    @property
+    def size(self) -> int:
+        """What it counts towards the size of a commit."""
+        return self.bytes if self.unfolded_bytes is None else self.unfolded_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ class SegmentContent:
     event_min: int | None
     event_max: int | None
     partitions: tuple[PartitionRows, ...]
+    unfolded_bytes: int | None = None
 
 
 def landing_segment_id(lines: LandingRange) -> int:
@@ -152,6 +166,7 @@ def register(
             "path": content.path,
             "row_count": content.rows,
             "byte_count": content.bytes,
+            "unfolded_bytes": content.unfolded_bytes,
             "event_min": content.event_min,
             "event_max": content.event_max,
             "landing_file": lines.file if lines else None,
@@ -194,17 +209,63 @@ def unfinished(connection: Connection, dataset: str) -> list[tuple[int, str, str
     return [(row.id, row.path, row.owner) for row in connection.execute(_UNFINISHED, {"of": dataset})]
 
 
-def waiting(connection: Connection, dataset: str, *, rows_max: int, bytes_max: int, count_max: int) -> list[Segment]:
-    """The oldest sealed segments that fit the bounds together; always at least one, if there is one."""
-    found = connection.execute(_WAITING, {"of": dataset, "most": count_max})
+def waiting(
+    connection: Connection,
+    dataset: str,
+    *,
+    rows_max: int,
+    bytes_max: int,
+    count_max: int,
+    without: Collection[int] = (),
+) -> list[Segment]:
+    """The oldest sealed segments that fit the bounds together; always at least one, if there is one.
+
+    Bytes are those of the rows as they are read. Segments that are set aside, and those `without`, are left out.
+    """
+    found = connection.execute(_WAITING, {"of": dataset, "most": count_max + len(without)})
     taken: list[Segment] = []
     rows = size = 0
     for row in found:
-        if taken and (rows + row.row_count > rows_max or size + row.byte_count > bytes_max):
+        segment = _segment(row)
+        if segment.id in without:
+            continue
+        full = len(taken) == count_max or rows + segment.rows > rows_max or size + segment.size > bytes_max
+        if taken and full:
             break
-        taken.append(_segment(row))
-        rows, size = rows + row.row_count, size + row.byte_count
+        taken.append(segment)
+        rows, size = rows + segment.rows, size + segment.size
     return taken
+
+
+def sealed(connection: Connection, dataset: str) -> list[Segment]:
+    """Every segment that is not committed, oldest first: those in a block and those set aside too."""
+    return [_segment(row) for row in connection.execute(_SEALED, {"of": dataset})]
+
+
+def find(connection: Connection, id: int) -> Segment | None:
+    """A segment that is not committed; None if there is none of that id."""
+    row = connection.execute(select(segments).where(segments.c.id == id, segments.c.state == "sealed")).one_or_none()
+    return None if row is None else _segment(row)
+
+
+def set_aside(connection: Connection, id: int, reason: str | None) -> bool:
+    """Let flush leave a segment out, or (None) take it again; false if it is not waiting, or in a block."""
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == id, segments.c.state == "sealed", segments.c.block.is_(None))
+        .values(set_aside=reason)
+    )
+    return changed.rowcount == 1
+
+
+def give_up(connection: Connection, id: int) -> bool:
+    """U33: end a segment that will never be committed; false if it is in a block, or not waiting."""
+    changed = connection.execute(
+        update(segments)
+        .where(segments.c.id == id, segments.c.state == "sealed", segments.c.block.is_(None))
+        .values(state="dropped")
+    )
+    return changed.rowcount == 1
 
 
 def of_block(connection: Connection, block: str) -> list[Segment]:
@@ -372,4 +433,7 @@ def _segment(row: Row) -> Segment:  # type: ignore[type-arg]
         event_min=row.event_min,
         event_max=row.event_max,
         block_offset=row.block_offset,
+        block=row.block,
+        unfolded_bytes=row.unfolded_bytes,
+        set_aside=row.set_aside,
     )

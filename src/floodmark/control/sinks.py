@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
+from floodmark.control import events
 from floodmark.control.schema import sinks
 from floodmark.control.stored import mapping, read_back
 from floodmark.errors import InvalidName, UnknownSink
@@ -27,6 +28,13 @@ class Sink:
     """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
+    """Why it is blocked."""
+    number: int = 0
+    """U19: the event by which it was added. Removals of before have never concerned it."""
+    problem: str | None = None
+    """What its last tick met, blocked or not; None if that got through."""
+    next_attempt_at: datetime | None = None
+    """When whoever keeps to the back-off tries it again after a problem."""
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
@@ -40,6 +48,7 @@ def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
             settings=json.dumps(sink.settings, sort_keys=True),
             state=sink.state,
             created_at=now.isoformat(),
+            number=events.happens(connection),
         )
     )
 
@@ -62,22 +71,57 @@ def everyone(connection: Connection) -> list[Sink]:
     return [_sink(row) for row in found]
 
 
-def set_state(connection: Connection, instance: str, *, state: str, reason: str | None) -> None:
-    connection.execute(
-        update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(state=state, reason=reason)
-    )
+def same_destination(connection: Connection, instance: str) -> list[Sink]:
+    """A sink, and those of before it, removed by now, that delivered to the same place; the newest first."""
+    found = [_sink(row) for row in connection.execute(select(sinks).order_by(sinks.c.number.desc()))]
+    own = next(sink for sink in found if sink.instance == instance)
+    place = (own.kind, own.settings.get("url"), own.settings.get("origin"), own.settings.get("table"))
+    earlier = [
+        sink
+        for sink in found
+        if sink.state == "removed"
+        and sink.number < own.number
+        and (sink.kind, sink.settings.get("url"), sink.settings.get("origin"), sink.settings.get("table")) == place
+    ]
+    return [own, *earlier]
+
+
+def set_state(
+    connection: Connection,
+    instance: str,
+    *,
+    state: str,
+    reason: str | None,
+    problem: str | None = None,
+    next_attempt_at: datetime | None = None,
+) -> None:
+    again = None if next_attempt_at is None else next_attempt_at.isoformat()
+    values = {"state": state, "reason": reason, "problem": problem, "next_attempt_at": again}
+    connection.execute(update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(**values))
 
 
 def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
     settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
-    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason)
+    again = None if row.next_attempt_at is None else datetime.fromisoformat(row.next_attempt_at)
+    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number, row.problem, again)
 
 
 def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:
-    """New settings apply to the next intent; an open one keeps its own."""
-    connection.execute(
-        update(sinks).where(sinks.c.instance == instance).values(settings=json.dumps(settings, sort_keys=True))
-    )
+    """New settings apply to the next intent; an open one keeps its own. What was wrong was so under the old ones."""
+    values = {"settings": json.dumps(settings, sort_keys=True)}
+    connection.execute(update(sinks).where(sinks.c.instance == instance).values(**values))
+    set_state(connection, instance, state="active", reason=None)
+
+
+def hub_of(connection: Connection, instance: str) -> str | None:
+    """The id of the hub that a forward sink delivers to, once it is known."""
+    return connection.execute(select(sinks.c.hub).where(sinks.c.instance == instance)).scalar_one_or_none()
+
+
+def pin_hub(connection: Connection, instance: str, hub: str) -> str:
+    """D8: the first hub that answers is the one; returns which that is."""
+    connection.execute(update(sinks).where(sinks.c.instance == instance, sinks.c.hub.is_(None)).values(hub=hub))
+    return hub_of(connection, instance) or hub
 
 
 def ticked_at(connection: Connection, instance: str) -> datetime | None:

@@ -21,22 +21,37 @@ PREFIX = "fmk_"
 """So that a token that leaks into a file is found by those who look for secrets there."""
 
 
+CAPTURE = "capture"
+METRICS = "metrics"
+RIGHTS = (CAPTURE, METRICS)
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """What a token allows; never the token itself."""
 
     name: str
     origins: tuple[str, ...] | None
-    """The stores whose rows it may send; None: of any."""
+    """The stores whose chunks it may send, and whose ledger it may see; None: of any."""
     datasets: tuple[str, ...] | None
+    """None: all."""
     created_at: str
     revoked_at: str | None = None
+    relay: bool = True
+    """Whether it may bring rows that passed through stores which it is not bound to."""
+    rights: tuple[str, ...] = ()
+    """What it may do beside that: capture rows, which have no origin, and read metrics."""
+    expires_at: str | None = None
 
     def allows_origin(self, origin: str) -> bool:
         return self.origins is None or origin in self.origins
 
     def allows_dataset(self, dataset: str) -> bool:
         return self.datasets is None or dataset in self.datasets
+
+    def is_in_force(self, now: datetime) -> bool:
+        # Times are texts in UTC, which sort like times.
+        return self.revoked_at is None and (self.expires_at is None or now.isoformat() < self.expires_at)
 
 
 def new_secret() -> str:
@@ -49,27 +64,22 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def add(
-    connection: Connection,
-    name: str,
-    *,
-    secret: str,
-    origins: tuple[str, ...] | None,
-    datasets: tuple[str, ...] | None,
-    now: datetime,
-) -> None:
-    if connection.execute(select(tokens.c.name).where(tokens.c.name == name)).one_or_none() is not None:
+def add(connection: Connection, token: Token, *, secret: str) -> None:
+    if connection.execute(select(tokens.c.name).where(tokens.c.name == token.name)).one_or_none() is not None:
         raise TokenExists(
-            f"There is a token {name!r} already, in use or revoked.",
+            f"There is a token {token.name!r} already, in use or revoked.",
             hint="Choose another name: a revoked one keeps its name, so that old logs stay true.",
         )
     connection.execute(
         tokens.insert().values(
-            name=name,
+            name=token.name,
             hash=hash_of(secret),
-            origins=None if origins is None else json.dumps(origins),
-            datasets=None if datasets is None else json.dumps(datasets),
-            created_at=now.isoformat(),
+            origins=None if token.origins is None else json.dumps(token.origins),
+            datasets=None if token.datasets is None else json.dumps(token.datasets),
+            created_at=token.created_at,
+            relay=int(token.relay),
+            rights=json.dumps(token.rights),
+            expires_at=token.expires_at,
         )
     )
 
@@ -92,10 +102,11 @@ def any_exist(connection: Connection) -> bool:
     return connection.execute(select(tokens.c.name).limit(1)).one_or_none() is not None
 
 
-def find(connection: Connection, *, hash: str) -> Token | None:
+def find(connection: Connection, *, hash: str, now: datetime) -> Token | None:
     """The token with that hash, if it is in force."""
-    row = connection.execute(select(tokens).where(tokens.c.hash == hash, tokens.c.revoked_at.is_(None))).one_or_none()
-    return None if row is None else _token(row)
+    row = connection.execute(select(tokens).where(tokens.c.hash == hash)).one_or_none()
+    token = None if row is None else _token(row)
+    return token if token is not None and token.is_in_force(now) else None
 
 
 def _token(row: Row) -> Token:  # type: ignore[type-arg]
@@ -105,4 +116,7 @@ def _token(row: Row) -> Token:  # type: ignore[type-arg]
         datasets=None if row.datasets is None else tuple(json.loads(row.datasets)),
         created_at=row.created_at,
         revoked_at=row.revoked_at,
+        relay=bool(row.relay),
+        rights=tuple(json.loads(row.rights)),
+        expires_at=row.expires_at,
     )

@@ -13,10 +13,12 @@ NAMES_MAX = 500
 
 
 def segment_bytes(connection: Connection) -> dict[str, int]:
-    """Bytes of the segments that wait, those of an undecided block among them, by dataset."""
+    """Bytes of the segments that wait, those of an undecided block among them, by dataset. What is set aside does not
+    wait for a flush.
+    """
     found = connection.execute(
         select(segments.c.dataset, func.sum(segments.c.byte_count))
-        .where(segments.c.state == "sealed")
+        .where(segments.c.state == "sealed", segments.c.set_aside.is_(None))
         .group_by(segments.c.dataset)
     )
     return {dataset: int(size) for dataset, size in found}

@@ -55,6 +55,10 @@ class Voice:
         """Tell what a piece of work brought, and whether it got through where it did not before."""
         if isinstance(outcome.report, FlushReport):
             self._flushed(outcome.report, outcome.seconds)
+            if outcome.report.problems:  # it got through, but for what it had to leave behind
+                self._slow.discard(subject_of(outcome.work))
+                self.problem(subject_of(outcome.work), " ".join(outcome.report.problems), retry_seconds=None)
+                return
         elif isinstance(outcome.report, ExportReport):
             self._exported(outcome.report, outcome.seconds)
         subject = subject_of(outcome.work)
@@ -148,9 +152,7 @@ def _problem(outcome: Outcome) -> str:
     if outcome.error is not None:
         told = told_of(outcome.error)
         if isinstance(outcome.error, Corrupt) and isinstance(outcome.work, Flush):
-            told += (
-                " It is not flushed any more; everything else goes on. Start `floodmark run` again after the repair."
-            )
+            told += " Everything else goes on."
         return told
     report = outcome.report
     if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):

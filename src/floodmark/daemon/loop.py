@@ -8,7 +8,8 @@ How it stops
 - Asked once: nothing new begins, waits end at once, the chunk or commit under way is finished. Exit code 0.
 - Asked again: what is under way is given up where it is. Exit code 130.
 - After `run.stop_seconds_max` as well. Exit code 1.
-- If Spark's JVM has died, by itself: this process cannot start another one, whoever supervises it can. Exit code 1.
+- If Spark's JVM has died, by itself: this process cannot start another one. It asks to be started again (`RESTART`),
+  and whoever called it does so: one dataset that ends the JVM must not end the others' way.
 Given up is nothing but postponed: whatever a process leaves in the middle, the next one finds recorded and finishes.
 """
 
@@ -42,11 +43,13 @@ SLOW_SECONDS = 300.0
 """Work that takes longer than this is told, once."""
 
 JVM_LOST = (
-    "Its JVM has ended (killed, or out of memory?). Nothing is lost. Start `floodmark run` again; if this keeps "
+    "Its JVM has ended (killed, or out of memory?). Nothing is lost, and it is started again; if this keeps "
     "happening, raise spark.driver_memory in floodmark.toml."
 )
 
 DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
+RESTART = 75
+"""Not an exit code: the process must begin anew, because its JVM is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +224,12 @@ class Daemon:
                 break
             self.take(min(left, LOOK_SECONDS))
         self._voice.stopped(self.under_way)
+        if self._lost and len(self._asked) == 1:
+            return RESTART  # what hangs, hangs for want of the JVM
         if self.under_way:
             return INTERRUPTED if len(self._asked) > 1 else FAILED
         self._close()
-        return FAILED if self._lost else DONE
+        return DONE
 
     def _close(self) -> None:
         self._lanes.close()

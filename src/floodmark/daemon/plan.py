@@ -13,7 +13,8 @@ Rules
   large chunks.
 - What failed is tried again after the wait that its report asks for, or after the next step of the same ladder. Neither
   a slot nor new rows cut that wait short; new settings do, because somebody has done something about it.
-- A dataset whose stored state contradicts itself is not flushed again by this process.
+- A dataset whose stored state contradicts itself is tried again at the last step of that ladder: somebody may have
+  repaired it, and nothing tells this process. Nothing else waits for it (I10).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from floodmark.errors import Corrupt
 from floodmark.flush import FlushReport
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
+FAILURES_OF_DAMAGE = 10
+"""Where on the ladder of waits a damaged dataset stands: at its end."""
 FLUSHES_AT_ONCE = 4
 """More would only share the same cores; fewer would let one slow dataset hold the others up."""
 
@@ -145,7 +148,6 @@ class _Dataset(_Lane):
     view: DatasetView = field(default_factory=DatasetView)
     since: float | None = None
     """From when on something has been waiting."""
-    stopped: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,7 +247,7 @@ class Plan:
         return works
 
     def _flush_due(self, item: _Dataset, now: Moment) -> bool:
-        if item.stopped or item.since is None or item.rests(now):
+        if item.since is None or item.rests(now):
             return False
         old = now.seconds - item.since >= self.settings.flush_seconds
         return old or item.view.waiting_bytes >= self.settings.flush_bytes
@@ -263,7 +265,8 @@ class Plan:
         if lane is None:
             return
         if isinstance(lane, _Dataset):
-            lane.stopped = isinstance(outcome.error, Corrupt)
+            if isinstance(outcome.error, Corrupt):
+                lane.failures = max(lane.failures, FAILURES_OF_DAMAGE)
             if not outcome.failed:
                 # What came while it ran has waited since it began, at most. If nothing waits, the next look says so.
                 lane.since = lane.started
@@ -274,7 +277,7 @@ class Plan:
     def retry_seconds(self, work: Work, now: Moment) -> float | None:
         """How long until it is tried again; None if nothing of it failed, or it is not."""
         lane = self._lane(work)
-        if lane is None or lane.retry_at is None or (isinstance(lane, _Dataset) and lane.stopped):
+        if lane is None or lane.retry_at is None:
             return None
         return max(0.0, lane.retry_at - now.seconds)
 

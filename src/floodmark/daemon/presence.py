@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodmark.errors import Retryable
-from floodmark.files import try_lock
+from floodmark.files import PRIVATE_FILE, try_lock
 
 FILE_NAME = "run.lock"
 
@@ -27,7 +27,7 @@ def present(root: Path, *, beside: bool) -> Iterator[bool]:
 
     `AlreadyRunning` if there is another one, unless `beside` it is what was asked for.
     """
-    descriptor = os.open(root / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(root / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         first = try_lock(descriptor)
         if first:

@@ -59,6 +59,7 @@ class ChannelRun:
         settings = {key: tick.sink.settings[key] for key in tick.kind.pinned}
         settings |= {"columns": list(view.dataset.schema.names), "where": tick.sink.settings.get("where")}
         intent_id = uuid.uuid4().hex
+        faults.reach("delivery.pinning")
         intent = tick.database.transact(
             lambda c: deliveries.pin(
                 c,

@@ -6,20 +6,23 @@ what we count. Where it does not, the two histories have parted, and nothing mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark.control import deliveries, quarantine, removals
+from floodmark.control import deliveries, quarantine, removals, sinks
+from floodmark.control.chunking import chunk_ranges
 from floodmark.control.chunks import Chunk
 from floodmark.control.deliveries import Channel, Intent, Watermark
-from floodmark.control.quarantine import GivenUp
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.shared import Errand, Tick
 from floodmark.errors import DivergedHistory, Retryable
 from floodmark.sequence import SequenceRange, Tally
 
 GIVEN_UP_BEFORE = "It was given up before; the destination never got it."
+HELD_ROWS = 5_000
+"""How many rows are put into quarantine at once."""
 
 
 @dataclass(slots=True)
@@ -67,17 +70,24 @@ class Comparison:
         to = self.compared(held, since=mark or Watermark(at, Tally()))
         columns = list(self.errand.source.view.dataset.schema.names)
         pinned = {"columns": columns, "where": self.tick.sink.settings.get("where")}
-        missing: list[GivenUp] = []
-        for seq in sorted(one for one in held.given_up if at < one <= to.seq):
-            span = SequenceRange(seq - 1, seq)
-            missing += self.errand.source.rows(Intent("", self.channel, span, pinned), span).one_by_one()
-        now = self.tick.clock.now()
+        # First held, then passed: the other way round, a crash in between would leave rows that nobody knows of.
+        for span in held.given_up:
+            inside = span.intersect(SequenceRange(at, to.seq)) if to.seq > at else None
+            if inside is not None:
+                self._hold(inside, pinned)
+        self.errand.transact(lambda c: deliveries.fast_forward(c, self.channel, seen=mark, to=to))
 
-        def work(connection: Connection) -> None:
-            if deliveries.fast_forward(connection, self.channel, seen=mark, to=to):
-                quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
-
-        self.errand.transact(work)
+    def _hold(self, span: SequenceRange, pinned: dict[str, Any]) -> None:
+        """Put the rows of a range into quarantine, a few at a time: it may have any number of them."""
+        found = self.errand.read(lambda c: deliveries.stretches(c, self.channel, span))
+        for part in chunk_ranges(span, found, rows_max=HELD_ROWS):
+            rows = self.errand.source.rows(Intent("", self.channel, part, pinned), part).one_by_one()
+            now = self.tick.clock.now()
+            self.errand.transact(
+                lambda c, rows=rows, now=now: quarantine.hold_given_up(  # type: ignore[misc]
+                    c, self.channel, rows, reason=GIVEN_UP_BEFORE, now=now
+                )
+            )
 
     def _behind_removals(self, held: Holdings, *, at: int) -> Holdings:
         """Go on behind rows that are gone: they went because this sink had them (U10), and cannot be compared any more.
@@ -96,29 +106,41 @@ class Comparison:
         end = held.end or 0
         if not self.errand.look_up_to(end):
             raise self._diverged(end)
-        within = SequenceRange(since.seq, end)
-        tally = since.tally + self._counted(within)
-        if held.tally is not None and held.tally != tally:
-            raise self._diverged(end, theirs=held.tally, ours=tally)
-        return Watermark(end, tally)
+        tallies = [since.tally + counted for counted in self._counted(SequenceRange(since.seq, end))]
+        if held.tally is not None and held.tally not in tallies:
+            raise self._diverged(end, theirs=held.tally, ours=tallies[0])
+        return Watermark(end, held.tally if held.tally is not None else tallies[0])
 
-    def _counted(self, within: SequenceRange) -> Tally:
-        """What this store counts in a range: the rows in the lake and those that were removed, at one instant."""
+    def _counted(self, within: SequenceRange) -> list[Tally]:
+        """What this store counts in a range: the rows in the lake and those that were removed, at one instant.
 
-        def gone(connection: Connection) -> tuple[bool, int, Tally]:
+        What was removed before there was this sink never came to its destination (U19); unless an earlier sink had
+        brought it there. So there is one sum for each of them.
+        """
+        keep = self.tick.sink.settings.get("where")
+
+        def gone(connection: Connection) -> tuple[bool, int, list[Tally]]:
             return (
                 removals.under_way(connection, self.channel, after=within.after),
                 removals.moment(connection, self.channel.dataset),
-                removals.removed_within(connection, self.channel, within),
+                [
+                    removals.removed_within(
+                        connection,
+                        replace(self.channel, sink=sink.instance),
+                        within,
+                        condition=keep,
+                        added=sink.number,
+                    )
+                    for sink in sinks.same_destination(connection, self.channel.sink)
+                ],
             )
 
-        before: tuple[bool, int, Tally] = self.errand.read(gone)
-        keep = self.tick.sink.settings.get("where")
+        before: tuple[bool, int, list[Tally]] = self.errand.read(gone)
         there = self.errand.source.afresh().totals(self.channel, within, keep=keep)
         # U12: rows go between `planned` and `removed`. If nothing of that happened meanwhile, each row counted once.
         if before[0] or self.errand.read(gone) != before:
             raise Retryable(f"Rows of {self.channel.dataset!r} are being removed just now.", hint="Export again.")
-        return there + before[2]
+        return [there + removed for removed in before[2]]
 
     def _diverged(self, end: int, *, theirs: Tally | None = None, ours: Tally | None = None) -> DivergedHistory:
         where = f"{self.channel.dataset!r} ({self.channel.partition})"

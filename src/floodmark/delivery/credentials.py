@@ -4,7 +4,7 @@
 |---------------|-----------------------------------------------|
 | `env:NAME`    | the value of the environment variable         |
 | `file:/path`  | what the file holds, without blanks around it |
-| anything else | the text itself                               |
+| anything else | the text itself; no longer taken for new sinks |
 
 It is read anew for each use: a secret that is rotated outside needs no restart. Its own text stands in no message,
 `repr`, log or status; what a destination says is searched for it before anybody sees it.
@@ -134,6 +134,22 @@ def check_credential(key: str, source: object) -> None:
         raise InvalidSetting(
             f"{key} is not one word of printable ASCII.",
             hint="It goes into an HTTP header: no blanks, line ends or other characters inside it.",
+        )
+
+
+def is_literal(source: object) -> bool:
+    """Whether a setting is the secret itself, and not the place where it stands."""
+    return isinstance(source, str) and not source.startswith(("env:", "file:"))
+
+
+def check_reference(key: str, source: object) -> None:
+    """`InvalidSetting` for a secret that stands in the settings: those are in the control database and its backups."""
+    if is_literal(source):
+        raise InvalidSetting(
+            f"{key} holds the secret itself: everybody would see it in the list of processes, and it would stand in "
+            "the control database and in every backup of it.",
+            hint=f"Put it into a file that only you can read, and give `{key}` as file:/path; or into an environment "
+            "variable, and give env:NAME.",
         )
 
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
+from floodmark.config import CatalogSettings, FunctionSettings
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.outcomes import Holdings, Task
@@ -28,6 +30,7 @@ from floodmark.errors import InvalidSetting
 from floodmark.lake.table import Lake
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.wire import GivenUpRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +54,11 @@ class Parcel:
     """Of these rows."""
     before: Tally = field(default_factory=Tally)
     """Of everything this channel has settled up to `range.after`: delivered and given up."""
-    given_up: Mapping[int, Tally] = field(default_factory=dict)
-    """Rows inside the range that stay behind in quarantine: number and tally of each."""
+    given_up: GivenUpRange | None = None
+    """The part of the range that stays behind in quarantine, whole: it lies before the rows, for a parcel reaches back
+    to the last that were delivered."""
     replay: bool = False
-    """A single row that was given up before and is now sent after all."""
+    """Rows that were given up before and are now sent after all: every row of the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class Account:
     totals: Tally
     """Of everything settled up to there, rows that were given up included."""
     given_up: frozenset[int] = frozenset()
-    """The numbers of rows that are in quarantine still."""
+    """The numbers of rows that were given up and not sent since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,10 @@ class Audited:
     discrepancies: tuple[Discrepancy, ...] = ()
     note: str | None = None
     """What could not be looked at, and why."""
+    asked: bool = True
+    """Whether the destination was looked at at all. If not, nothing is known but what the records say."""
+    failed: bool = False
+    """It could have been asked, and there was no answer that counts."""
 
 
 @runtime_checkable
@@ -199,6 +207,16 @@ class AuditableDestination(Destination, Protocol):
 
         It may be called beside a delivery: what it then takes for a difference is gone when it looks again.
         """
+        ...
+
+
+@runtime_checkable
+class LedgerDestination(Destination, Protocol):
+    """A destination that may keep a ledger without holes, and then knows what it never got."""
+
+    @property
+    def keeps_ledger(self) -> bool:
+        """Whether it does. Rows that were given up are then replayed as such, and by the range they lie in."""
         ...
 
 
@@ -245,6 +263,12 @@ class Surroundings:
     database: Database
     lake: Lake
     clock: Clock
+    root: Path | None = None
+    """The store's own directory, where nothing is delivered to."""
+    functions: FunctionSettings = field(default_factory=FunctionSettings)
+    """Whose code may run here."""
+    catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
+    """Those that the store's settings describe."""
 
 
 @dataclass(frozen=True, slots=True)

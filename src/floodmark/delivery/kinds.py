@@ -8,6 +8,7 @@
 | `start`      | `"beginning"`, `"now"`, or cursors: what lies before it counts as passed                |
 | `every`      | how often `floodmark run` delivers: `"30s"`, `"5m"`, `"1h"`                             |
 | `cron`       | … or when, as a cron expression                                                         |
+| `later`      | whether `datasets` and `partitions` may name what is not there yet                      |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ COMMON: dict[str, Any] = {
     "start": "beginning",
     "every": None,
     "cron": None,
+    "later": False,
 }
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -84,6 +86,11 @@ def shown(sink: Sink) -> dict[str, Any]:
     }
 
 
+def place_of(sink: Sink) -> str:
+    """Where a sink delivers to, in one word."""
+    return str(next((sink.settings[key] for key in ("url", "table", "function") if sink.settings.get(key)), ""))
+
+
 def seconds(text: Any) -> int:
     """`"30s"`, `"5m"`, `"1h"` as seconds."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text) if isinstance(text, str) else None
@@ -95,9 +102,13 @@ def seconds(text: Any) -> int:
 def _check_common(whole: dict[str, Any]) -> None:
     names = whole["datasets"]
     if isinstance(names, str):
-        whole["datasets"] = [names]
+        whole["datasets"] = names = [names]
     elif names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
         raise InvalidSetting(f"datasets is {names!r}.", hint="It is a list of dataset names.")
+    if whole["datasets"] == []:
+        raise InvalidSetting("datasets is empty.", hint="Name some, or leave it out for all.")
+    if type(whole["later"]) is not bool:
+        raise InvalidSetting(f"later is {whole['later']!r}.", hint="It is true or false.")
     where = whole["where"]
     if where is not None and (not isinstance(where, str) or not where.strip()):
         raise InvalidSetting(f"where is {where!r}.", hint="It is a SQL expression over the columns, as a text.")

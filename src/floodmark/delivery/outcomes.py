@@ -5,6 +5,7 @@ Apart from the contract itself, because tasks of Spark's import it: they never n
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +26,15 @@ class Holdings:
     """Everything up to here is there (ledgers, tables)."""
     tally: Tally | None = None
     """Of everything up to `end`, where the destination keeps count."""
-    given_up: frozenset[int] = frozenset()
-    """Rows up to `end` that the destination knows it never got."""
+    given_up: tuple[SequenceRange, ...] = ()
+    """Ranges up to `end`, in order, of which the destination knows that it never got a row."""
+    given_up_rows: int = 0
+    """How many rows those have."""
+
+    def never_got(self, seq: int) -> bool:
+        """Whether a row up to `end` is one that it never got."""
+        index = bisect.bisect_left(self.given_up, seq, key=lambda span: span.through)
+        return index < len(self.given_up) and seq in self.given_up[index]
 
 
 class Refused(Permanent):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark.control import chunks, deliveries
-from floodmark.control.chunking import chunk_ranges
+from floodmark.control import chunks, deliveries, inspection
+from floodmark.control.chunking import Stretch, chunk_ranges, exact_rows
 from floodmark.control.deliveries import Lag
 from floodmark.delivery.channel import INTENT_CHUNKS_MAX
 from floodmark.delivery.scope import Scope
+from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.sequence import SequenceRange
 
@@ -28,25 +31,32 @@ class Forecast:
 
 
 def forecast(exporter: Exporter, name: str) -> list[Forecast]:
-    """The chunks of the next tick, in order. Rows are counted as the sink's filter leaves them."""
+    """The chunks of the next tick, in order. Rows are counted as the sink's filter leaves them.
+
+    Without a filter the records say how many there are, unless duplicates or removals have left gaps where a chunk
+    ends. Else the rows are looked at, once for all chunks of a channel.
+    """
     sink, lags = exporter.lags(name)
-    scope = Scope.of(sink.settings)
-    sources = exporter.sources(lags) if lags else {}
+    start = Scope.of(sink.settings).start
     found: list[Forecast] = []
+    sources: dict[str, RowSource] = {}
     for lag in lags:
-        channel, source = lag.channel, sources[lag.channel.dataset]
-        spans = exporter.database.read(
-            lambda c, lag=lag: _spans(c, lag, scope.start(lag.channel), sink.settings["chunk_rows"])  # type: ignore[misc]
+        channel = lag.channel
+        planned, rows = exporter.database.read(
+            lambda c, lag=lag: _planned(c, lag, start(lag.channel), sink.settings)  # type: ignore[misc]
         )
+        for keep in dict.fromkeys(item.keep for item in planned):
+            asked = [at for at, item in enumerate(planned) if item.keep == keep and rows[at] is None]
+            if not asked:
+                continue
+            if channel.dataset not in sources:
+                sources |= exporter.sources([lag])
+            counted = sources[channel.dataset].counts(channel, [planned[at].range for at in asked], keep=keep)
+            for at, count in zip(asked, counted, strict=True):
+                rows[at] = count
         found += [
-            Forecast(
-                channel.dataset,
-                channel.partition,
-                span,
-                source.totals(channel, span, keep=sink.settings["where"]).rows,
-                pinned,
-            )
-            for span, pinned in spans
+            Forecast(channel.dataset, channel.partition, item.range, count or 0, item.pinned)
+            for item, count in zip(planned, rows, strict=True)
         ]
     return found
 
@@ -67,9 +77,43 @@ def rows_waiting(exporter: Exporter, name: str) -> int:
     return exporter.database.read(work)
 
 
-def _spans(connection: Connection, lag: Lag, start: int, chunk_rows: int) -> list[tuple[SequenceRange, bool]]:
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A chunk that would leave, and the filter that it leaves under."""
+
+    range: SequenceRange
+    pinned: bool
+    keep: str | None
+
+
+def _planned(
+    connection: Connection, lag: Lag, start: int, settings: Mapping[str, Any]
+) -> tuple[list[_Planned], list[int | None]]:
+    """The chunks of a channel, and how many rows each has, where the records say."""
+    planned = list(_chunks(connection, lag, start, settings))
+    ranges = [item.range for item in planned]
+    if not ranges:
+        return [], []
+    whole = SequenceRange(ranges[0].after, ranges[-1].through)
+    gone = inspection.removals_of(connection, lag.channel.dataset, lag.channel.partition)
+    if any(item.range.intersect(whole) for item in gone):
+        return planned, [None] * len(planned)
+    rows = exact_rows(ranges, _committed(connection, lag, whole))
+    return planned, [None if item.keep is not None else count for item, count in zip(planned, rows, strict=True)]
+
+
+def _committed(connection: Connection, lag: Lag, whole: SequenceRange) -> list[Stretch]:
+    found: list[Stretch] = []
+    after = whole.after
+    while after < whole.through:
+        more = deliveries.whole_stretches(connection, lag.channel, SequenceRange(after, whole.through))
+        found += more
+        after = more[-1].last_seq if len(more) == deliveries.STRETCHES_MAX else whole.through
+    return found
+
+
+def _chunks(connection: Connection, lag: Lag, start: int, settings: Mapping[str, Any]) -> Iterator[_Planned]:
     intent = deliveries.open_intent(connection, lag.channel)
-    spans: list[tuple[SequenceRange, bool]] = []
     after = start if lag.mark is None else lag.mark.seq
     if intent is not None:
         recorded = chunks.of_intent(connection, intent)
@@ -77,13 +121,15 @@ def _spans(connection: Connection, lag: Lag, start: int, chunk_rows: int) -> lis
         if not recorded:
             stretches = deliveries.stretches(connection, lag.channel, intent.range)
             pending = chunk_ranges(intent.range, stretches, rows_max=intent.settings["chunk_rows"])
-        spans = [(span, True) for span in pending]
+        for span in pending:
+            yield _Planned(span, pinned=True, keep=intent.settings.get("where"))
         after = intent.range.through
+    chunk_rows = settings["chunk_rows"]
     while after < lag.last_seq:
         rest = SequenceRange(after, lag.horizon)
         through = deliveries.limit(connection, lag.channel, rest, rows_max=INTENT_CHUNKS_MAX * chunk_rows)
         whole = SequenceRange(after, through)
         stretches = deliveries.stretches(connection, lag.channel, whole)
-        spans += [(span, False) for span in chunk_ranges(whole, stretches, rows_max=chunk_rows)]
+        for span in chunk_ranges(whole, stretches, rows_max=chunk_rows):
+            yield _Planned(span, pinned=False, keep=settings["where"])
         after = through
-    return spans

@@ -7,6 +7,7 @@ stays the same: replayed twice, it arrives once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +19,15 @@ from floodmark.control import chunks, deliveries, quarantine, sinks
 from floodmark.control.chunks import Chunk
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import Entry
-from floodmark.control.reach import reach_of
-from floodmark.delivery.destination import Destination, Parcel, TransactionalDestination
+from floodmark.control.reach import Reach, reach_back, reach_of
+from floodmark.delivery.destination import Destination, LedgerDestination, Parcel, TransactionalDestination
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Ahead, Oversized, Refused
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.errors import Permanent
-from floodmark.sequence import SequenceRange
+from floodmark.sequence import SequenceRange, Tally
+from floodmark.wire import GivenUpRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,31 @@ class Remedies:
             if not entries:
                 raise Permanent(f"Entry {id!r} is not a held row of sink {name!r}.")
         done = 0
+        self._tell_ledgers(sink, entries)
         for group in self._by_chunk(sink, entries):
             done += self._replay_chunk(sink, group) if group.whole else 0
             if not group.whole or not self._is_replayed(group.entries[0]):
                 done += sum(self._replay(sink, entry) for entry in group.entries)
         return Replayed(done, len(entries) - done)
+
+    def _tell_ledgers(self, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
+        """A ledger takes a row as replayed only once it knows that the row was given up.
+
+        It learns so from the next chunk with rows. Where none has left since, a chunk without rows tells it now.
+        """
+        if not kind_of(sink).contiguous:
+            return
+        for channel in {Channel(sink.instance, entry.dataset, entry.partition or "") for entry in entries}:
+            _, destination = self._way(sink, channel, {})
+            if not _keeps_ledger(destination):
+                continue
+            reach, mark = self.exporter.database.read(
+                lambda c, channel=channel: (reach_back(c, channel), deliveries.watermark(c, channel))  # type: ignore[misc]
+            )
+            if mark is None or not reach.given_up.rows:
+                continue
+            with contextlib.suppress(Ahead):  # it knows that, and more
+                destination.deliver(_without_rows(channel, SequenceRange(reach.after, mark.seq), reach))
 
     def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
         """Rows that were given up together, with the chunk they were given up with."""
@@ -132,16 +154,18 @@ class Remedies:
         if isinstance(destination, TransactionalDestination):
             return 0  # row by row: effect and record are one there
         piece = source.rows(intent, chunk.range)
-        span = chunk.range
-        if kind_of(sink).contiguous:
+        span, replay = chunk.range, _keeps_ledger(destination)
+        if replay and piece.tally != chunk.tally:
+            return 0  # some of it is not in the lake any more: row by row, then
+        if kind_of(sink).contiguous and not replay:
             span = self.exporter.database.read(lambda c: reach_of(c, group.channel, chunk))
-        parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally)
+        parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
         try:
             destination.deliver(parcel)
         except (Refused, Ahead, Oversized):
             return 0  # a ledger is past it, or it is still poison: row by row, then
         faults.reach("delivery.replayed")
-        return sum(self._decide(entry) for entry in group.entries)
+        return self._decide(*group.entries)
 
     def _replay(self, sink: sinks.Sink, entry: Entry) -> bool:
         channel = Channel(sink.instance, entry.dataset, entry.partition or "")
@@ -156,7 +180,7 @@ class Remedies:
             self.exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
             return False
         faults.reach("delivery.replayed")
-        return self._decide(entry)
+        return bool(self._decide(entry))
 
     def _replay_within(self, destination: TransactionalDestination, parcel: Parcel, entry: Entry) -> bool:
         def work(connection: Connection) -> bool:
@@ -171,9 +195,11 @@ class Remedies:
         source = RowSource(self.exporter.lake, self.exporter.reader.view(channel.dataset))
         return source, self.exporter.destination(sink, source.view.dataset, channel, settings)
 
-    def _decide(self, entry: Entry) -> bool:
+    def _decide(self, *entries: Entry) -> int:
         now = self.exporter.clock.now()
-        return self.exporter.database.transact(lambda c: quarantine.decide(c, entry.id, state="replayed", now=now))
+        return self.exporter.database.transact(
+            lambda c: sum(quarantine.decide(c, entry.id, state="replayed", now=now) for entry in entries)
+        )
 
     def _is_replayed(self, entry: Entry) -> bool:
         return self.exporter.database.read(lambda c: quarantine.get(c, entry.id)).state == "replayed"
@@ -193,6 +219,18 @@ class _Group:
         return (
             self.found is not None and self.found[1].tally is not None and self.found[1].tally.rows == len(self.entries)
         )
+
+
+def _keeps_ledger(destination: Destination) -> bool:
+    return isinstance(destination, LedgerDestination) and destination.keeps_ledger
+
+
+def _without_rows(channel: Channel, span: SequenceRange, reach: Reach) -> Parcel:
+    import pyarrow as pa
+
+    numbers, ids = pa.chunked_array([], pa.int64()), pa.chunked_array([], pa.string())
+    given_up = GivenUpRange(span, reach.given_up)
+    return Parcel(channel, span, pa.table({}), numbers, ids, Tally(), before=reach.before, given_up=given_up)
 
 
 def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:

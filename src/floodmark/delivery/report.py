@@ -20,6 +20,8 @@ class ExportReport:
     """Why the destination will take nothing, until somebody does something about it."""
     errors: dict[tuple[str, str], str] = field(default_factory=dict)
     """What went wrong, by dataset and partition; the others went on."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Datasets of the sink whose rows cannot be committed or read, with what is wrong: what comes of them waits."""
     quarantined: int = 0
     """Rows that the destination refused for good."""
     spark_jobs: int = 0
@@ -36,6 +38,7 @@ def together(reports: Sequence[ExportReport]) -> ExportReport:
             setattr(whole, figure, getattr(whole, figure) + getattr(report, figure))
         for key, seq in report.watermarks.items():
             whole.watermarks[key] = min(seq, whole.watermarks.get(key, seq))
+        whole.damaged |= report.damaged
         for (dataset, partition), error in report.errors.items():
             whole.errors[f"{report.sink}: {dataset}", partition] = error
     blocked = [f"{report.sink}: {report.blocked}" for report in reports if report.blocked]

@@ -42,6 +42,36 @@ class Scope:
             for name, wanted in self.partitions.items()
         )
 
+    def missing(self, declared: Sequence[Dataset]) -> list[str]:
+        """What the settings name that no dataset has, in sentences: a typing error, or something that comes later."""
+        found = [
+            f"There is no dataset {name!r}."
+            for name in self.datasets or ()
+            if not any(item.name == name for item in declared)
+        ]
+        for column in self.partitions or ():
+            here = [item for item in declared if self.datasets is None or item.name in self.datasets]
+            if self.datasets is None:
+                if not any(column in item.partition_by for item in here):
+                    found.append(f"No dataset is partitioned by {column!r}.")
+            else:
+                found += [
+                    f"Dataset {item.name!r} is not partitioned by {column!r}."
+                    for item in here
+                    if column not in item.partition_by
+                ]
+        return found
+
+    def warnings(self, declared: Sequence[Dataset], partitions: Mapping[str, Sequence[str]]) -> list[str]:
+        """… and whether it takes nothing of what is there, although there is something."""
+        found = self.missing(declared)
+        asked = [item for item in declared if self.datasets is None or item.name in self.datasets]
+        there = [(item, key) for item in asked for key in partitions.get(item.name, ())]
+        if there and not found and not any(self.takes(item, key) for item, key in there):
+            wanted = ", ".join(f"{name}={value}" for name, some in (self.partitions or {}).items() for value in some)
+            found.append(f"No partition that is there has {wanted}.")
+        return found
+
     def start(self, channel: Channel) -> int:
         """Where the channel begins: everything up to this number counts as passed."""
         found = [

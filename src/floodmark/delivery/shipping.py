@@ -36,6 +36,7 @@ from floodmark.delivery.shared import Errand, Tick
 from floodmark.delivery.source import SCAN_ROWS_MAX, Piece
 from floodmark.errors import DivergedHistory, Permanent
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.wire import GivenUpRange
 
 BLAME_ROWS_MIN = 100
 """If every row of a chunk larger than this is refused, it is the destination that is wrong."""
@@ -146,7 +147,7 @@ class Shipment:
             end = error.holdings.end or 0
             if parcel.range.after < end <= chunk.range.after:
                 # It ends inside what the parcel reached back over: the same chunk, from there on.
-                start = Watermark(self.tick.scope.start(self.channel), Tally())
+                start = Watermark(parcel.range.after, parcel.before)
                 self.comparison.end = self.comparison.compared(error.holdings, since=start)
                 return [(chunk, piece)]
             self.comparison.there = self.comparison.proved(chunk, error.holdings)
@@ -202,18 +203,20 @@ class Shipment:
         parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
         if not self.tick.kind.contiguous:
             return parcel
-        waiting = {int(item.sequence[0].as_py()): item.tally for _, item, _ in self._waiting}
         reach, mark = self.errand.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
         if mark is not None and mark.seq > chunk.range.after:
             return None
-        after, before, end = reach.after, reach.before, self.comparison.end
+        waiting = sum((item.tally for _, item, _ in self._waiting), Tally())
+        after, before, given_up = reach.after, reach.before, reach.given_up + waiting
+        end = self.comparison.end
         if end is not None and after < end.seq <= chunk.range.after:
-            after, before = end.seq, end.tally
+            after, before, given_up = end.seq, end.tally, before + given_up - end.tally
+        # What a parcel reaches back over is empty or given up, so one range says it all, however many rows it has.
         return replace(
             parcel,
             range=SequenceRange(after, chunk.range.through),
             before=before,
-            given_up={seq: tally for seq, tally in {**reach.given_up, **waiting}.items() if seq > after},
+            given_up=GivenUpRange(SequenceRange(after, chunk.range.after), given_up) if given_up.rows else None,
         )
 
     def _acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
@@ -274,7 +277,7 @@ class Shipment:
         end = held.end or 0
         if end < chunk.range.through:
             return self._split(chunk, piece, at=end)
-        missing = [row for row in piece.one_by_one() if row.seq in held.given_up] if held.given_up else []
+        missing = [row for row in piece.one_by_one() if held.never_got(row.seq)] if held.given_up else []
         now = self.tick.clock.now()
 
         def work(connection: Connection) -> bool:

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
-from floodmark.control import blocks, datasets, deliveries, sinks
+from floodmark.control import blocks, datasets, deliveries, problems, sinks
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Lag
@@ -74,7 +75,7 @@ class Exporter:
     ) -> ExportReport:
         """Deliver everything up to the horizon to one sink."""
         report = ExportReport(name)
-        sink, lags = self.lags(name)
+        sink, lags, report.damaged = self._due(name)
         if not lags:
             return report  # no Spark job, no lake byte, no request
         jobs = self.lake.jobs
@@ -98,13 +99,24 @@ class Exporter:
 
     def lags(self, name: str) -> tuple[Sink, list[Lag]]:
         """A sink, and its channels that have something to deliver. One look at the control database."""
+        sink, lags, _ = self._due(name)
+        return sink, lags
 
-        def work(connection: Connection) -> tuple[Sink, list[Lag]]:
+    def _due(self, name: str) -> tuple[Sink, list[Lag], dict[str, str]]:
+        """The same, and the datasets of the sink whose rows cannot be committed, each with its problem (I10)."""
+
+        def work(connection: Connection) -> tuple[Sink, list[Lag], dict[str, str]]:
             sink = sinks.get(connection, name)
             scope = Scope.of(sink.settings)
             lags = [lag for lag in deliveries.lagging(connection, sink.instance) if scope.has_news(lag)]
             declared = {name: datasets.get(connection, name) for name in {lag.channel.dataset for lag in lags}}
-            return sink, [lag for lag in lags if scope.takes(declared[lag.channel.dataset], lag.channel.partition)]
+            damaged = {
+                item.dataset: item.message
+                for item in problems.everyone(connection)
+                if scope.datasets is None or item.dataset in scope.datasets
+            }
+            taken = [lag for lag in lags if scope.takes(declared[lag.channel.dataset], lag.channel.partition)]
+            return sink, taken, damaged
 
         return self.database.read(work)
 
@@ -131,8 +143,17 @@ class Exporter:
 
     def _run(self, tick: Tick, lags: Sequence[Lag]) -> list[FloodmarkError]:
         """Every channel, each by itself; returns what went wrong."""
-        sources = self.sources(lags)
         failed: list[FloodmarkError] = []
+        sources: dict[str, RowSource] = {}
+        for dataset in sorted({lag.channel.dataset for lag in lags}):
+            try:
+                sources |= self.sources([lag for lag in lags if lag.channel.dataset == dataset])
+            except FloodmarkError as error:  # I10: the other datasets are delivered
+                failed.append(error)
+                mine = [lag.channel for lag in lags if lag.channel.dataset == dataset]
+                tick.report.errors |= {(item.dataset, item.partition): str(error) for item in mine}
+                tick.report.damaged.setdefault(dataset, str(error))
+        lags = [lag for lag in lags if lag.channel.dataset in sources]
         delivered = 0
 
         def one(lag: Lag) -> None:
@@ -153,7 +174,7 @@ class Exporter:
                 tick.report.watermarks[key] = mark.seq if mark else 0
 
         at_once = min(int(tick.sink.settings.get("concurrency") or 1), len(lags))
-        if at_once == 1:
+        if at_once <= 1:
             for lag in lags:
                 one(lag)
         else:
@@ -196,5 +217,11 @@ class Exporter:
         else:
             self._failures.pop(sink.instance, None)
         state = "blocked" if permanent else "active"
-        if (state, report.blocked) != (sink.state, sink.reason):
-            self.database.transact(lambda c: sinks.set_state(c, sink.instance, state=state, reason=report.blocked))
+        problem = str((permanent or failed)[0]) if failed else None
+        if failed or (state, report.blocked, problem) != (sink.state, sink.reason, sink.problem):
+            again = None if not failed else self.clock.now() + timedelta(seconds=report.wait_seconds or 0)
+            self.database.transact(
+                lambda c: sinks.set_state(
+                    c, sink.instance, state=state, reason=report.blocked, problem=problem, next_attempt_at=again
+                )
+            )

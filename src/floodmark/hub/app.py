@@ -13,7 +13,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,19 +28,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from floodmark import __version__, wire
-from floodmark.control import datasets, ledger, requests
-from floodmark.control.tokens import Token
+from floodmark.control import datasets, requests
+from floodmark.control.tokens import CAPTURE, METRICS, Token
 from floodmark.errors import FloodmarkError, SpoolFull
 from floodmark.hub import access, bodies
 from floodmark.hub.access import Access
-from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, Captures
+from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, RACES_MAX, Captures, lost_races
 from floodmark.hub.chunks import Chunks
-from floodmark.hub.decision import state_of
 from floodmark.hub.intake import Intake
 from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.hub.metrics import Metrics
 from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
+from floodmark.hub.quiet import Quiet
 from floodmark.hub.settings import HubSettings
+from floodmark.spool.capture import Receipt
 from floodmark.store import Store
 
 T = TypeVar("T")
@@ -63,12 +65,19 @@ class Hub:
     captures: Captures = field(init=False)
     metrics: Metrics = field(init=False)
     busy: int = 0
+    sending: Counter[tuple[str, str]] = field(default_factory=Counter)
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.access = Access(self.intake)
-        self.chunks = Chunks(self.intake, self.settings.content_bytes_max)
-        self.captures = Captures(self.intake, self.settings.content_bytes_max)
+        self.chunks = Chunks(self.intake, self.settings.content_bytes_max, self.settings.limits)
+        self.captures = Captures(
+            self.intake,
+            self.settings.content_bytes_max,
+            self.settings.limits,
+            self.settings.quarantine_max,
+            self.settings.quarantine_token_max,
+        )
         self.metrics = Metrics(self.intake)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 
@@ -92,35 +101,70 @@ class Hub:
             raise bodies.bad_request(f"The header {wire.HEADER} is missing.")
         header = wire.ChunkHeader.parse(text)
         access.check_origin(token, header.origin)
+        access.check_path(token, header.path)
         body = await self._body(request)
         accepted = await self.run(self.chunks.accept, dataset, header, body, encoding=encoding, media=media)
         self.metrics.rows.labels("chunks", dataset).inc(accepted.stored)
-        return answer({"stored": accepted.stored, "ledger": accepted.state.content()})
+        return answer(accepted.content())
 
     async def take_capture(self, request: Request) -> Response:
         dataset = request.path_params["dataset"]
         token = await self.token(request)
         access.check_dataset(token, dataset)
+        access.check_right(token, CAPTURE, doing="capture")
         media = bodies.content_type(request, JSON_LINES | {JSON_ARRAY})
         encoding = bodies.content_encoding(request)
         key = bodies.one_header(request, wire.KEY_HEADER)
         if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
             raise bodies.bad_request(f"{wire.KEY_HEADER} is a printable text of 1 to {KEY_CHARACTERS_MAX} characters.")
         body = await self._body(request)
-        receipt = await self.run(self.captures.accept, dataset, body, encoding=encoding, media=media, key=key)
+        how = {"encoding": encoding, "media": media, "token": token.name}
+        if key is None:
+            receipt = await self.run(self.captures.accept_unkeyed, dataset, body, **how)
+        else:
+            receipt = await self._capture_once(dataset, body, key=key, **how)
         self.metrics.rows.labels("capture", dataset).inc(receipt.rows)
         return answer({"rows": receipt.rows, "quarantined": receipt.quarantined})
 
+    async def _capture_once(self, dataset: str, body: bytes, **how: str) -> Receipt:
+        """As `Captures.accept` does it, but no thread waits while another one stores the group."""
+        for _ in range(RACES_MAX):
+            found = await self.run(self.captures.enter, dataset, body, **how)
+            receipt = found if isinstance(found, Receipt) else await asyncio.wrap_future(found.outcome)
+            if receipt is not None:
+                return receipt
+        raise lost_races()
+
     async def _body(self, request: Request) -> bytes:
         settings = self.settings
-        body = await bodies.read_body(
-            request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
-        )
+        with self._share(request):
+            body = await bodies.read_body(
+                request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
+            )
         self.metrics.bytes.labels(request.scope["floodmark.route"]).inc(len(body))
         return body
 
+    @contextlib.contextmanager
+    def _share(self, request: Request) -> Iterator[None]:
+        """Count a body that is on its way, by its token and by its address."""
+        token = request.scope.get("floodmark.token")
+        clients = [("token", token)] if token else []
+        clients += [("address", request.client.host)] if request.client else []
+        if any(self.sending[client] >= self.settings.client_requests_max for client in clients):
+            raise Refusal(_crowded("This client has as many requests on their way as one may."))
+        self.sending.update(clients)
+        try:
+            yield
+        finally:
+            self.sending.subtract(clients)
+            for client in clients:
+                if not self.sending[client]:
+                    del self.sending[client]
+
     async def token(self, request: Request) -> Token:
-        return await self.run(self.access.token, bodies.one_header(request, "authorization"))
+        token = await self.run(self.access.token, bodies.one_header(request, "authorization"))
+        request.scope["floodmark.token"] = token.name
+        return token
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,14 +172,8 @@ class Hub:
         origin = request.path_params["origin"]
         token = await self.token(request)
         access.check_origin(token, origin)
-        wanted = {key: request.query_params[key] for key in ("dataset", "partition") if key in request.query_params}
-        entries = await self.run(self.intake.database.read, lambda c: ledger.of_origin(c, origin, **wanted))
-        channels = [
-            {"dataset": entry.dataset, "partition": entry.partition, **state_of(entry).content()}
-            for entry in entries
-            if token.allows_dataset(entry.dataset)
-        ]
-        return answer({"origin": origin, "channels": channels, "reads": list(wire.MEDIA)})
+        asked = dict(request.query_params)
+        return answer(await self.run(self.chunks.ledger, origin, asked, allows=token.allows_dataset))
 
     async def show_health(self, _request: Request) -> Response:
         return answer({"status": "alive"})
@@ -155,7 +193,10 @@ class Hub:
                 full += 1
         return full
 
-    async def show_metrics(self, _request: Request) -> Response:
+    async def show_metrics(self, request: Request) -> Response:
+        # They name every dataset and every store that sends: for this machine, and for whoever was given the right.
+        if not access.is_local(request):
+            access.check_right(await self.token(request), METRICS, doing="metrics")
         return Response(await self.run(self.metrics.text), media_type=METRICS_TYPE)
 
     async def show_page(self, _request: Request) -> Response:
@@ -172,8 +213,10 @@ def answer(content: Any, *, status: int = 200, media: str = "application/json", 
     return Response(orjson.dumps(content) + b"\n", status_code=status, media_type=media, headers=headers)
 
 
-def tell(problem: Problem) -> Response:
-    return answer(problem.content(), status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
+def tell(problem: Problem, *, hub: str | None = None) -> Response:
+    # Whoever forwards here goes on by a refusal only if it comes from the hub that it delivers to.
+    content = problem.content() if hub is None or problem.status >= 500 else {**problem.content(), "hub": hub}
+    return answer(content, status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
 
 
 # ── the application ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,13 +253,14 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         started = time.monotonic()
         hub.busy += 1
         try:
+            bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
-                raise Refusal(_crowded())
+                raise Refusal(_crowded("The hub has as many requests at hand as it takes."))
             response = await work(request)
         except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
             problem = problem_of(error)
-            _note(route, problem, error)
-            response = tell(problem)
+            _note(request, problem, error)
+            response = tell(problem, hub=hub.intake.store_id)
         finally:
             hub.busy -= 1
         hub.metrics.requests.labels(route, str(response.status_code)).inc()
@@ -226,24 +270,26 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
     return endpoint
 
 
-def _crowded() -> Problem:
+def _crowded(detail: str) -> Problem:
     return Problem(
         "Crowded",
         429,
-        "The hub has as many requests at hand as it takes. Nothing was stored.",
+        f"{detail} Nothing was stored.",
         "Send the same request again later.",
         headers={"Retry-After": str(RETRY_SECONDS)},
     )
 
 
-def _note(route: str, problem: Problem, error: Exception) -> None:
-    """One line for the operator: no row, no token, no traceback."""
-    if problem.status < 500:
-        log.info("%s answered %d %s: %s", route, problem.status, problem.name, problem.detail)
+def _note(request: Request, problem: Problem, error: Exception) -> None:
+    """One line for the operator: who was told what. No value of a row, no token, no traceback."""
+    route, token = request.scope["floodmark.route"], request.scope.get("floodmark.token")
+    who = f"{request.client.host if request.client else '?'}{f', token {token}' if token else ''}"
+    if problem.status < 500:  # its own words may quote a row
+        log.info("%s answered %d %s to %s", route, problem.status, problem.name, who)
     elif isinstance(error, FloodmarkError):
-        log.warning("%s answered %d %s: %s", route, problem.status, problem.name, error.message)
+        log.warning("%s answered %d %s to %s: %s", route, problem.status, problem.name, who, error.message)
     else:
-        log.error("%s answered %d: %s at %s", route, problem.status, type(error).__name__, _place(error))
+        log.error("%s answered %d to %s: %s at %s", route, problem.status, who, type(error).__name__, _place(error))
 
 
 def _place(error: Exception) -> str:
@@ -267,6 +313,8 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
     """What a worker process serves. The store is opened in that process: connections and locks do not cross a fork."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
+    for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat themselves as well
+        handler.addFilter(Quiet())
     store = open_store()
     hub = Hub(Intake.of(store), settings)
     # A chunk is thousands of dicts that live for a moment and hold no cycles: looking through them for some, again and

@@ -84,6 +84,23 @@ def one_header(request: Request, name: str) -> str | None:
     return values[0].strip() if values else None
 
 
+def check_host(request: Request, allowed: frozenset[str] | None) -> None:
+    """Refuse a request that was meant for another name than those of this hub."""
+    if allowed is None:
+        return
+    host = one_header(request, "host") or ""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower().rstrip(".") not in allowed:
+        raise Refusal(
+            Problem(
+                "WrongHost",
+                421,
+                "The request names another host than this hub.",
+                f"{HINT} Use the hub's own address, or start it with --allowed-host.",
+            )
+        )
+
+
 def content_encoding(request: Request) -> str:
     encoding = (one_header(request, "content-encoding") or "identity").lower()
     if encoding not in wire.ENCODINGS:

@@ -1,20 +1,23 @@
 """Rows from any HTTP client: captured as any others, and with a key exactly once.
 
-Without a key the rows go to the landing log, as `Store.capture` does it. With one they become a segment, and the key's
-receipt is stored in the transaction that registers it (H1): a retry, by whichever worker it is met, gets the same
-receipt and stores nothing.
+Without a key the rows go to the landing log, as `Store.capture` does it. With one they become a segment, together with
+those of other requests that came meanwhile, and the receipts of all are stored in the transaction that registers it
+(H1): a retry, by whichever worker it is met, gets the same receipt and stores nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection
 
 from floodmark import faults, wire
-from floodmark.control import datasets, requests
+from floodmark.control import datasets, quarantine, requests
 from floodmark.control.requests import Request
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
 from floodmark.hub.intake import Intake
@@ -22,62 +25,173 @@ from floodmark.jsonread import read_json
 from floodmark.rows import Problem
 from floodmark.rows.jsontext import NotJson, plain_json
 from floodmark.rows.textlines import not_an_object, parse_lines
-from floodmark.spool.capture import Receipt, Texts
+from floodmark.spool.capture import Prepared, Receipt, Texts
+from floodmark.spool.payloads import Sender
 
 KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20
 JSON_LINES = frozenset({"application/x-ndjson", "application/jsonl", "application/x-jsonlines"})
 JSON_ARRAY = "application/json"
+_BLANK_LINES = re.compile(rb"\n\s+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Keyed:
+    """A request with a key, fitted and waiting to be stored with others."""
+
+    request: Request
+    prepared: Prepared
+    leads: bool = False
+    outcome: Future[Receipt | None] = field(default_factory=Future)
+    """None: the key was taken in between; look again."""
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Requests with keys, of each dataset, that will share a segment. Whoever brings the first one stores them all.
+
+    A segment costs two transactions and two fsyncs, however many rows it has. So requests that come while one is being
+    written wait for each other, as lines of the landing log do.
+    """
+
+    joining: threading.Lock = field(default_factory=threading.Lock)
+    writing: dict[str, threading.Lock] = field(default_factory=dict)
+    open: dict[str, list[Keyed]] = field(default_factory=dict)
+
+    def join(self, dataset: str, item: Keyed) -> None:
+        with self.joining:
+            group = self.open.setdefault(dataset, [])
+            item.leads = not group
+            group.append(item)
+
+    def close(self, dataset: str) -> list[Keyed]:
+        """Whoever comes now begins another group."""
+        with self.joining:
+            return self.open.pop(dataset)
+
+    def lock(self, dataset: str) -> threading.Lock:
+        with self.joining:
+            return self.writing.setdefault(dataset, threading.Lock())
+
+
+@dataclass(slots=True)
 class Captures:
     """One worker's way of taking captures. Threads share it."""
 
     intake: Intake
     content_bytes_max: int
+    limits: wire.Limits = field(default_factory=wire.Limits)
+    quarantine_max: int = 10_000
+    quarantine_token_max: int = 1_000
+    _groups: _Groups = field(default_factory=_Groups)
 
-    def accept(self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None) -> Receipt:
+    def accept(
+        self, dataset: str, body: bytes, *, encoding: str, media: str, key: str | None, token: str = ""
+    ) -> Receipt:
         """Store the rows of a request; when this returns, they are durable."""
-        self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
-        content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         if key is None:
-            receipt = self.intake.capture.capture_texts(dataset, self._texts(content, media))
-            faults.reach("hub.accepted")
-            return receipt or Receipt(rows=0)
-        return self._accept_once(dataset, content, media=media, key=key)
+            return self.accept_unkeyed(dataset, body, encoding=encoding, media=media, token=token)
+        for _ in range(RACES_MAX):
+            found = self.enter(dataset, body, encoding=encoding, media=media, key=key, token=token)
+            receipt = found if isinstance(found, Receipt) else found.outcome.result()
+            if receipt is not None:
+                return receipt
+        raise lost_races()
 
-    def _accept_once(self, dataset: str, content: bytes, *, media: str, key: str) -> Receipt:
+    def accept_unkeyed(self, dataset: str, body: bytes, *, encoding: str, media: str, token: str = "") -> Receipt:
+        texts = self._texts(self._content(dataset, body, encoding), media)
+        receipt = self.intake.capture.capture_texts(dataset, texts, sender=self._sender(dataset, token))
+        faults.reach("hub.accepted")
+        return receipt
+
+    def enter(self, dataset: str, body: bytes, **how: str) -> Receipt | Keyed:
+        """Begin, and store the group if this request leads it: in one go, because others wait for its leader."""
+        found = self.begin(dataset, body, **how)
+        if isinstance(found, Keyed) and found.leads:
+            self.store_group(dataset)
+        return found
+
+    def begin(
+        self, dataset: str, body: bytes, *, encoding: str, media: str, key: str, token: str = ""
+    ) -> Receipt | Keyed:
+        """The receipt of a key that is known; else the request, fitted and in a group."""
+        content = self._content(dataset, body, encoding)
         digest = wire.digest_of(content)
+        known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
+        if known is not None:
+            return _receipt(known, digest)
+        texts = self._texts(content, media)
+        prepared = self.intake.capture.prepare(dataset, texts, sender=self._sender(dataset, token))
+        told = prepared.receipt
+        item = Keyed(Request(dataset, token, key, digest, told.rows, told.quarantined), prepared)
+        self._groups.join(dataset, item)
+        return item
 
-        def remember(connection: Connection, receipt: Receipt) -> bool:
-            request = Request(dataset, key, digest, receipt.rows, receipt.quarantined)
-            if not requests.record(connection, request, now=self.intake.clock.now()):
+    def store_group(self, dataset: str) -> None:
+        """Store everything that has come for the dataset meanwhile; every request learns its outcome."""
+        with self._groups.lock(dataset):
+            group = self._groups.close(dataset)
+            try:
+                self._store(group)
+            except BaseException as error:
+                for item in group:
+                    if not item.outcome.done():
+                        item.outcome.set_exception(error)
+                raise
+
+    def _store(self, group: list[Keyed]) -> None:
+        """H1: rows and receipts in one transaction. Where a key was taken meanwhile, each request is stored alone."""
+
+        def remember(connection: Connection) -> bool:
+            now = self.intake.clock.now()
+            if not requests.record_all(connection, [item.request for item in group], now=now):
                 return False
             faults.reach("hub.stored")
             return True
 
-        for _ in range(RACES_MAX):
-            known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, key=key))
-            if known is not None:
-                return _receipt(known, digest)
-            receipt = self.intake.capture.capture_texts(dataset, self._texts(content, media), also=remember)
-            if receipt is not None:
-                faults.reach("hub.accepted")
-                return receipt
-        raise Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+        if self.intake.capture.store([item.prepared for item in group], also=remember):
+            faults.reach("hub.accepted")
+            for item in group:
+                item.outcome.set_result(item.prepared.receipt)
+        elif len(group) == 1:
+            group[0].outcome.set_result(None)
+        else:
+            for item in group:
+                self._store([item])
+
+    def _content(self, dataset: str, body: bytes, encoding: str) -> bytes:
+        self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
+        return wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
+
+    def _sender(self, dataset: str, token: str) -> Sender:
+        """Who sends, and how much room quarantine has: a bad client fills its own share and not everybody's."""
+
+        def room() -> int:
+            mine, everybodys = self.intake.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
+            return min(self.quarantine_token_max - mine, self.quarantine_max - everybodys)
+
+        return Sender(token, room)
 
     def _texts(self, content: bytes, media: str) -> Texts:
         """The objects of a JSON array, or of JSON lines; what among them is no object goes to quarantine."""
         if media in JSON_LINES:
-            parsed = parse_lines(
-                content,
-                before=0,
-                place=lambda number: f"line {number} of a request",
-                line_bytes_max=self.intake.capture.limits.line_bytes_max,
-            )
-            return Texts(parsed.rows, lambda row: f"line {parsed.numbers[row]} of a request", problems=parsed.problems)
-        return _elements(content)
+            self.limits.check_rows(_BLANK_LINES.sub(b"\n", content).count(b"\n"))
+        self.limits.check_text(content)
+        texts = self._lines(content) if media in JSON_LINES else _elements(content)
+        wire.check_objects(texts.rows, self.limits)
+        return texts
+
+    def _lines(self, content: bytes) -> Texts:
+        def place(number: int) -> str:
+            return f"line {number} of a request"
+
+        limit = self.intake.capture.limits.line_bytes_max
+        parsed = parse_lines(content, before=0, place=place, line_bytes_max=limit)
+        return Texts(parsed.rows, lambda row: place(parsed.numbers[row]), problems=parsed.problems)
+
+
+def lost_races() -> Retryable:
+    return Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
 
 
 def _receipt(known: Request, digest: str) -> Receipt:

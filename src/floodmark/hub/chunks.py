@@ -11,24 +11,35 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from floodmark import faults, wire
-from floodmark.control import datasets, ledger
+from floodmark.control import datasets, ledger, provenance
 from floodmark.control.datasets import Dataset
 from floodmark.control.ledger import Entry
 from floodmark.errors import Retryable, SchemaConflict
-from floodmark.hub.decision import AlreadyThere, Take, check_loop, decide, state_of
+from floodmark.hub.decision import AlreadyThere, Disagreement, Take, check_loop, decide, state_of
 from floodmark.hub.intake import Intake
 from floodmark.rows import Fit, fit, fit_table, reasons_by_row
 from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
 from floodmark.schema.types import from_arrow
-from floodmark.wire import COLUMNS, ChunkHeader, Columns, LedgerState, Lines
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+from floodmark.wire import (
+    COLUMNS,
+    GIVEN_UP_RANGES_MAX,
+    VERSION,
+    VERSIONS,
+    Acknowledgement,
+    ChunkHeader,
+    Columns,
+    LedgerState,
+    Lines,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +55,13 @@ class Accepted:
 
     stored: int
     state: LedgerState
+    acknowledged: Acknowledgement
+    version: int
+
+    def content(self) -> dict[str, Any]:
+        """The answer's JSON, in the version that the sender speaks."""
+        found = {"stored": self.stored, "ledger": self.state.content(self.version)}
+        return found if self.version == 1 else {**found, "acknowledged": self.acknowledged.content()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,7 @@ class Chunks:
 
     intake: Intake
     content_bytes_max: int
+    limits: wire.Limits = field(default_factory=wire.Limits)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -71,30 +90,42 @@ class Chunks:
         declared = self._dataset(dataset)
         content = None
         for _ in range(RACES_MAX):
-            seen = self.intake.database.read(
-                lambda c: ledger.find(c, origin=header.origin, dataset=dataset, partition=header.partition)
-            )
-            if content is None and header.replay:  # its number decides, and that stands in the body
-                content = content_of(declared)
-            replayed = content.sequence[0] if content is not None and header.replay else None
-            step = decide(header, dataset=dataset, seen=seen, replayed=replayed)
+            seen, given_up = self.intake.database.read(lambda c: _look(c, header, dataset))
+            try:
+                step = decide(header, dataset=dataset, seen=seen, given_up=given_up)
+            except Disagreement as odd:
+                raise Disagreement(odd.error, _told(header, seen, given_up), version=header.version) from odd
             if isinstance(step, AlreadyThere):
-                return Accepted(0, state_of(seen))
+                return self._accepted(0, header, dataset, _told(header, seen, given_up))
             if content is None:
                 self.intake.capture.check_room(dataset)
                 content = content_of(declared)
-            if self._take(content, step):
+            if step.seen is None and not content.sequence and not header.given_up:
+                # Nothing has come, so there is nothing to remember: the next chunk is a first one as well. Else anybody
+                # could fill the control database with channels of no rows.
+                return self._accepted(0, header, dataset, _told(header, step.entry, []))
+            if self._take(content, step, header):
                 faults.reach("hub.accepted")
                 self.intake.capture.count(dataset, len(body))
-                return Accepted(len(content.sequence), state_of(step.entry))
+                told = [*given_up, *step.given_up] if step.replayed is None else []
+                return self._accepted(len(content.sequence), header, dataset, _told(header, step.entry, told))
         raise Retryable(f"Other chunks of the same channel of {dataset!r} came in the way {RACES_MAX} times.")
 
-    def _take(self, content: _Content, step: Take) -> bool:
+    def _accepted(self, stored: int, header: ChunkHeader, dataset: str, state: LedgerState) -> Accepted:
+        acknowledged = Acknowledgement.of(header, hub=self.intake.store_id, dataset=dataset)
+        return Accepted(stored, state, acknowledged, header.version)
+
+    def _take(self, content: _Content, step: Take, header: ChunkHeader) -> bool:
         """H1: rows and ledger move together. False if another worker moved the channel first."""
 
         def move(connection: Connection) -> bool:
-            if not ledger.write(connection, step.entry, seen=step.seen, now=self.intake.clock.now()):
+            now = self.intake.clock.now()
+            if not ledger.write(
+                connection, step.entry, seen=step.seen, given_up=step.given_up, replayed=step.replayed, now=now
+            ):
                 return False
+            if content.sequence:  # H5: a chunk without rows says nothing about where rows came from
+                provenance.record(connection, origin=header.origin, dataset=content.dataset.name, stores=header.path)
             faults.reach("hub.stored")
             return True
 
@@ -102,13 +133,52 @@ class Chunks:
             return self.intake.segments.add(content.dataset, content.table, also=move)
         return self.intake.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
 
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ledger(self, origin: str, asked: Mapping[str, str], *, allows: Callable[[str], bool]) -> dict[str, Any]:
+        """What is told of an origin's channels: all of them, or of one dataset, of one partition.
+
+        Asked in version 2, it names the ranges that were given up behind the number `after`, the first of them.
+        """
+        version = 1 if asked.get("version", "1") == "1" else VERSION
+        ranges_max = None if version == 1 else GIVEN_UP_RANGES_MAX
+        text = asked.get("after", "0")
+        after = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+        wanted = {key: asked[key] for key in ("dataset", "partition") if key in asked}
+        behind = SequenceRange(min(after, SEQUENCE_MAX - 1), SEQUENCE_MAX)
+
+        def given_up(connection: Connection, entry: Entry) -> list[SequenceRange]:
+            more = None if ranges_max is None else ranges_max + 1
+            return ledger.given_up_within(connection, entry, behind, ranges_max=more) if entry.given_up_rows else []
+
+        def work(connection: Connection) -> list[dict[str, Any]]:
+            return [
+                {
+                    "dataset": entry.dataset,
+                    "partition": entry.partition,
+                    **state_of(entry, given_up(connection, entry), ranges_max=ranges_max).content(version),
+                }
+                for entry in ledger.of_origin(connection, origin, **wanted)
+                if allows(entry.dataset)
+            ]
+
+        channels = self.intake.database.read(work)
+        return {
+            "hub": self.intake.store_id,
+            "versions": list(VERSIONS),
+            "origin": origin,
+            "channels": channels,
+            "reads": list(wire.MEDIA),
+        }
+
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _content(self, declared: Dataset, *, header: ChunkHeader, body: bytes, encoding: str, media: str) -> _Content:
         raw = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         # Whole turns: threads that hand the interpreter's lock to each other inside of this are several times slower.
         with self._parsing:
-            came = wire.decode_columns(raw, header) if media == COLUMNS else wire.decode_lines(raw, header)
+            decode = wire.decode_columns if media == COLUMNS else wire.decode_lines
+            came = decode(raw, header, self.limits)
             grown, table = self._fitted(declared, header, came)
         return _Content(grown, table, tuple(came.sequence))
 
@@ -175,6 +245,21 @@ def _fit_columns(schema: Schema, came: Columns, told: Mapping[str, ColumnType]) 
     theirs = Schema(tuple(Column(name, kind) for name, kind in sent.items() if kind is not None))
     columns, values = wire.read_as_lines(came.table, schema=theirs)
     return fit(schema, columns, values, rows=len(came.sequence))
+
+
+def _look(connection: Connection, header: ChunkHeader, dataset: str) -> tuple[Entry | None, list[SequenceRange]]:
+    """A channel as it stands, and which of the ranges that it never got the chunk touches."""
+    seen = ledger.find(connection, origin=header.origin, dataset=dataset, partition=header.partition)
+    if seen is None or not seen.given_up_rows:
+        return seen, []
+    # A sender of version 1 is told of all that it gave up, by number: it knows nothing of ranges.
+    within = header.range if header.version > 1 or header.replay else SequenceRange(0, SEQUENCE_MAX)
+    ranges_max = GIVEN_UP_RANGES_MAX + 1 if header.version > 1 else None
+    return seen, ledger.given_up_within(connection, seen, within, ranges_max=ranges_max)
+
+
+def _told(header: ChunkHeader, entry: Entry | None, given_up: Sequence[SequenceRange]) -> LedgerState:
+    return state_of(entry, given_up, ranges_max=None if header.version == 1 else GIVEN_UP_RANGES_MAX)
 
 
 def _has_moved(connection: Connection, entry: Entry) -> bool:

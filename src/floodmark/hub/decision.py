@@ -9,18 +9,20 @@ T is the end of the channel: everything up to T has arrived, or was given up by 
 | after > T                    | `LedgerBehind`: rows between T and `after` would be missing for ever             |
 | through ≤ T                  | nothing: it is there already, and the answer says how far the channel is          |
 | after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends what lies behind |
-| a replay of a given-up row   | taken, and no longer given up; totals counted it already                          |
+| a replay of given-up rows    | taken, and no longer given up; totals counted them already (H3)                  |
+| a replay of some that came   | `LedgerAhead`: the sender sends them row by row                                  |
 | passed through this store    | `Loop`                                                                           |
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from floodmark.control.ledger import Entry
 from floodmark.errors import DivergedHistory, LedgerAhead, LedgerBehind, Loop, MalformedChunk, Permanent
-from floodmark.sequence import Tally
-from floodmark.wire import ChunkHeader, LedgerState
+from floodmark.sequence import SequenceRange, Tally
+from floodmark.wire import GIVEN_UP_RANGES_MAX, PATH_STORES_MAX_OF_OLD, VERSION, ChunkHeader, LedgerState
 
 _NOTHING = LedgerState(0, Tally())
 
@@ -28,10 +30,12 @@ _NOTHING = LedgerState(0, Tally())
 class Disagreement(Exception):
     """The chunk and the ledger do not go together; the sender is told why, and how far the ledger is."""
 
-    def __init__(self, error: Permanent, state: LedgerState) -> None:
+    def __init__(self, error: Permanent, state: LedgerState, *, version: int = VERSION) -> None:
         super().__init__(error.message)
         self.error = error
         self.state = state
+        self.version = version
+        """The version that the sender speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,10 @@ class Take:
 
     entry: Entry
     seen: int | None
+    given_up: tuple[SequenceRange, ...] = ()
+    """Ranges whose rows will not come by themselves."""
+    replayed: SequenceRange | None = None
+    """A range whose rows have come after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +56,30 @@ class AlreadyThere:
 
 
 def check_loop(header: ChunkHeader, *, store_id: str) -> None:
-    """`Loop` if the rows come from this very store, whatever way they took."""
+    """H4: `Loop` if the rows have passed this very store, whatever way they took."""
     if store_id == header.origin or store_id in header.path:
         raise Loop(
             "The rows of this chunk have passed through this store before.",
             hint="Nothing was stored. Remove one of the forward sinks that make the circle.",
         )
+    if header.version == 1 and len(header.path) >= PATH_STORES_MAX_OF_OLD:
+        raise Loop(
+            f"The chunk names {len(header.path)} stores, and its sender may have left out more.",
+            hint="Nothing was stored. Upgrade the sending store: newer versions name all of them.",
+        )
 
 
 def decide(
-    header: ChunkHeader, *, dataset: str, seen: Entry | None, replayed: int | None = None
+    header: ChunkHeader, *, dataset: str, seen: Entry | None, given_up: Sequence[SequenceRange] = ()
 ) -> Take | AlreadyThere:
-    """What becomes of a chunk. `replayed` is the number of the one row of a replay."""
+    """What becomes of a chunk. `given_up` are the channel's ranges that touch the chunk's."""
     if header.replay:
-        return _decide_replay(seen, replayed)
+        return _decide_replay(header, seen, given_up)
     if seen is None:
-        return Take(_first(header, dataset), None)
+        return Take(_first(header, dataset), None, _ranges(header))
     end = seen.through
     if header.range.after == end:
-        return Take(_next(header, seen), seen.version)
+        return Take(_next(header, seen), seen.version, _ranges(header))
     if header.range.after > end:
         raise _behind(header, seen)
     if header.range.through <= end:
@@ -80,9 +93,18 @@ def decide(
     )
 
 
-def state_of(entry: Entry | None) -> LedgerState:
-    """What is told of a channel."""
-    return _NOTHING if entry is None else LedgerState(entry.through, entry.tally, entry.given_up)
+def state_of(
+    entry: Entry | None, given_up: Sequence[SequenceRange] = (), *, ranges_max: int | None = GIVEN_UP_RANGES_MAX
+) -> LedgerState:
+    """What is told of a channel, with the first of its ranges without rows that were asked for."""
+    if entry is None:
+        return _NOTHING
+    told = tuple(given_up[:ranges_max])
+    return LedgerState(entry.through, entry.tally, entry.given_up_rows, told, len(given_up) > len(told))
+
+
+def _ranges(header: ChunkHeader) -> tuple[SequenceRange, ...]:
+    return tuple(item.range for item in header.given_up if item.tally.rows)
 
 
 def _first(header: ChunkHeader, dataset: str) -> Entry:
@@ -99,8 +121,7 @@ def _first(header: ChunkHeader, dataset: str) -> Entry:
         partition=header.partition,
         through=header.range.through,
         tally=header.total,
-        given_up=tuple(sorted(header.given_up)),
-        path=header.path,
+        given_up_rows=header.given_up_tally.rows,
     )
 
 
@@ -119,25 +140,33 @@ def _next(header: ChunkHeader, seen: Entry) -> Entry:
         seen,
         through=header.range.through,
         tally=header.total,
-        given_up=tuple(sorted({*seen.given_up, *header.given_up})),
-        path=tuple(dict.fromkeys((*seen.path, *header.path))),
+        given_up_rows=seen.given_up_rows + header.given_up_tally.rows,
         version=seen.version + 1,
     )
 
 
-def _decide_replay(seen: Entry | None, replayed: int | None) -> Take | AlreadyThere:
-    if seen is None or replayed is None or replayed > seen.through:
+def _decide_replay(header: ChunkHeader, seen: Entry | None, given_up: Sequence[SequenceRange]) -> Take | AlreadyThere:
+    span = header.range
+    if seen is None or span.through > seen.through:
         raise Disagreement(
             LedgerBehind(
-                "A row that was given up is sent again, and the ledger has not come so far.",
-                hint="Nothing was stored. Send the chunks before it first.",
+                "Rows that were given up are sent again, and the ledger has not come so far.",
+                hint="Nothing was stored. Send the chunks before them first.",
             ),
             state_of(seen),
         )
-    if replayed not in seen.given_up:
+    if not given_up:
         return AlreadyThere()
-    left = tuple(seq for seq in seen.given_up if seq != replayed)
-    return Take(replace(seen, given_up=left, version=seen.version + 1), seen.version)
+    if given_up[0].intersect(span) != span:
+        raise Disagreement(
+            LedgerAhead(
+                f"Some of the rows of {span} have come since they were given up.",
+                hint="Nothing was stored. Send the others one by one.",
+            ),
+            state_of(seen, given_up),
+        )
+    left = max(0, seen.given_up_rows - header.tally.rows)
+    return Take(replace(seen, given_up_rows=left, version=seen.version + 1), seen.version, replayed=span)
 
 
 def _behind(header: ChunkHeader, seen: Entry | None) -> Disagreement:

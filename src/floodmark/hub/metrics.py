@@ -12,11 +12,14 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from floodmark.control import ledger
+from floodmark.control.ledger import OriginTotals
 from floodmark.hub.intake import Intake
 from floodmark.status import DatasetStatus, read_status
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where workers keep their counters, so that any of them can answer for all; prometheus_client reads it at import."""
+SERIES_MAX = 1000
+"""So many datasets, and pairs of store and dataset, have figures of their own: a scrape has an end, whoever sends."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -75,7 +78,7 @@ class StoreFigures(Collector):
         }
         for name, (words, value) in figures.items():
             family = GaugeMetricFamily(name, words, labels=["dataset"])
-            for item in status.datasets:
+            for item in status.datasets[:SERIES_MAX]:
                 family.add_metric([item.name], value(item))
             yield family
         limit = GaugeMetricFamily("floodmark_spool_bytes_max", "A dataset's spool takes no more than this.")
@@ -87,7 +90,12 @@ class StoreFigures(Collector):
         labels = ["origin", "dataset"]
         channels = GaugeMetricFamily("floodmark_ledger_channels", "Channels in the ledger.", labels=labels)
         rows = GaugeMetricFamily("floodmark_ledger_rows", "Rows that arrived through them.", labels=labels)
-        for item in self.intake.database.read(ledger.totals):
+        totals = sorted(self.intake.database.read(ledger.totals), key=lambda item: -item.rows)
+        named, others = totals[:SERIES_MAX], totals[SERIES_MAX:]
+        if others:
+            together = OriginTotals("", "", sum(item.channels for item in others), sum(item.rows for item in others))
+            named.append(together)
+        for item in named:
             channels.add_metric([item.origin, item.dataset], item.channels)
             rows.add_metric([item.origin, item.dataset], item.rows)
         yield channels

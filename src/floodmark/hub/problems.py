@@ -20,6 +20,7 @@ from floodmark.errors import (
     Loop,
     MalformedChunk,
     OutcomeUnknown,
+    QuarantineFull,
     Retryable,
     SchemaConflict,
     SpoolFull,
@@ -29,7 +30,6 @@ from floodmark.errors import (
 )
 from floodmark.hub.access import Forbidden, Unauthorised
 from floodmark.hub.decision import Disagreement
-from floodmark.wire import LedgerState
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
@@ -44,7 +44,7 @@ class Problem:
     status: int
     detail: str
     hint: str | None = None
-    ledger: LedgerState | None = None
+    ledger: dict[str, Any] | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Problem:
         if self.hint:
             found["hint"] = self.hint
         if self.ledger is not None:
-            found["ledger"] = self.ledger.content()
+            found["ledger"] = self.ledger
         return found
 
 
@@ -77,6 +77,7 @@ _STATUS: dict[type[FloodmarkError], int] = {
     InvalidName: 422,
     UnserialisableValue: 422,
     KeyReused: 422,
+    QuarantineFull: 422,
     LedgerBehind: 409,
     LedgerAhead: 409,
     DivergedHistory: 409,
@@ -91,7 +92,7 @@ def problem_of(error: BaseException) -> Problem:
         return error.problem
     if isinstance(error, Disagreement):
         told = problem_of(error.error)
-        return Problem(told.name, told.status, told.detail, told.hint, ledger=error.state)
+        return Problem(told.name, told.status, told.detail, told.hint, ledger=error.state.content(error.version))
     status = _STATUS.get(type(error))  # type: ignore[arg-type]
     if isinstance(error, FloodmarkError) and status is not None:
         if isinstance(error, UnknownDataset):  # its own words name the others, which this client may not know

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from floodmark.hub.connections import Connections, connections_max, refusal
 
 HEADER_SECONDS_MAX = 20.0
 
@@ -13,10 +15,22 @@ HEADER_SECONDS_MAX = 20.0
 class BoundedProtocol(H11Protocol):
     """Between requests uvicorn's keep-alive limit counts; while a body comes, the hub's own. This is for headers."""
 
+    counted: ClassVar[Connections | None] = None
+    """Those of this worker, made with its first one."""
     _header_timer: asyncio.TimerHandle | None = None
+    _address: str | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        kind = type(self)
+        if kind.counted is None:
+            kind.counted = Connections(connections_max())
+        address = str((transport.get_extra_info("peername") or ("?",))[0])
+        if not kind.counted.admit(address):
+            transport.write(refusal())
+            transport.close()
+            return
+        self._address = address
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -28,6 +42,9 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._address is not None and self.counted is not None:
+            self.counted.leave(self._address)
+            self._address = None
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:

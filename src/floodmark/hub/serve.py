@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import resource
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from floodmark.control import tokens
-from floodmark.errors import InvalidSetting, Permanent
+from floodmark.errors import InvalidSetting, Permanent, reason_of
+from floodmark.files import make_directory
 from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.process import is_certainly_dead, process_identity
@@ -24,8 +28,28 @@ KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS_MAX = 30
 WORKER_PATIENCE_SECONDS = 60
 """A worker that does not answer its supervisor for so long is taken for dead."""
+DESCRIPTORS_WANTED = 65_536
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 COUNTERS = "hub"
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A certificate with its key, both as PEM files."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """`InvalidSetting` if workers could not use them."""
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key)
+        except (OSError, ValueError) as error:  # of which ssl.SSLError is one
+            raise InvalidSetting(
+                f"The certificate {self.certificate} and the key {self.key} cannot be used: {reason_of(error)}.",
+                hint="Give --tls-cert a PEM file with the certificate and its chain, and --tls-key its private key.",
+            ) from error
 
 
 def serve(
@@ -36,19 +60,31 @@ def serve(
     workers: int,
     settings: HubSettings,
     listening: Callable[[str], None],
+    warn: Callable[[str], None],
+    allowed_hosts: Sequence[str] = (),
+    tls: Tls | None = None,
 ) -> None:
     """Serve the store until SIGTERM or SIGINT; requests at hand are finished first.
 
-    `listening` is told the address before the first request is taken.
+    `listening` is told the address before the first request is taken, and `warn` what is not safe about it.
     """
+    if tls is not None:
+        tls.check()
+    raise_descriptors()
     with open_store(path) as store:  # what is wrong with it is told here, once, and not by every worker
         check_exposure(store, host)
         root = store.path
     listener = _listen(host, port)
-    listening(_address(host, listener))
+    listening(_address(host, listener, tls))
+    if tls is None and not is_loopback(host):
+        warn(
+            f"WARNING: The hub listens on {host} without TLS. Tokens and rows travel in the clear, and whoever sees a "
+            "token can use it. Give --tls-cert and --tls-key, or put a proxy that speaks TLS in front of it."
+        )
+    settings = replace(settings, hosts=hosts_of(host, allowed_hosts))
     try:
         with _shared_counters(root):
-            _run(path, listener, workers=workers, settings=settings)
+            _run(path, listener, workers=workers, settings=settings, tls=tls)
     finally:
         listener.close()
 
@@ -60,20 +96,21 @@ def _shared_counters(root: Path) -> Iterator[None]:
         if left.name.count("~") == 3 and is_certainly_dead(left.name.replace("~", "/")):
             shutil.rmtree(left, ignore_errors=True)
     own = root / COUNTERS / process_identity().replace("/", "~")
-    own.mkdir(parents=True, exist_ok=True)
+    make_directory(own, private=True)
     os.environ[SHARED_VARIABLE] = str(own)  # looked at when prometheus_client is imported: not before workers start
     try:
         yield
     finally:
+        os.environ.pop(SHARED_VARIABLE, None)
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings) -> None:
+def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings, tls: Tls | None) -> None:
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
 
     from floodmark.hub.app import worker_app
     from floodmark.hub.protocol import BoundedProtocol
+    from floodmark.hub.supervisor import Supervisor
 
     supervisor = os.getpid() if workers > 1 else None
     config = uvicorn.Config(
@@ -93,9 +130,11 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS_MAX,
         timeout_worker_healthcheck=WORKER_PATIENCE_SECONDS,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
     )
     if workers > 1:
-        Multiprocess(config, sockets=[listener]).run()
+        Supervisor(config, sockets=[listener]).run()
         return
     # uvicorn stops gracefully, and then sends itself the signal again, to whoever had it before: without this the
     # process would be dead before it has tidied up.
@@ -117,11 +156,12 @@ def check_exposure(store: Store, host: str) -> None:
     """A store without tokens is open to whoever reaches it, so only this machine may."""
     if is_loopback(host):
         return
-    found = Intake.of(store).database.read(tokens.everyone)
-    if not any(token.revoked_at is None for token in found):
+    intake = Intake.of(store)
+    found = intake.database.read(tokens.everyone)
+    if not any(token.is_in_force(intake.clock.now()) for token in found):
         raise Permanent(
-            f"The hub would listen on {host}, and the store has no token: whoever reaches it could send rows.",
-            hint="Make one with `floodmark token add NAME`, or listen on 127.0.0.1 behind a proxy that checks.",
+            f"The hub would listen on {host}, and the store has no token in force: whoever reaches it could send rows.",
+            hint="Make one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that checks.",
         )
 
 
@@ -136,6 +176,22 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False
     return all(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_loopback for item in found)
+
+
+def hosts_of(host: str, allowed: Sequence[str]) -> frozenset[str] | None:
+    """What requests may call this hub; anything where others reach it, unless names are given."""
+    if is_loopback(host):
+        return frozenset({*LOOPBACK_NAMES, host.lower(), *(name.lower() for name in allowed)})
+    return frozenset(name.lower() for name in allowed) or None
+
+
+def raise_descriptors() -> None:
+    """Let this process and its workers have as many open files as the system grants; most start with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # then the limit is what it was, and connections are fewer
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -160,6 +216,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _address(host: str, listener: socket.socket) -> str:
+def _address(host: str, listener: socket.socket, tls: Tls | None) -> str:
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"{'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}"

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 BLOCK_PROPERTY = "floodmark.block"
 THROUGH_PROPERTY = "floodmark.through"
 DROPPED_PROPERTY = "floodmark.dropped"
+ROWS_PROPERTY = "floodmark.rows"
 SEGMENTS_PROPERTY = "floodmark.segments"
+BARRIER_PROPERTY = "floodmark.barrier"
 SETTLED_PROPERTY = "floodmark.settled"
+CHANGE_PROPERTY = "floodmark.change"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
+DECLARATION_PROPERTY = "floodmark.dataset"
 NAMESPACE = "datasets"
 _POINTER = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -105,7 +109,7 @@ class Catalog:
         known = self._known.get(table)
         if known is not None:
             location = known.table.metadata_location
-            if self._pointer(table) == location and _identity(location) == known.file:
+            if self.pointer(table) == location and _identity(location) == known.file:
                 return _copy(known.table)
         loaded = self.python.load_table((self.namespace, table))
         file = _identity(loaded.metadata_location)
@@ -116,7 +120,7 @@ class Catalog:
             self._known[table] = _Known(_copy(loaded), file, earlier)
         return loaded
 
-    def _pointer(self, table: str) -> str | None:
+    def pointer(self, table: str) -> str | None:
         """The metadata file that the catalog names, if the catalog is a SQL database."""
         from sqlalchemy import text
 
@@ -194,6 +198,7 @@ def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] =
             if not is_system_column(field.name)
         ),
         max_seq=int(metadata.properties.get(MAX_SEQ_PROPERTY, "0")),
+        declaration=metadata.properties.get(DECLARATION_PROPERTY),
     )
 
 
@@ -221,6 +226,9 @@ def snapshot_of(snapshot: IcebergSnapshot) -> Snapshot:
         through=int(through) if through else None,
         dropped=int(extra.get(DROPPED_PROPERTY, "0")),
         settled=SETTLED_PROPERTY in extra,
+        change=extra.get(CHANGE_PROPERTY),
         segments=frozenset(int(id) for id in extra.get(SEGMENTS_PROPERTY, "").split(",") if id),
+        barrier=extra.get(BARRIER_PROPERTY),
+        announced_rows=int(extra[ROWS_PROPERTY]) if ROWS_PROPERTY in extra else None,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
     )

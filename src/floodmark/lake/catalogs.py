@@ -41,6 +41,13 @@ def attach_described(spark: SparkSession, table: str, described: Mapping[str, Ca
         configured(name, described[name], namespace="").attach(spark)
 
 
+def attach_mentioned(spark: SparkSession, query: str, described: Mapping[str, CatalogSettings]) -> None:
+    """Make the described catalogs that a query names known to a session. Only those: another may be out of reach."""
+    for name, settings in described.items():
+        if name in query:
+            configured(name, settings, namespace="").attach(spark)
+
+
 def _only(settings: CatalogSettings, prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): value for key, value in settings.properties.items() if key.startswith(prefix)}
 

@@ -20,13 +20,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
-from floodmark.lake.filters import kept_by_sqlite
+from floodmark.errors import FilesMissing
+from floodmark.lake.filters import check_text, kept_by_sqlite
 from floodmark.lake.generations import Copy
 from floodmark.lake.inspection import FileReport, StoredRow
 from floodmark.lake.maintenance import Orphan
-from floodmark.lake.memory_appends import keys_of, land_append, stamped
+from floodmark.lake.memory_appends import keys_of, land_append, land_barrier, stamped
 from floodmark.lake.memory_durability import gone_back, make_durable
 from floodmark.lake.memory_generations import cleared, copied, land_copy, renamed, tallies_of
 from floodmark.lake.memory_inspection import find_in_memory, inspect_memory
@@ -34,7 +35,7 @@ from floodmark.lake.memory_maintenance import buckets_in_memory, expired, orphan
 from floodmark.lake.memory_reading import ALL_NUMBERS, figures_of, in_order, selected
 from floodmark.lake.memory_removals import doomed_numbers, figures_between, only, without
 from floodmark.lake.memory_requests import arrive, send
-from floodmark.lake.memory_settling import put_settled, resettle_in_memory
+from floodmark.lake.memory_settling import SettleCommit, put_settled, resettle_in_memory
 from floodmark.lake.memory_tables import MemoryTable, MemoryTables
 from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.stored import FileKeys, stored_in_memory
@@ -59,8 +60,17 @@ class MemoryLake(MemoryTables):
     held_copies: list[tuple[Copy, pa.Table]] = field(default_factory=list)
     on_copy: Callable[[Copy], str] | None = None
     """The same for a rebuild's copies."""
+    held_settlements: list[tuple[SettleCommit, pa.Table]] = field(default_factory=list)
+    on_settle: Callable[[SettleCommit], str] | None = None
+    """The same for commits of what a settle function has said of committed rows."""
     on_rewrite: Callable[[SequenceRange], None] | None = None
     """Called before a range's files are rewritten: it may raise."""
+    on_barrier: Callable[[Barrier], None] | None = None
+    """Called before an append without rows: it may raise."""
+    unreadable: set[str] = field(default_factory=set)
+    """Tables whose metadata cannot be read."""
+    vanished: set[str] = field(default_factory=set)
+    """Those of them of which not even the place is left."""
     tasks: int = 2
     """Into how many tasks the ranges of `each_range` are dealt: a range that fails stops its own task only."""
     targets: MemoryTargets = field(default_factory=MemoryTargets)
@@ -75,15 +85,30 @@ class MemoryLake(MemoryTables):
             found = self.tables.get(table)
             if found is None:
                 return None
+            if table in self.unreadable:
+                raise FilesMissing(f"The metadata of table {table!r} cannot be read.", hint="Restore the file.")
             return TableState(
                 name=table,
                 uuid=found.uuid,
                 lineage=tuple(found.lineage()),
                 columns=tuple((column.name, column.type) for column in found.schema.columns),
                 max_seq=found.max_seq,
+                declaration=found.declaration,
             )
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        with self._lock:
+            return sorted(self.tables)
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         with self._lock:
             if table not in self.tables:
                 if not create:
@@ -92,6 +117,7 @@ class MemoryLake(MemoryTables):
                 self.tables[table] = MemoryTable(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
             found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
+            found.declaration = declaration or found.declaration
 
     def append(self, request: Append) -> bool:
         rows = stamped(self, request)
@@ -104,6 +130,20 @@ class MemoryLake(MemoryTables):
             hold=lambda: self.held.append((request, rows)),
         )
         return True
+
+    def barrier(self, request: Barrier) -> None:
+        if self.on_barrier is not None:
+            self.on_barrier(request)
+        with self._lock:
+            land_barrier(self, request)
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        if table in self.vanished or table not in self.tables:
+            return None
+        found = self.tables[table]
+        files = {file for held in found.files.values() for file in held if file in self.data}
+        buckets = [int(pc.max(self.data[file][SEQ]).as_py()) // width for file in files if self.data[file].num_rows]
+        return max([found.max_seq, *((bucket + 1) * width for bucket in buckets)])
 
     def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
         return any(part.num_rows for part in self.parts(table, snapshot, within))
@@ -138,20 +178,23 @@ class MemoryLake(MemoryTables):
     def resettle(self, request: Resettling) -> Resettled:
         rows = selected(self, request.table, request.snapshot, SequenceRange(0, request.horizon))
 
-        def put(settled: pa.Table) -> None:
-            with self._lock:
-                put_settled(self, request, settled)
+        def put(operation: str, settled: pa.Table) -> None:
+            self._send_settled(SettleCommit(request.table, request.snapshot, operation), settled)
 
         return resettle_in_memory(request, rows, keys_of=lambda table: list(keys_of(request, table)), put=put)
+
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:  # noqa: ARG002 - of all rows
+        rows = selected(self, table, snapshot, ALL_NUMBERS)
+        self._send_settled(SettleCommit(table, snapshot, None), rows)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         committed = self.parts(table, snapshot, ALL_NUMBERS)
         seen = {key for part in committed for key in keys_of(keys, part)}
         return stored_in_memory(seen, keys, lambda rows: keys_of(keys, rows))
 
-    def sync(self, state: TableState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is covered
+    def sync(self, state: TableState, *, since: int | None) -> None:
         with self._lock:
-            make_durable(self, state)
+            make_durable(self, state, since=since)
 
     def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         with self._lock:
@@ -173,7 +216,9 @@ class MemoryLake(MemoryTables):
 
     def check_filter(self, table: str, expression: str) -> None:
         found = self.tables.get(table)
-        if found is not None:
+        if found is None:
+            check_text(expression, None)
+        else:
             kept_by_sqlite(found.schema.arrow().empty_table(), expression, found.schema.names)
 
     def each_range(
@@ -344,6 +389,11 @@ class MemoryLake(MemoryTables):
         requests, self.held_copies = self.held_copies, []
         return arrive(requests, self._land_copy)
 
+    def deliver_held_settlements(self) -> list[bool]:
+        """Let the settling commits under way arrive; for each, whether it landed."""
+        requests, self.held_settlements = self.held_settlements, []
+        return arrive(requests, self._land_settled)
+
     def compact(self, table: str) -> None:
         """Rewrite all files of a table into one, in sequence order."""
         with self._lock:
@@ -379,3 +429,15 @@ class MemoryLake(MemoryTables):
     def _land_copy(self, request: Copy, rows: pa.Table) -> None:
         with self._lock:
             land_copy(self, request, rows)
+
+    def _send_settled(self, request: SettleCommit, rows: pa.Table) -> None:
+        send(
+            self.on_settle(request) if self.on_settle else "land",
+            f"the settling commit of {request.table}",
+            land=lambda: self._land_settled(request, rows),
+            hold=lambda: self.held_settlements.append((request, rows)),
+        )
+
+    def _land_settled(self, request: SettleCommit, rows: pa.Table) -> None:
+        with self._lock:
+            put_settled(self, request, rows)

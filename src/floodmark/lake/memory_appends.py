@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.commit import Append, named_segments
+from floodmark.commit import Append, Barrier, named_segments
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.memory_reading import ALL_NUMBERS
 from floodmark.lake.memory_removals import doomed_numbers, without
@@ -69,6 +69,22 @@ def land_append(lake: MemoryLake, request: Append, rows: pa.Table) -> None:
         through=request.range.through,
         dropped=request.settlement.dropped,
         segments=named_segments(request),
+    )
+
+
+def land_barrier(lake: MemoryLake, request: Barrier) -> None:
+    """An append without rows, under the same condition as any other."""
+    table, state = lake.tables.get(request.table), lake.load(request.table)
+    if table is None or state is None or not state.may_append_on(request.base):
+        raise AppendRefused("found conflicting files")
+    lake.commit(
+        table,
+        operation="append",
+        files=table.head_files,
+        added_files=1,
+        added_rows=0,
+        through=request.through,
+        barrier=request.block,
     )
 
 

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from floodmark.lake.memory import MemoryLake
 
 
-def make_durable(lake: MemoryLake, state: TableState) -> None:
-    """Cover the head's files, all of them: that is cheap here."""
+def make_durable(lake: MemoryLake, state: TableState, *, since: int | None) -> None:
+    """Cover the files that the head reaches and snapshot `since` did not; all of them if its history is unknown.
+
+    No more than that. If a caller names a snapshot that was never synced, its files stay uncovered, as on a disk.
+    """
     if state.head is None:
         return
+    before = () if state.since(since) is None else lake.table(state.name).files.get(since or 0, ())
     for file in lake.files_of(state.name, state.head):
+        if file in before:
+            continue
         if file not in lake.data:
             raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
         lake.durable.add(file)

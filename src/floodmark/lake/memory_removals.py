@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from floodmark.commit import PartitionFigures
 from floodmark.lake.filters import kept_by_sqlite
-from floodmark.removal import Selection
+from floodmark.removal import Selection, Spared
 from floodmark.schema import CONTENT_ID, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
 
@@ -24,11 +24,16 @@ def doomed_numbers(rows: pa.Table, selection: Selection, *, schema: Schema, part
         rows = only(rows, selection.numbers)
     if selection.where is not None:
         rows = kept_by_sqlite(rows, selection.where, schema.names)
-    spared = {item.partition: item.ranges for item in selection.spared}
+    return set(rows[SEQ].to_pylist()) - spared_numbers(rows, selection.spared, partition_by)
+
+
+def spared_numbers(rows: pa.Table, spared: Sequence[Spared], partition_by: Sequence[str]) -> set[int]:
+    """The sequence numbers of rows that stay, whatever else is said of them."""
+    ranges = {item.partition: item.ranges for item in spared}
     return {
         row[SEQ]
-        for row in rows.to_pylist()
-        if not any(row[SEQ] in one for one in spared.get(_key(row, partition_by), ()))
+        for row in (rows.to_pylist() if ranges else ())
+        if any(row[SEQ] in one for one in ranges.get(_key(row, partition_by), ()))
     }
 
 

@@ -36,6 +36,7 @@ class MemoryTable:
     max_seq: int = 0
     layout: Layout = field(default_factory=Layout)
     location: str = ""
+    declaration: str | None = None
     manifests: int = 0
     """How many lists of files a reader of the head would have to go through."""
 
@@ -146,7 +147,9 @@ class MemoryTables:
         through: int | None = None,
         dropped: int = 0,
         settled: bool = False,
+        change: str | None = None,
         segments: frozenset[int] = frozenset(),
+        barrier: str | None = None,
     ) -> None:
         """Make these files the table's."""
         id = next(self._numbers)
@@ -160,7 +163,9 @@ class MemoryTables:
             through=through,
             dropped=dropped,
             settled=settled,
+            change=change,
             segments=segments,
+            barrier=barrier,
             at=self.clock.now(),
         )
         table.files[id] = files

@@ -290,9 +290,13 @@ class MemoryTarget:
                 ours = pc.and_(ours, pc.equal(part[ORIGIN_PARTITION], partition))
             yield from part.filter(ours).to_pylist()
 
-    def sync(self, state: TargetState, *, since: int | None) -> None:  # noqa: ARG002 - all of it is cheap here
+    def sync(self, state: TargetState, *, since: int | None) -> None:
         if state.history.head is not None:
-            for file in self.targets.tables[str(self.name)].files[state.history.head]:
+            files = self.targets.tables[str(self.name)].files
+            before = () if state.history.since(since) is None else files.get(since or 0, ())
+            for file in files[state.history.head]:
+                if file in before:
+                    continue
                 if file not in self.targets.data:
                     raise FilesMissing(f"Data file {file} of {self.name} is missing.")
                 self.targets.durable.add(file)

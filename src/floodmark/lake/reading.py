@@ -16,7 +16,7 @@ from floodmark.commit import PartitionFigures, TableState
 from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.files import Odd
-from floodmark.lake.filters import bad_filter, check_filter
+from floodmark.lake.filters import bad_filter, check_filter, check_text
 from floodmark.lake.inspection import StoredRow
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
@@ -227,7 +227,9 @@ class SparkReader:
 
     def check_filter(self, table: str, expression: str) -> None:
         state = self.load(table)
-        if state is not None:
+        if state is None:
+            check_text(expression, None)
+        else:
             check_filter(self.spark, expression, state.columns)
 
     def _selected(
@@ -248,7 +250,7 @@ class SparkReader:
         state = self.load(table)
         known = dict(state.columns if state else ()) | {column.name: column.type for column in schema or ()}
         if keep is not None:
-            check_filter(self.spark, keep, tuple(known.items()))
+            keep = check_filter(self.spark, keep, tuple(known.items()))
         return frame.transform(transforms.selected(where or {}, keep, known))
 
     @contextlib.contextmanager

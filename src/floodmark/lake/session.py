@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from floodmark.errors import InvalidSetting
 from floodmark.lake.classes import archive_options
 from floodmark.lake.jars import ready_jars
 from floodmark.lake.java import check_java
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _starting = threading.Lock()
+_own: list[SparkSession] = []
+"""The sessions that were started here, with settings of ours."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -38,6 +41,12 @@ _SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
+
+_UNUSABLE = {
+    "spark.sql.legacy.timeParserPolicy": ("LEGACY", "times would lose their microseconds", "CORRECTED"),
+    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark writes to no Iceberg table with it", "ANSI"),
+}
+"""Settings under which nothing is committed: the value, why, and which one to set."""
 
 _AT_START = (
     "spark.master",
@@ -84,7 +93,28 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
         builder = SparkSession.builder
         for key, value in whole.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        _own.append(session)
+        return session
+
+
+def is_own(session: SparkSession) -> bool:
+    """Whether a session was started here; an application's has settings of its own."""
+    return any(session is one for one in _own)
+
+
+def check_settings(session: SparkSession) -> None:
+    """`Permanent` for a setting of the session under which rows would not be committed as they are.
+
+    Everything else that matters is said with each read and write, so that the session's own settings do not count.
+    """
+    for key, (bad, why, good) in _UNUSABLE.items():
+        value = session.conf.get(key)  # one of Spark's own: it has a default
+        if value is not None and value.upper() == bad:
+            raise InvalidSetting(
+                f"The Spark session has {key} = {value}: {why}.",
+                hint=f"Nothing was committed. Set it to {good} for this session, or let the store start its own.",
+            )
 
 
 def _launch(settings: Mapping[str, str]) -> None:

@@ -14,14 +14,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
 from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
+from floodmark.lake.barriers import bound_of, raise_barrier
 from floodmark.lake.catalog import (
     BLOCK_PROPERTY,
+    DECLARATION_PROPERTY,
     DROPPED_PROPERTY,
     NAMESPACE,
+    ROWS_PROPERTY,
     SEGMENTS_PROPERTY,
     THROUGH_PROPERTY,
     table_state,
@@ -33,6 +36,7 @@ from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
 from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
+from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
 from floodmark.lake.spark_inspection import inspect_iceberg
@@ -51,7 +55,7 @@ from floodmark.lake.spark_removals import (
     remove_doomed,
     stored_bytes,
 )
-from floodmark.lake.spark_settling import resettle_on_spark
+from floodmark.lake.spark_settling import resettle_on_spark, supersede_on_spark
 from floodmark.lake.spark_stored import stored_on_spark
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import PLAIN, AppendRefused
@@ -85,6 +89,14 @@ TABLE_PROPERTIES = {
     # The content hash is random: its bounds prune nothing.
     f"write.metadata.metrics.column.{CONTENT_ID}": "counts",
 }
+WHOLE_FILES = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "mergeSchema": "false",
+}
+"""How segments are read: a session's settings of these names would leave rows out, or change old dates."""
 EVOLUTION_RACES_MAX = 5
 FEW_ROWS = 200_000
 """So many committed rows are sent to every task, 8 bytes of each, rather than that the batch is shuffled."""
@@ -114,12 +126,23 @@ class SparkLake(SparkGenerations):
         column = table.schema().find_field(SEQ).field_id
         snapshot = table.snapshot_by_id(state.lineage[0].id)
         highest = 0
-        for manifest in snapshot.manifests(table.io) if snapshot else []:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                bound = (entry.data_file.upper_bounds or {}).get(column)
-                if bound is not None:
-                    highest = max(highest, int.from_bytes(bound, "little", signed=True))
+        try:
+            for manifest in snapshot.manifests(table.io) if snapshot else []:
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    bound = (entry.data_file.upper_bounds or {}).get(column)
+                    if bound is not None:
+                        highest = max(highest, int.from_bytes(bound, "little", signed=True))
+        except (OSError, ValueError, EOFError) as error:
+            raise FilesMissing(
+                f"The manifests of table {state.name!r} cannot be read: {error}.", hint="Run `floodmark fsck`."
+            ) from error
         return highest
+
+    def barrier(self, request: Barrier) -> None:
+        raise_barrier(self.catalog, request)
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        return bound_of(self.catalog, table, width=width)
 
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
@@ -209,18 +232,37 @@ class SparkLake(SparkGenerations):
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        try:
+            return sorted(name for *_, name in self.catalog.python.list_tables(self.catalog.namespace))
+        except NoSuchNamespaceError:
+            return []
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         for attempt in range(EVOLUTION_RACES_MAX):
             state = self.load(table)
             if state is None and not create:
                 return
             name = self.catalog.spark_name(table)
             statements = evolution(name, state.columns, schema) if state else self._creation(table, schema, layout)
-            if not statements:
+            told = declaration is None or (state is not None and state.declaration == declaration)
+            if not statements and told:
                 return
             try:
                 for statement in statements:
                     self.spark.sql(statement)
+                if not told:
+                    self._keep_declaration(table, declaration or "")
                 sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
             except FloodmarkError:
                 raise  # no Java, no jars: it says so itself, and trying again changes nothing
@@ -228,6 +270,13 @@ class SparkLake(SparkGenerations):
                 # Another process may have made the same change a moment ago: look again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
+
+    def _keep_declaration(self, table: str, text: str) -> None:
+        """By the catalog itself: a text of any kind needs no quoting there, and no JVM."""
+        loaded = self.catalog.table(table)
+        if loaded is not None:
+            with loaded.transaction() as transaction:
+                transaction.set_properties({DECLARATION_PROPERTY: text})
 
     def _creation(self, table: str, schema: Schema, layout: Layout) -> list[str]:
         name = self.catalog.spark_name(table)
@@ -274,6 +323,7 @@ class SparkLake(SparkGenerations):
                 .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
                 .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
                 .option(f"snapshot-property.{DROPPED_PROPERTY}", str(request.settlement.dropped))
+                .option(f"snapshot-property.{ROWS_PROPERTY}", str(count))
                 .option(f"snapshot-property.{SEGMENTS_PROPERTY}", ",".join(map(str, named_segments(request))))
             )
             if request.base.snapshot is not None:
@@ -296,11 +346,12 @@ class SparkLake(SparkGenerations):
 
     def _stamped(self, request: Append) -> DataFrame:
         import pyarrow as pa
+        from pyspark.sql import functions as F
 
         from floodmark.lake.transforms import stamp
 
-        paths = [segment.path for segment in request.segments]
-        segments = self.spark.read.schema(segment_ddl(request.schema)).parquet(*paths)
+        check_settings(self.spark)
+        segments = self._segment_rows(request)
         first = request.range.after + 1
         # From Arrow: a list of tuples would be converted by Python workers, and starting those costs a second.
         starts = self.spark.createDataFrame(
@@ -311,7 +362,18 @@ class SparkLake(SparkGenerations):
                 }
             )
         )
+        if not is_own(self.spark):
+            # I11: an application's session may have settings that nobody has thought of. What it reads is counted in
+            # the same job. As data, not as literals, for the reason above.
+            reserved = self.spark.createDataFrame(pa.table({"rows": pa.array([len(request.range)], pa.int64())}))
+            read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
+            starts = starts.crossJoin(reserved).crossJoin(read)
         return segments.transform(stamp(starts, request.schema))
+
+    def _segment_rows(self, request: Append) -> DataFrame:
+        """The rows of the segments, whatever the session's own settings are: what cannot be read fails the job."""
+        reader = self.spark.read.schema(segment_ddl(request.schema)).options(**WHOLE_FILES)
+        return reader.parquet(*[segment.path for segment in request.segments])
 
     def _settled(
         self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
@@ -446,6 +508,10 @@ class SparkLake(SparkGenerations):
     def resettle(self, request: Resettling) -> Resettled:
         with self._reading(request.table, None), self._action():
             return resettle_on_spark(self, request)
+
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
+        with self._reading(table, None), self._action():
+            supersede_on_spark(self, table, snapshot=snapshot, horizon=horizon, schema=schema)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         found = self._stored_directly(table, snapshot, keys)

@@ -26,7 +26,7 @@ from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from floodmark.lake.reading import SparkReader
     from floodmark.removal import Selection, Spared
@@ -74,15 +74,22 @@ def _chosen(
     lake: SparkReader, frame: DataFrame, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> DataFrame:
     """The rows that a selection names, of a frame that has every column."""
+    return frame.where(" AND ".join(_rule(lake, selection, schema))).where(
+        ~is_spared(selection.spared, schema, partition_by)
+    )
+
+
+def is_spared(spared: Sequence[Spared], schema: Schema, partition_by: tuple[str, ...]) -> Column:
+    """Whether a row stays, whatever else is said of it."""
     from pyspark.sql import functions as F
 
-    chosen = frame.where(" AND ".join(_rule(lake, selection, schema)))
-    for item in selection.spared:
-        same = F.lit(True)
+    found = F.lit(False)
+    for item in spared:
+        same = F.expr(_within(item))
         for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):
             same = same & F.col(quoted(name)).eqNullSafe(F.lit(value))
-        chosen = chosen.where(~(same & F.expr(_within(item))))
-    return chosen
+        found = found | same
+    return found
 
 
 def remove_doomed(
@@ -109,8 +116,8 @@ def _rule(lake: SparkReader, selection: Selection, schema: Schema) -> list[str]:
     if selection.numbers is not None:
         parts.append(f"{SEQ} IN ({', '.join(map(str, selection.numbers)) or 'NULL'})")
     if selection.where is not None:
-        check_filter(lake.spark, selection.where, tuple((column.name, column.type) for column in schema))
-        parts.append(f"({selection.where})")
+        known = tuple((column.name, column.type) for column in schema)
+        parts.append(f"({check_filter(lake.spark, selection.where, known)})")
     return parts
 
 
@@ -177,7 +184,7 @@ def _sizes(home: Path) -> Iterator[int]:
 def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
     import pyarrow as pa
 
-    check_filter(lake.spark, condition, tuple((column.name, column.type) for column in schema))
+    chosen = check_filter(lake.spark, condition, tuple((column.name, column.type) for column in schema))
     wanted = schema.arrow()
     columns = {
         field.name: rows[field.name].cast(field.type)
@@ -187,4 +194,4 @@ def matching_places(lake: SparkReader, rows: pa.Table, condition: str, *, schema
     }
     places = pa.array(range(rows.num_rows), pa.int64())
     frame = lake.spark.createDataFrame(pa.table({**columns, PLACE: places}))
-    return sorted(row[PLACE] for row in frame.where(condition).select(PLACE).collect())
+    return sorted(row[PLACE] for row in frame.where(chosen).select(PLACE).collect())

@@ -2,20 +2,25 @@
 
 The commit overwrites whole buckets, and says that it also overwrites everything above the horizon, where there is
 nothing: so Iceberg, which looks for rows that came since the snapshot and would be overwritten, refuses it if any came.
+
+The last bucket that has rows is always among those it overwrites. So of two settlements that were prepared on one state
+only one lands (U18), whichever rows they are about; and whoever writes that bucket anew as it is keeps every other from
+landing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import Retryable, reason_of
-from floodmark.lake.catalog import SETTLED_PROPERTY
+from floodmark.lake.catalog import CHANGE_PROPERTY, SETTLED_PROPERTY
 from floodmark.lake.settling import BadSettlement, answered, check_fixed, problem_of
+from floodmark.lake.spark_removals import is_spared
 from floodmark.lake.types import quoted, spark_type
-from floodmark.schema import SEQ
+from floodmark.schema import SEQ, Schema
 from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
@@ -23,14 +28,17 @@ if TYPE_CHECKING:
 
     from floodmark.lake.reading import SparkReader
 
+HELD_BACK_MAX = 10
+"""How often rows are held back for rows that were held back: past that, all of them wait."""
+
 
 def resettle_on_spark(lake: SparkReader, request: Resettling) -> Resettled:
-    rows = _rows(lake, request)
+    rows = _rows(lake, request.table, snapshot=request.snapshot, horizon=request.horizon, schema=request.schema)
     try:
         answer = answered(request, rows)
-        changed_numbers, dropped = _differences(request, rows, answer)
+        changed_numbers, dropped, waiting = _differences(request, rows, answer)
         if not changed_numbers and not dropped:
-            return Resettled()
+            return Resettled(waiting=waiting)
         # Held: what is committed must be what was checked, and the function may change its mind.
         changed = answer.join(_numbers(lake, changed_numbers), SEQ, "left_semi").localCheckpoint(eager=True)
         check_fixed(request, rows.join(_numbers(lake, changed_numbers), SEQ, "left_semi"), changed)
@@ -38,41 +46,87 @@ def resettle_on_spark(lake: SparkReader, request: Resettling) -> Resettled:
             raise BadSettlement("changed its mind in the middle")
     except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
         return Resettled(problem=problem_of(request.settle, error))
-    collapsed = _losers(lake, request, rows, changed, [*changed_numbers, *dropped])
+    held = _held_back(lake, request, rows, changed, numbers=changed_numbers, dropped=dropped)
+    waiting += len(held)
+    own = sorted(set(changed_numbers) - held)
+    if not own and not dropped:
+        return Resettled(waiting=waiting)
+    changed = changed.join(_numbers(lake, sorted(held)), SEQ, "left_anti")
+    collapsed = _losers(lake, request, rows, changed, [*own, *dropped])
     staying = changed.join(_numbers(lake, collapsed), SEQ, "left_anti")
-    touched = {*changed_numbers, *dropped, *collapsed}
+    touched = sorted({*own, *dropped, *collapsed})
 
-    def commit() -> None:
-        _commit(lake, request, staying, touched=sorted(touched))
+    def commit(operation: str) -> None:
+        rest = rows.join(_numbers(lake, touched), SEQ, "left_anti")
+        _commit(lake, request, rest, staying, touched=touched, operation=operation)
 
-    own = set(changed_numbers)
-    return Resettled(len(own - set(collapsed)), tuple(collapsed), tuple(dropped), commit=commit)
+    return Resettled(tuple(sorted(set(own) - set(collapsed))), tuple(collapsed), tuple(dropped), waiting, commit=commit)
 
 
-def _rows(lake: SparkReader, request: Resettling) -> DataFrame:
+def supersede_on_spark(lake: SparkReader, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
+    """Write the last bucket anew, as it is."""
+    rows = _rows(lake, table, snapshot=snapshot, horizon=horizon, schema=schema)
+    request = Resettling(table, snapshot, horizon, schema, settle="")
+    _commit(lake, request, rows, None, touched=(), operation=None)
+
+
+def _rows(lake: SparkReader, table: str, *, snapshot: int, horizon: int, schema: Schema) -> DataFrame:
     from pyspark.sql import functions as F
 
     from floodmark.lake.transforms import as_table
 
-    frame = lake.frame(request.table, snapshot=request.snapshot).where(F.col(SEQ) <= request.horizon)
-    newer = [column for column in request.schema if column.name not in frame.columns]
+    frame = lake.frame(table, snapshot=snapshot).where(F.col(SEQ) <= horizon)
+    newer = [column for column in schema if column.name not in frame.columns]
     whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in newer})
-    return whole.transform(as_table(request.schema))
+    return whole.transform(as_table(schema))
 
 
-def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tuple[list[int], list[int]]:
-    """The numbers of changed and of dropped rows, lowest first, at most so many."""
+def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tuple[list[int], list[int], int]:
+    """The numbers of changed and of dropped rows, lowest first, at most so many; and how many others have to wait."""
     from pyspark.sql import functions as F
 
     values = F.xxhash64(*[F.col(quoted(column.name)) for column in request.schema])
-    before = rows.select(SEQ, values.alias("_before"))
+    stays = is_spared(request.spared, request.schema, request.partition_by)
+    before = rows.select(SEQ, values.alias("_before"), stays.alias("_stays"))
     after = answer.select(SEQ, values.alias("_after"))
     other = before.join(after, SEQ, "full_outer").where(~F.col("_before").eqNullSafe(F.col("_after")))
-    found = other.orderBy(SEQ).limit(request.changed_max).collect()
+    free = other.where(~F.coalesce("_stays", F.lit(False)))
+    found = free.orderBy(SEQ).limit(request.changed_max).collect()
     if any(row["_before"] is None for row in found):
         raise BadSettlement("added a row, or changed a number")
+    waiting = other.where("_stays").count() if request.spared else 0
     changed = [row[SEQ] for row in found if row["_after"] is not None]
-    return changed, [row[SEQ] for row in found if row["_after"] is None]
+    return changed, [row[SEQ] for row in found if row["_after"] is None], waiting
+
+
+def _held_back(
+    lake: SparkReader,
+    request: Resettling,
+    rows: DataFrame,
+    changed: DataFrame,
+    *,
+    numbers: Sequence[int],
+    dropped: Sequence[int],
+) -> set[int]:
+    """B9: the numbers of changed rows that would become what a row is that stays; each of them stays then, too."""
+    from pyspark.sql import functions as F
+
+    from floodmark.lake.transforms import KEY, DuplicateKey
+
+    held: set[int] = set()
+    if not request.identity or not request.spared:
+        return held
+    exact = DuplicateKey(request.identity, request.event_time).exact().alias(KEY)
+    stays = is_spared(request.spared, request.schema, request.partition_by)
+    for _ in range(HELD_BACK_MAX):
+        ours = changed.join(_numbers(lake, sorted(held)), SEQ, "left_anti").select(SEQ, exact)
+        staying = rows.where(stays | F.col(SEQ).isin(sorted(held))) if held else rows.where(stays)
+        theirs = staying.join(_numbers(lake, dropped), SEQ, "left_anti").select(exact)
+        more = {row[SEQ] for row in ours.join(theirs, KEY, "left_semi").select(SEQ).collect()}
+        if not more:
+            return held
+        held |= more
+    return set(numbers)
 
 
 def _losers(
@@ -94,24 +148,37 @@ def _losers(
     return sorted(row[SEQ] for row in alike.withColumn("_place", place).where("_place > 1").select(SEQ).collect())
 
 
-def _commit(lake: SparkReader, request: Resettling, staying: DataFrame, *, touched: Sequence[int]) -> None:
+def _commit(
+    lake: SparkReader,
+    request: Resettling,
+    rest: DataFrame,
+    staying: DataFrame | None,
+    *,
+    touched: Iterable[int],
+    operation: str | None,
+) -> None:
+    """Overwrite the buckets of these numbers, and the last one, with the rest of their rows and those that stay."""
     from pyspark.sql import functions as F
 
     number = F.col(SEQ)
-    width = _bucket_width(lake, request.table)
-    buckets = sorted({seq // width for seq in touched})
-    inside = reduce(or_, [(number >= at * width) & (number < (at + 1) * width) for at in buckets])
-    rest = _rows(lake, request).where(inside).join(_numbers(lake, touched), SEQ, "left_anti")
     try:
-        (
-            rest.unionByName(staying)
+        width = _bucket_width(lake, request.table)
+        last = rest.agg(F.max(SEQ)).first()
+        highest = max([*touched, *([last[0]] if last is not None and last[0] is not None else [])])
+        buckets = sorted({seq // width for seq in [*touched, highest]})
+        inside = reduce(or_, [(number >= at * width) & (number < (at + 1) * width) for at in buckets])
+        whole = rest.where(inside)
+        writer = (
+            (whole if staying is None else whole.unionByName(staying))
             .sortWithinPartitions(SEQ)
             .writeTo(lake.catalog.spark_name(request.table))
             .option("isolation-level", "serializable")
             .option("validate-from-snapshot-id", str(request.snapshot))
             .option(f"snapshot-property.{SETTLED_PROPERTY}", "true")
-            .overwrite(inside | (number > request.horizon))
         )
+        if operation is not None:
+            writer = writer.option(f"snapshot-property.{CHANGE_PROPERTY}", operation)
+        writer.overwrite(inside | (number > request.horizon))
     except Exception as error:
         raise Retryable(
             f"Rows of {request.table!r} could not be settled again: {reason_of(error)}.", hint="Compact it again."

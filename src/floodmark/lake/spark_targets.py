@@ -334,8 +334,9 @@ class SparkTarget:
         """The rows of a store at a load, of one partition or of all."""
         from pyspark.sql import functions as F
 
-        number = F.col(ORIGIN_SEQ)
+        # The session first: a column can be named only once there is one.
         there = self.spark.read.option("versionAsOf", str(state.history.head)).table(self._spark_name)
+        number = F.col(ORIGIN_SEQ)
         there = there.where((F.col(ORIGIN_STORE) == store) & (number > within.after) & (number <= within.through))
         return there if partition is None else there.where(F.col(ORIGIN_PARTITION) == partition)
 

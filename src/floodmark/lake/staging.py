@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
-from floodmark.files import sync_directory, sync_file
+from floodmark.files import PRIVATE_DIRECTORY, sync_directory, sync_file
 from floodmark.lake.legacy import legacy_table
 from floodmark.lake.types import quoted
 from floodmark.schema.names import is_system_column
@@ -71,7 +71,7 @@ def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
     """Write a frame into `part-*.parquet`, each durable. What was in the directory goes first."""
     spark = frame.sparkSession
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(PRIVATE_DIRECTORY, parents=True)
     raw = directory / "raw"
     with reading_by_spark(), _query(spark, frame, shape.select) as rows, _exact_timestamps(spark):
         shaped = _shaped(rows, shape)

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Append, PartitionFigures, Snapshot, TableState
+from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
@@ -63,10 +63,23 @@ class Lake(Generations, Protocol):
         """The table's metadata from one load, or None if there is no such table."""
         ...
 
-    def ensure(self, table: str, schema: Schema, *, layout: Layout = PLAIN, create: bool = True) -> None:
+    def table_names(self) -> list[str]:
+        """The names of all tables."""
+        ...
+
+    def ensure(
+        self,
+        table: str,
+        schema: Schema,
+        *,
+        layout: Layout = PLAIN,
+        create: bool = True,
+        declaration: str | None = None,
+    ) -> None:
         """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
 
-        The layout is for a table that is created here. Without `create`, a table that is not there stays so.
+        The layout is for a table that is created here. Without `create`, a table that is not there stays so. The
+        table keeps the declaration, if one is given.
         """
         ...
 
@@ -107,6 +120,21 @@ class Lake(Generations, Protocol):
         """How many rows of a range each segment brought; segments without any are not named."""
         ...
 
+    def barrier(self, request: Barrier) -> None:
+        """Append nothing, by the same compare-and-swap: no append on this base can land any more (U34).
+
+        What it raises is no verdict.
+        """
+        ...
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        """Of a table whose metadata cannot be read: a number that none of its rows is above, as its place shows it.
+        `width` is how many numbers share files there.
+
+        None if nothing there says.
+        """
+        ...
+
     def sync(self, state: TableState, *, since: int | None) -> None:
         """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
         ...
@@ -123,6 +151,13 @@ class Lake(Generations, Protocol):
 
     def resettle(self, request: Resettling) -> Resettled:
         """Ask a settle function about committed rows; nothing is changed until what it returns is committed."""
+        ...
+
+    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
+        """Commit some rows as they are, so that no settlement can land any more that was prepared on an earlier state.
+
+        Lands only if nothing was appended or settled since the snapshot, which has rows. What it raises is no verdict.
+        """
         ...
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:

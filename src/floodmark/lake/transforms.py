@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _ROW = "_ingest_row"
 _START = "_ingest_start"
+_RESERVED = "_ingest_reserved"
+_READ = "_ingest_read"
+ROWS_DIFFER = "floodmark: fewer or more rows were read from the segments than were reserved"
 KEY = "_ingest_key"
 SUSPECT = "_ingest_suspect"
 
@@ -34,6 +37,9 @@ _EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 def stamp(starts: DataFrame, schema: Schema) -> Transform:
     """Number the rows of a block's segments: the segment's first number, plus the row's place in its file.
 
+    I11: where `starts` says how many rows were read of those that were reserved, a difference fails the job that writes
+    them, before anything is committed.
+
     The place comes from the file itself, so tasks number their rows independently: dense, parallel, no shuffle.
     `starts` has two columns: a segment's id and its first number. The numbers are data, not literals, so that Spark
     generates the same code for every flush and the JVM compiles it once.
@@ -41,8 +47,14 @@ def stamp(starts: DataFrame, schema: Schema) -> Transform:
 
     def transform(segments: DataFrame) -> DataFrame:
         placed = segments.select("*", F.col("_metadata.row_index").alias(_ROW))
-        known = placed.join(F.broadcast(starts.toDF(SEGMENT, _START)), SEGMENT)
-        return known.withColumn(SEQ, F.col(_START) + F.col(_ROW)).transform(as_table(schema))
+        counted = len(starts.columns) > 2
+        names = [SEGMENT, _START, _RESERVED, _READ][: len(starts.columns)]
+        known = placed.join(F.broadcast(starts.toDF(*names)), SEGMENT)
+        number = F.col(_START) + F.col(_ROW)
+        if counted:
+            differs = F.raise_error(F.lit(ROWS_DIFFER)).cast("bigint")
+            number = F.when(F.col(_READ) == F.col(_RESERVED), number).otherwise(differs)
+        return known.withColumn(SEQ, number).transform(as_table(schema))
 
     return transform
 

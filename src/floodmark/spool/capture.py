@@ -30,7 +30,7 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
-from floodmark.errors import InvalidName, SchemaConflict, SpoolFull
+from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows import (
     Fit,
     FittedRows,
@@ -44,7 +44,7 @@ from floodmark.rows import (
 )
 from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
-from floodmark.spool.payloads import keep_payload
+from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
 from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
@@ -66,6 +66,18 @@ class Receipt:
     quarantined: int = 0
     reasons: tuple[str, ...] = field(default=(), compare=False)
     """Why the first of those are in quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The rows of one call, fitted and not yet stored."""
+
+    dataset: Dataset
+    """As it is grown by them."""
+    table: pa.Table
+    held: list[Held]
+    receipt: Receipt
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ class Capture:
             grown, fitted, line = self._parsed(declared, rows)
         if not rows:
             return Receipt(rows=0)
-        held = self._held(dataset, [Problem("", reason, _envelope(rows[row])) for row, reason in _reasons(fitted)])
+        held = self._held(dataset, grouped([Misfit(reason, _envelope(rows[row])) for row, reason in _reasons(fitted)]))
         self._store(grown, fitted, line, held)
         return _receipt(fitted, held)
 
@@ -129,47 +141,61 @@ class Capture:
             self._writer(grown.name).append(line)
         self.count(grown.name, len(line))
 
-    def capture_texts(
-        self, dataset: str, texts: Texts, *, also: Callable[[Connection, Receipt], bool] | None = None
-    ) -> Receipt | None:
+    def capture_texts(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Receipt:
         """Store what was read from a text; durable on return.
 
-        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place. `also` runs in
-        the transaction that registers all of it; None, and nothing stored, if it disagrees.
+        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place; what a sender over
+        HTTP brings of that shares a few entries, of which each sender has its share (`QuarantineFull`).
         """
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
-            grown, fitted, line = self._parsed_texts(declared, texts, as_line=also is None)
-        wrong = [Problem(texts.place(row), why, _payload(texts.rows, row)) for row, why in _reasons(fitted)]
-        held = self._held(dataset, [*wrong, *texts.problems], lasting=texts.lasting)
-        receipt = _receipt(fitted, held)
-        if not receipt.rows:
-            return (
-                receipt if self.database.transact(lambda c: self._put_away(c, dataset, held, receipt, also)) else None
-            )
-        if line is not None:
+            grown, fitted, line = self._parsed_texts(declared, texts, as_line=True)
+        held = self._held_texts(dataset, texts, fitted, sender)
+        if not fitted.table.num_rows:
+            self._hold(dataset, held)
+        elif line is not None:
             self._store(grown, fitted, line, held)
-            return receipt
-        agrees = None if also is None else (lambda connection: also(connection, receipt))
-        if not self.segments.add(grown, fitted.table, held=held, also=agrees):
-            return None
-        self.count(dataset, fitted.table.nbytes)
-        return receipt
+        else:
+            self.segments.add(grown, fitted.table, held=held)
+            self.count(dataset, fitted.table.nbytes)
+        return _receipt(fitted, held)
 
-    def _put_away(
-        self,
-        connection: Connection,
-        dataset: str,
-        held: list[Held],
-        receipt: Receipt,
-        also: Callable[[Connection, Receipt], bool] | None,
-    ) -> bool:
-        """There is no row among it: quarantine alone."""
-        if also is not None and not also(connection, receipt):
+    def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Prepared:
+        """Fit what was read from a text, to be stored by `store`."""
+        self._forget_after_fork()
+        declared = self._dataset(dataset)
+        self.check_room(dataset)
+        with self._parsing:
+            grown, fitted, _ = self._parsed_texts(declared, texts, as_line=False)
+        held = self._held_texts(dataset, texts, fitted, sender)
+        return Prepared(grown, fitted.table, held, _receipt(fitted, held), fitted.table.nbytes)
+
+    def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
+        """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
+
+        `also` runs in the transaction that registers the rows: all of them are one segment.
+        """
+        import pyarrow as pa
+
+        held = [item for one in prepared for item in one.held]
+        tables = [one.table for one in prepared if one.receipt.rows]
+        # Schemas only grow: the one that has most columns is the newest.
+        grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
+
+        def put_away(connection: Connection) -> bool:
+            if not also(connection):
+                return False
+            quarantine.hold(connection, grown.name, held, now=self.clock.now())
+            return True
+
+        if not tables:
+            return self.database.transact(put_away)
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+        if not self.segments.add(grown, table, held=held, also=also):
             return False
-        quarantine.hold(connection, dataset, held, now=self.clock.now())
+        self.count(grown.name, sum(one.size for one in prepared))
         return True
 
     def _parsed_texts(self, declared: Dataset, texts: Texts, *, as_line: bool) -> tuple[Dataset, Fit, bytes | None]:
@@ -200,7 +226,7 @@ class Capture:
         self._forget_after_fork()
         self.check_room(dataset)
         grown, fitted = self._fitted_table(self._dataset(dataset), table)
-        held = self._held(dataset, [Problem("", why, _payload(table, row)) for row, why in _reasons(fitted)])
+        held = self._held(dataset, _misfits(table, fitted))
         if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
@@ -228,15 +254,25 @@ class Capture:
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         return grown, fitted
 
-    def _held(self, dataset: str, problems: Sequence[Problem], *, lasting: bool = False) -> list[Held]:
+    def _held(self, dataset: str, misfits: Sequence[Misfit], *, token: str | None = None) -> list[Held]:
         """What does not fit, as it is put away; what was read from a lasting place, under a key of it."""
         held = []
-        for problem in problems:
-            key = quarantine.source_key(problem.place, problem.payload) if lasting else None
-            text, path = keep_payload(self.root, dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
-            reason = f"{problem.place}: {problem.reason}" if problem.place else problem.reason
-            held.append(Held(reason=reason, payload=text, payload_path=path, source_key=key))
+        for misfit in misfits:
+            name = misfit.source_key or uuid.uuid4().hex
+            text, path = keep_payload(self.root, dataset, name=name, payload=misfit.payload)
+            held.append(Held(misfit.told, text, path, rows=misfit.rows, token=token, source_key=misfit.source_key))
         return held
+
+    def _held_texts(self, dataset: str, texts: Texts, fitted: Fit, sender: Sender | None) -> list[Held]:
+        wrong = [Problem(texts.place(row), why, _payload(texts.rows, row)) for row, why in _reasons(fitted)]
+        if sender is None:
+            every = (*wrong, *texts.problems)
+            return self._held(dataset, [_misfit(item, lasting=texts.lasting) for item in every])
+        # Apart from each other: what is no row cannot be replayed, and would keep rows from it.
+        misfits = [*grouped(list(map(_misfit, wrong))), *grouped(list(map(_misfit, texts.problems)))]
+        if misfits and len(misfits) > sender.room():
+            raise _quarantine_full(dataset, [*wrong, *texts.problems])
+        return self._held(dataset, misfits, token=sender.token)
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
         if held:
@@ -260,7 +296,7 @@ class Capture:
         grown, fitted = self._fitted_table(declared, table)
         if table.num_rows == 0:
             return Receipt(rows=0)
-        held = self._held(declared.name, [Problem("", why, _payload(table, row)) for row, why in _reasons(fitted)])
+        held = self._held(declared.name, _misfits(table, fitted))
         self.segments.add(grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
         return _receipt(fitted, held)
@@ -339,7 +375,24 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
 
 def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
     reasons = tuple(item.reason for item in held[:REASONS_MAX])
-    return Receipt(rows=fitted.table.num_rows, quarantined=len(held), reasons=reasons)
+    return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in held), reasons=reasons)
+
+
+def _misfits(table: pa.Table | pa.RecordBatch, fitted: Fit) -> list[Misfit]:
+    return grouped([Misfit(reason, _payload(table, row)) for row, reason in _reasons(fitted)])
+
+
+def _misfit(problem: Problem, *, lasting: bool = False) -> Misfit:
+    key = quarantine.source_key(problem.place, problem.payload) if lasting else None
+    return Misfit(problem.reason, problem.payload, place=problem.place, source_key=key)
+
+
+def _quarantine_full(dataset: str, wrong: Sequence[Problem]) -> QuarantineFull:
+    return QuarantineFull(
+        f"{len(wrong):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"{wrong[0].place}: {wrong[0].reason}.",
+        hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
+    )
 
 
 def _reasons(fitted: Fit) -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from floodmark import faults
 from floodmark.errors import OutcomeUnknown
-from floodmark.files import make_directory, sync_directory, try_lock
+from floodmark.files import PRIVATE_FILE, make_directory, sync_directory, try_lock
 
 FILE_BYTES_MAX = 64 << 20
 """A file past this size is closed, so that it can be sealed to its end and removed."""
@@ -138,10 +138,10 @@ def _create(directory: Path) -> int:
     """A new landing file that is locked before it has its name (L2): a sealer that met it empty and unlocked
     would remove it, and its writer would go on writing to a file without a name.
     """
-    make_directory(directory)
+    make_directory(directory, private=True)
     name = uuid.uuid4().hex
     unready = directory / f"{name}.new"
-    descriptor = os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    descriptor = os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE_FILE)
     try:
         try_lock(descriptor)
         unready.rename(directory / f"{name}.jsonl")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from floodmark.control.quarantine import Entry
 from floodmark.errors import Corrupt, reason_of
 from floodmark.files import durable_write, make_directory, retryable_os_error
+from floodmark.rows import Envelope, decode_envelope, rows_to_columns
 
+ENTRIES_MAX = 20
+"""So many entries one call leaves in quarantine; more rows than that share them."""
 INLINE_PAYLOAD_MAX = 64 << 10
 """A longer payload stands in a file of its own, not in the control database."""
 
@@ -19,11 +25,79 @@ def keep_payload(root: Path, dataset: str, *, name: str, payload: bytes) -> tupl
         return text, None
     path = f"quarantine/{dataset}/{name}.jsonl"
     try:
-        make_directory((root / path).parent)
-        durable_write(root / path, payload)
+        make_directory((root / path).parent, private=True)
+        durable_write(root / path, payload, private=True)
     except OSError as error:
         raise retryable_os_error(error, doing=f"Keeping a quarantined payload of {dataset!r}") from error
     return None, path
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who a request came from, and how many entries it may still leave in quarantine, asked only if it would."""
+
+    token: str
+    room: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """What of a call does not fit: one row, or several for the same reason, each on a line of its own."""
+
+    reason: str
+    payload: bytes
+    rows: int = 1
+    place: str = ""
+    """Where it, or the first of them, came from, if that can be said."""
+    source_key: str | None = None
+    """What that place is called by, if the same row can be read from it again."""
+
+    @property
+    def told(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
+def grouped(misfits: Sequence[Misfit]) -> list[Misfit]:
+    """The same misfits as a few entries, where there are many: one call must not fill the control database.
+
+    What stands before the first colon of a reason names column and type; behind it is the value, another in each row.
+    """
+    if len(misfits) <= ENTRIES_MAX:
+        return list(misfits)
+    groups: dict[str, list[Misfit]] = {}
+    for misfit in misfits:
+        key = misfit.reason.partition(":")[0]
+        if key not in groups and len(groups) >= ENTRIES_MAX - 1:
+            key = ""
+        groups.setdefault(key, []).append(misfit)
+    return [
+        Misfit(
+            _common_reason(group),
+            b"".join(one.payload.removesuffix(b"\n") + b"\n" for one in group),
+            sum(one.rows for one in group),
+            group[0].place,
+        )
+        for group in groups.values()
+    ]
+
+
+def _common_reason(group: Sequence[Misfit]) -> str:
+    more = sum(one.rows for one in group) - group[0].rows
+    return group[0].reason if not more else f"{group[0].reason} (and {more:,} more rows of the same request)"
+
+
+def decode_payload(payload: bytes) -> Envelope:
+    """The rows of an entry; `MalformedEnvelope` says what is wrong with what is none."""
+    lines = payload.rstrip(b"\n").split(b"\n")
+    if len(lines) == 1:
+        return decode_envelope(payload)
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        part = decode_envelope(line)
+        found = zip(*part.values, strict=True) if part.columns else [()] * part.rows
+        rows += [dict(zip(part.columns, values, strict=True)) for values in found]
+    columns, values = rows_to_columns(rows)
+    return Envelope(columns, values, len(rows))
 
 
 def kept_payload(root: Path, entry: Entry) -> bytes:

@@ -11,8 +11,8 @@ from floodmark.control import datasets, quarantine
 from floodmark.control.database import Database
 from floodmark.control.quarantine import Entry
 from floodmark.errors import Permanent, SchemaConflict
-from floodmark.rows import MalformedEnvelope, decode_envelope, fit
-from floodmark.spool.payloads import kept_payload
+from floodmark.rows import MalformedEnvelope, fit
+from floodmark.spool.payloads import decode_payload, kept_payload
 from floodmark.spool.segments import SegmentStore
 
 
@@ -47,7 +47,7 @@ class Quarantine:
                 hint="Send it again with `floodmark sink replay`.",
             )
         try:
-            envelope = decode_envelope(payload)
+            envelope = decode_payload(payload)
         except MalformedEnvelope as error:
             raise SchemaConflict(
                 f"Entry {entry.id} is not an envelope of rows: {error.message}",

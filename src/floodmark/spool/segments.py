@@ -32,7 +32,14 @@ from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.errors import FloodmarkError, reason_of
-from floodmark.files import durable_remove, make_directory, retryable_os_error, sync_directory, sync_file
+from floodmark.files import (
+    create_private,
+    durable_remove,
+    make_directory,
+    retryable_os_error,
+    sync_directory,
+    sync_file,
+)
 from floodmark.lake.overlap import DISTINCT, NAMED, TIMED
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.rows import content_ids, fit_table, partition_figures
@@ -43,6 +50,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 32 << 20
+"""So much of a segment is read at once at most, whatever its rows are like: a task's memory does not grow with them."""
+ORIGIN = b"floodmark.origin"
+"""The note in a segment's file that says whether its sender may bring the rows again: `source`, or `capture`."""
+SOURCE, CAPTURED = b"source", b"capture"
 ID_MAX = 2**63 - 1
 _NAME = re.compile(r"([0-9]{1,19})-[0-9A-Za-z]+\.parquet")
 
@@ -88,6 +100,14 @@ class SegmentStore:
     def path(self, relative: str) -> Path:
         return self.root / relative
 
+    def damage(self, relative: str, size: int) -> str | None:
+        """What a look at a registered segment's file shows: None, or what is wrong with it."""
+        try:
+            found = self.path(relative).stat().st_size
+        except OSError as error:
+            return f"its file {relative} is gone." if isinstance(error, FileNotFoundError) else f"{error}."
+        return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
+
     def add(
         self,
         dataset: Dataset,
@@ -104,7 +124,8 @@ class SegmentStore:
         `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
         gives the segment up. `notes` stand in the file.
         """
-        written = self.write(dataset, table, lines=lines, notes=notes)
+        origin = CAPTURED if step is None and also is None else SOURCE
+        written = self.write(dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
         return self.register(dataset, written, lines=lines, step=step, held=held, also=also)
 
     def write(
@@ -155,6 +176,11 @@ class SegmentStore:
         except _GivenUp:
             registered = False
         if not registered:
+            # Under a writer's hands a control database was restored, and a flush took the file up by itself: it is
+            # registered. What belongs to a source is not, because its position did not move.
+            alone = lines is None and step is None and also is None
+            if alone and self.database.read(lambda c: _is_at(c, id=id, path=content.path)):
+                return True
             self.drop(written)
             return False
         faults.reach("segment.registered")
@@ -215,8 +241,10 @@ class SegmentStore:
             return False
 
     def _drop(self, id: int, relative: str) -> bool:
-        """Row first, then file."""
+        """Row first, then file. A file that is registered meanwhile stays: its rows are somebody's."""
         dropped = self.database.transact(partial(records.drop, id=id, path=relative))
+        if not dropped and self.database.read(lambda c: _is_at(c, id=id, path=relative)):
+            return False
         with contextlib.suppress(FileNotFoundError):  # its writer may have died before it made the directory
             durable_remove(self.path(relative))
         return dropped
@@ -234,12 +262,13 @@ class SegmentStore:
         stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
         stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
         try:
-            make_directory(path.parent)
+            make_directory(path.parent, private=True)
+            create_private(path)
             pq.write_table(
                 stamped,
                 path,
                 compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
-                row_group_size=ROW_GROUP_ROWS,
+                row_group_size=_group_rows(stamped),
                 use_dictionary=False,  # … so building dictionaries would cost more than they save
             )
             sync_file(path)
@@ -262,6 +291,7 @@ class SegmentStore:
             event_min=event_min,
             event_max=event_max,
             partitions=tuple(partition_figures(table, prefixes, dataset.partition_by)),
+            unfolded_bytes=table.nbytes,
         )
 
     def drop_dead_writers(self, dataset: str) -> int:
@@ -287,6 +317,11 @@ class SegmentStore:
         if removed:
             sync_directory(directory)
         return removed
+
+
+def _group_rows(table: pa.Table) -> int:
+    """How many rows go into one row group: Spark reads thousands of rows at once, but never across groups."""
+    return max(1, min(ROW_GROUP_ROWS, int(table.num_rows * ROW_GROUP_BYTES // max(table.nbytes, 1))))
 
 
 def _notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
@@ -348,6 +383,17 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
         raise ValueError(fitted.misfits[0].reason)
     changes = (*fitted.new_columns, *fitted.widened)
     return SegmentFile(path.name, id, rows, tuple(prefixes), path.stat().st_size, changes)
+
+
+def origin_of(path: Path) -> bytes | None:
+    """A file's note of that name, if it can be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return dict(pq.read_schema(path).metadata or {}).get(ORIGIN)
+    except (OSError, pa.ArrowException):
+        return None
 
 
 def _is_known(connection: Connection, id: int) -> bool:

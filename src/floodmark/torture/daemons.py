@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from floodmark import faults
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import Kin, floodmark, kill_group, kin_of, start
 from floodmark.torture.telling import Told
 
+_SELDOM = ("flush.released", "delivery.split", "delivery.given_up", "delivery.replayed")
+"""Instants that a daemon without other flushers and without refused rows reaches rarely or never."""
 FAULTS = (
-    "flush.reserved",
-    "flush.appending",
-    "flush.appended",
-    "flush.decided",
-    "flush.recorded",
+    *(point for point in faults.POINTS if point.startswith(("flush.", "delivery.")) and point not in _SELDOM),
     "segment.written",
     "segment.registered",
-    "delivery.pinned",
-    "delivery.planned",
-    "delivery.shipped",
-    "delivery.acknowledged",
 )
 """Instants at which the daemon is killed besides the random ones: chance alone would hardly ever meet them."""
+
+
+class Turns:
+    """Deals fault points in turn: one that nothing has died at yet comes before one that was reached."""
+
+    def __init__(self, points: Sequence[str], chance: random.Random) -> None:
+        self._chance = chance
+        self._left = list(points)
+        chance.shuffle(self._left)  # a short run does not always have the same first ones
+        self._reached: list[str] = []
+
+    def next(self) -> str:
+        """The next point, as the environment of a process names it."""
+        if not self._left:
+            self._left, self._reached = self._reached, []
+        point = self._left.pop(0)
+        self._left.append(point)  # if this life does not get there, a later one tries again
+        return f"{point}:{self._chance.randint(1, 2)}"
+
+    def reached(self, point: str) -> None:
+        if point in self._left:
+            self._left.remove(point)
+            self._reached.append(point)
+
 
 EARLY_SECONDS_MAX = 8.0
 POINT_SECONDS = 8.0
@@ -58,6 +78,7 @@ class DaemonMember:
         self._log = folder / f"{name}.log"
         self._command = command or floodmark(root, "run", "--json")
         self._chance = dice(seed, name)
+        self._turns = Turns(FAULTS, self._chance)
         self._look = look
         self._life_seconds = life_seconds
         self._began = began
@@ -117,7 +138,7 @@ class DaemonMember:
             longest = EARLY_SECONDS_MAX if manner == "early" else self._life_seconds
             self._plan = _Life(manner, self._chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
             if manner == "point":
-                self._fault = f"{self._chance.choice(FAULTS)}:{self._chance.randint(1, 3)}"
+                self._fault = self._turns.next()
         self.told.new_life()
         self._process = start(self._command, output=self.told.path, errors=self._log, fault=self._fault)
         self.records.starts += 1
@@ -155,7 +176,9 @@ class DaemonMember:
         if self._ours:
             return
         if code == -signal.SIGKILL and self._fault is not None:
-            self._note("at a point", self._fault.partition(":")[0])
+            point = self._fault.partition(":")[0]
+            self._turns.reached(point)
+            self._note("at a point", point)
         else:
             self.records.ended_by_itself(code, self._log)
 

@@ -46,9 +46,6 @@ class Records:
     def chunks(self) -> list[ChunkRecord]:
         return [chunk for item in self.intents for chunk in item.chunks]
 
-    def rows_through(self, seq: int) -> int:
-        return sum(item.tally.rows for item in self.figures if item.first_seq <= seq)
-
 
 def read_records(connection: Connection, sink: Sink, channel: Channel) -> Records:
     figures = inspection.figures_of(connection, channel.dataset, channel.partition)
@@ -81,7 +78,7 @@ def accounts(
     places: dict[str, list[Settled]] = {_place(sink, today): []}
     settings = {_place(sink, today): today.settings}
     given_up = {row.seq: row.tally for row in records.given_up if row.state != "replayed"}
-    held = frozenset(row.seq for row in records.given_up if row.state == "held")
+    held = frozenset(given_up)
 
     def add(intent: Intent, item: Settled) -> None:
         places.setdefault(_place(sink, intent), []).append(item)

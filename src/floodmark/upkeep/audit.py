@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, inspection, sinks
+from floodmark.control import blocks, datasets, inspection, losses, sinks
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Watermark
 from floodmark.control.inspection import ChunkRecord, Removal
@@ -40,9 +40,10 @@ from floodmark.sequence import SequenceRange, Tally
 from floodmark.upkeep.accounts import Records, accounts, read_records
 from floodmark.upkeep.atwork import flush_at_work
 from floodmark.upkeep.conservation import effective, holes, imbalances
-from floodmark.upkeep.findings import Finding, agreed
+from floodmark.upkeep.findings import Finding, agreed, loss_finding
 
 _FSCK = "Run `floodmark fsck`."
+_SCOPE = "If it is a typing error, correct `datasets` or `partitions` of the sink. Else nothing of it has come yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ChannelAudit:
     partition: str
     watermark: int
     committed: int
-    """Rows up to the watermark, as the blocks recorded them; all there are, where the watermark is inside a block."""
+    """All rows, as the blocks recorded them, whether they were to be delivered or are removed by now."""
     settled: int
     """Rows that count as delivered."""
     given_up: int
@@ -63,11 +64,19 @@ class ChannelAudit:
     there: int | None
     """Rows that the destination was found to have; None where they were not counted."""
     note: str | None = None
+    asked: bool = True
+    """Whether the destination was looked at: else only the records were compared."""
+    failed: bool = False
+    """It should have been, and there was no answer that counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit of one sink found. Without findings that are `wrong`, every settled row is where it should be."""
+    """What an audit of one sink found.
+
+    Without findings that are `wrong`, the records agree with each other; and where every channel was `asked`, every
+    settled row is where it should be.
+    """
 
     sink: str
     kind: str
@@ -78,6 +87,16 @@ class AuditReport:
     @property
     def sound(self) -> bool:
         return not any(item.wrong for item in self.findings)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the destination was looked at, for every channel."""
+        return all(item.asked for item in self.channels)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the destination should have been asked and could not be."""
+        return any(item.failed for item in self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +113,9 @@ class Auditor:
         return self.surroundings.database
 
     def audit(self, name: str, *, deep: bool = False) -> AuditReport:
-        sink, channels = self.database.read(lambda c: _in_scope(c, name))
+        sink, channels, warnings = self.database.read(lambda c: _in_scope(c, name))
         audited: list[ChannelAudit] = []
-        findings: list[Finding] = []
+        findings = [Finding("scope-empty", text, name, _SCOPE, wrong=False) for text in warnings]
         for dataset in sorted({channel.dataset for channel in channels}):
             self._say(f"{dataset}: its blocks and files")
             findings += self._twice(lambda dataset=dataset: self._of_dataset(dataset, deep=deep))  # type: ignore[misc]
@@ -124,8 +143,11 @@ class Auditor:
         block = self.database.read(lambda c: blocks.undecided(c, name))
         found = []
         if block is not None and not flush_at_work(self.root, name):
-            what = f"Block {block.range} has no verdict: its rows are committed or not, and nobody has looked."
-            found.append(Finding("block-undecided", what, name, f"Run `floodmark flush {name}`.", block.range))
+            what = f"Block {block.range} is undecided: a flush ended before it was known to be committed."
+            run = f"The next flush decides it: run `floodmark flush {name}`."
+            found.append(Finding("block-undecided", what, name, run, block.range, wrong=False))
+        lost = self.database.read(lambda c: losses.of_dataset(c, name))
+        found += [replace(loss_finding(item), wrong=False) for item in lost]  # U33
         view = self.reader.view(name)
         state = self.surroundings.lake.load(view.table)
         if state is None:
@@ -168,6 +190,7 @@ class Auditor:
         findings = list(_from_records(channel, records, settled, start=start))
         there: int | None = None
         notes: list[str] = []
+        asked, failed = True, False
         source = RowSource(self.surroundings.lake, view)
         unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
         for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
@@ -175,17 +198,20 @@ class Auditor:
             findings += found
             there = there if told.rows is None else (there or 0) + told.rows
             notes += [told.note] if told.note else []
+            asked, failed = asked and told.asked, failed or told.failed
         held_back = sum(1 for item in records.given_up if item.state == "held")
         line = ChannelAudit(
             channel.dataset,
             channel.partition,
             mark.seq,
-            committed=records.rows_through(mark.seq),
+            committed=sum(item.tally.rows for item in records.figures),
             settled=mark.tally.rows,
             given_up=held_back,
             waiting=sum(item.tally.rows for item in records.figures if item.first_seq > mark.seq),
             there=there,
             note=" ".join(notes) or None,
+            asked=asked,
+            failed=failed,
         )
         return line, tuple(findings)
 
@@ -201,7 +227,7 @@ class Auditor:
                     for item in account.settled
                     if not item.recorded and item.tally.rows
                 ]
-                return Audited(note=note), lost
+                return Audited(note=note, asked=False), lost
             audited = made.audited(channel, account, deep=deep)
         return audited, [
             Finding(item.kind, item.what, f"{where} at {item.where}", item.remedy, item.range, item.wrong)
@@ -221,17 +247,18 @@ def _file_finding(kind: str, what: str, dataset: str, file: str) -> Finding:
 def lake_differences(
     dataset: str, counted: Mapping[str, Tally], recorded: Mapping[str, Tally], removed: Sequence[Removal]
 ) -> Iterator[Finding]:
-    """Where the lake does not hold what the blocks recorded and no removal took away."""
+    """U17: where the lake does not hold what the blocks recorded without what was removed, in rows and checksum."""
     gone: dict[str, Tally] = {}
+    going: dict[str, Tally] = {}
     for item in removed:
-        gone[item.partition] = gone.get(item.partition, Tally()) + item.tally
+        sums = going if item.state == "planned" else gone
+        sums[item.partition] = sums.get(item.partition, Tally()) + item.tally
     for partition in sorted({*counted, *recorded}):
         here, wanted = counted.get(partition, Tally()), recorded.get(partition, Tally())
-        if here in (wanted, wanted - gone.get(partition, Tally())):
+        left = wanted - gone.get(partition, Tally())
+        if here in (left, left - going.get(partition, Tally())):  # a removal under way has deleted its rows, or not yet
             continue
-        if any(item.state == "planned" and item.partition == partition for item in removed):
-            continue  # a removal under way: fsck says so
-        others = " others" if here.rows == wanted.rows else ""
+        others = " others" if here.rows == left.rows else ""
         what = f"The lake has {here.rows}{others} rows, and the blocks recorded {wanted.rows}"
         what += f", of which {gone[partition].rows} were removed." if partition in gone else "."
         yield Finding("lake-differs", what, f"{dataset} {partition}", _FSCK)
@@ -240,12 +267,15 @@ def lake_differences(
 # ── from the records ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_scope(connection: Connection, name: str) -> tuple[Sink, list[Channel]]:
+def _in_scope(connection: Connection, name: str) -> tuple[Sink, list[Channel], list[str]]:
+    """A sink, its channels, and what its scope names that is not there."""
     sink = sinks.get(connection, name)
     scope = Scope.of(sink.settings)
     declared = {item.name: item for item in datasets.everyone(connection)}
+    keys = {key: [one.partition for one in datasets.partition_totals(connection, key)] for key in declared}
     found = inspection.channels_of(connection, sink.instance)
-    return sink, [channel for channel in found if scope.takes(declared[channel.dataset], channel.partition)]
+    taken = [channel for channel in found if scope.takes(declared[channel.dataset], channel.partition)]
+    return sink, taken, scope.warnings(list(declared.values()), keys)
 
 
 def _from_records(

@@ -149,7 +149,7 @@ class Compactor:
         if declared.fenced:
             raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Compact it afterwards.")
         if not dry_run:
-            self.flusher.recover()
+            self.flusher.recover(dataset)
             self.flusher.settle(dataset)
         state = self.lake.load(declared.table_name)
         if state is None or state.head is None:

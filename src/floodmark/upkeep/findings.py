@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from floodmark.control.losses import Loss
 from floodmark.sequence import SequenceRange
 
 
@@ -38,3 +39,11 @@ def agreed(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[Finding
     """
     before = {item.key for item in first}
     return tuple(item for item in second if item.key in before)
+
+
+def loss_finding(loss: Loss) -> Finding:
+    """U33: a segment that somebody gave up, as audit and fsck tell it."""
+    numbers = "" if loss.range is None else f", numbers {loss.range},"
+    what = f"Segment {loss.segment} was given up on {loss.at[:19]}: {loss.rows} rows{numbers} are lost: {loss.reason}"
+    kept = f"What is left of its file is at {loss.kept_at}." if loss.kept_at else "Nothing was left of its file."
+    return Finding("segment-given-up", what, f"{loss.dataset} {loss.segment}", kept, loss.range)

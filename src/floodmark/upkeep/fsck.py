@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from floodmark import faults
@@ -23,7 +23,8 @@ from floodmark.upkeep.findings import Finding, agreed
 from floodmark.upkeep.fsck_lake import check_lake, check_numbers
 from floodmark.upkeep.fsck_records import check_records
 from floodmark.upkeep.fsck_spool import age_out, check_spool
-from floodmark.upkeep.mending import Problem, Workshop
+from floodmark.upkeep.giving_up import give_up, retry
+from floodmark.upkeep.mending import Offer, Problem, Workshop
 
 PASSES_MAX = 4
 """How often a repair looks again: one may bring another to light."""
@@ -38,6 +39,8 @@ class FsckReport:
     findings: tuple[Finding, ...]
     """What is left, after repairs."""
     repaired: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    """Segments that cannot be committed: what would be lost by giving them up (`give_up`)."""
 
     @property
     def sound(self) -> bool:
@@ -51,10 +54,18 @@ class Fsck:
     workshop: Workshop
     progress: Callable[[str], None] | None = None
 
-    def check(self, *, deep: bool = False, repair: bool = False) -> FsckReport:
+    def check(
+        self, *, deep: bool = False, repair: bool = False, given_up: Sequence[int] = (), retried: Sequence[int] = ()
+    ) -> FsckReport:
+        """Look, and with `repair` repair; segments are given up or tried again only if they are named."""
         declared = self.workshop.database.read(datasets.everyone)
         problems = self._agreed(deep=deep)
         repaired: list[str] = []
+        if given_up or retried:
+            told = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
+            repaired += [retry(self.workshop, id) for id in retried]
+            repaired += [give_up(self.workshop, id, problem=told.get(id)) for id in given_up]
+            problems = self._agreed(deep=deep)
         failed: dict[object, str] = {}
         for _ in range(PASSES_MAX if repair else 0):
             failed = {}  # what did not go before may go now
@@ -71,7 +82,8 @@ class Fsck:
             else item.finding
             for item in problems
         ]
-        return FsckReport(deep, tuple(item.name for item in declared), tuple(findings), tuple(repaired))
+        offers = tuple(item.offer for item in problems if item.offer is not None)
+        return FsckReport(deep, tuple(item.name for item in declared), tuple(findings), tuple(repaired), offers)
 
     def _agreed(self, *, deep: bool) -> list[Problem]:
         """U30"""

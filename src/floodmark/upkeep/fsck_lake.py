@@ -12,7 +12,7 @@ from floodmark.errors import FilesMissing
 from floodmark.sequence import SequenceRange
 from floodmark.upkeep.audit import lake_differences
 from floodmark.upkeep.findings import Finding
-from floodmark.upkeep.mending import REPAIR, Problem, Workshop
+from floodmark.upkeep.mending import REPAIR, Problem, Workshop, worth_knowing
 
 _RESTORE = "Restore the file from a backup; until then the rows in it cannot be read."
 
@@ -22,7 +22,8 @@ def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[
         state = workshop.table(dataset)
         files = None if state is None else workshop.lake.inspect_files(state)
     except FilesMissing as error:
-        yield Problem(Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE), _recover(workshop))
+        found = Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE)
+        yield Problem(found, _recover(workshop, dataset))
         return
     if state is None or files is None:
         if dataset.horizon and not dataset.fenced:
@@ -33,7 +34,7 @@ def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[
         what = f"A file that the table refers to is missing, or not whole: {file}."
         # Only what never was known to be on the disk may be undone by itself.
         found = Finding("file-missing", what, f"{dataset.name} {file}", _RESTORE)
-        yield Problem(found, _recover(workshop) if state.head != dataset.synced_snapshot else None)
+        yield Problem(found, _recover(workshop, dataset) if state.head != dataset.synced_snapshot else None)
     for file in files.twice:
         what = f"The table refers to data file {file} twice: its rows are read twice."
         run = f"Run `floodmark rebuild {dataset.name}`."
@@ -42,9 +43,9 @@ def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[
         yield from _commits(workshop, dataset, state, deep=deep)
 
 
-def _recover(workshop: Workshop) -> Callable[[], str]:
+def _recover(workshop: Workshop, dataset: Dataset) -> Callable[[], str]:
     def mend() -> str:
-        workshop.recovery().run(workshop.settle)
+        workshop.recovery().run(dataset.name, workshop.settle)
         return "The steps of a flush that finds a store after a crash were taken."
 
     return mend
@@ -55,7 +56,7 @@ def _commits(workshop: Workshop, dataset: Dataset, state: TableState, *, deep: b
     if forgotten is not None:
         what = f"The table has rows in {forgotten} that the control database knows nothing of."
         run = f"Was it restored from a backup? Run `floodmark flush {dataset.name}`: it records them."
-        found = Finding("commits-forgotten", what, dataset.name, run, forgotten)
+        found = worth_knowing(Finding("commits-forgotten", what, dataset.name, run, forgotten))
         yield Problem(found, lambda: _caught_up(workshop, dataset, state))
         return
     lost = list(_rolled_back(workshop, dataset, state))
@@ -141,7 +142,7 @@ def check_numbers(workshop: Workshop) -> Iterator[Problem]:
     has, needs = workshop.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
         what = f"The next number would be {has + 1}, and number {needs} is taken."
-        found = Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}")
+        found = worth_knowing(Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}"))
 
         def mend() -> str:
             workshop.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))

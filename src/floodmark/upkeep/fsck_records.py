@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, deliveries, generations, inspection, quarantine
+from floodmark.control import blocks, datasets, deliveries, generations, inspection, quarantine, removals
 from floodmark.control.blocks import Block
 from floodmark.control.chunking import check_tiling
 from floodmark.control.datasets import Dataset, PartitionTotals
 from floodmark.control.deliveries import Channel
 from floodmark.control.inspection import IntentRecord, Removal
 from floodmark.control.quarantine import Entry
+from floodmark.control.removals import Operation
 from floodmark.sequence import Tally
 from floodmark.upkeep.atwork import flush_at_work, rebuild_at_work
 from floodmark.upkeep.findings import Finding
@@ -33,6 +34,7 @@ class _Records:
     partitions: list[PartitionTotals]
     totals: dict[str, Tally]
     removals: list[Removal]
+    unfinished: Operation | None
     entries: list[Entry]
 
 
@@ -40,9 +42,9 @@ def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
     name = dataset.name
     records = workshop.database.read(lambda c: _read(c, name))
     if records.undecided is not None and not flush_at_work(workshop.root, name):
-        what = f"Block {records.undecided.range} has no verdict: its rows are committed or not, and nobody has looked."
-        run = f"Run `floodmark flush {name}`."
-        found = Finding("block-undecided", what, name, run, records.undecided.range)
+        what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
+        run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
+        found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
         yield Problem(found, lambda: _settled(workshop, name))
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
@@ -88,6 +90,7 @@ def _read(connection: Connection, name: str) -> _Records:
         datasets.partition_totals(connection, name),
         inspection.totals_of_blocks(connection, name),
         inspection.removals_of(connection, name),
+        removals.unfinished(connection, name),
         quarantine.entries(connection, dataset=name),
     )
 
@@ -148,20 +151,27 @@ def _lost_marks(name: str, records: _Records) -> Iterator[Finding]:
 
 
 def _partitions(name: str, records: _Records) -> Iterator[Finding]:
-    """A partition's own figures are those of its blocks; what was removed may be taken off, or stand for itself."""
+    """U17: a partition's own figures are those of its blocks without what was removed."""
     removed: dict[str, Tally] = {}
     for item in records.removals:
+        if item.state == "planned":
+            continue
         removed[item.partition] = removed.get(item.partition, Tally()) + item.tally
     known = {item.partition: item.tally for item in records.partitions}
     for partition in sorted({*known, *records.totals}):
-        have, blocks_say = known.get(partition, Tally()), records.totals.get(partition, Tally())
-        if have not in (blocks_say, blocks_say - removed.get(partition, Tally())):
-            what = f"The partition counts {have.rows} rows, and its blocks {blocks_say.rows}"
-            what += "." if have.rows != blocks_say.rows else ", others."
+        have = known.get(partition, Tally())
+        left = records.totals.get(partition, Tally()) - removed.get(partition, Tally())
+        if have != left:
+            what = f"The partition counts {have.rows} rows, and its blocks without what was removed {left.rows}"
+            what += "." if have.rows != left.rows else ", others."
             yield Finding("partition-differs", what, f"{name} {partition}", _BACKUP)
 
 
 def _removals(name: str, records: _Records) -> Iterator[Finding]:
-    for operation in sorted({item.operation for item in records.removals if item.state == "planned"}):
-        what = f"A removal of rows was begun and not ended ({operation})."
-        yield worth_knowing(Finding("removal-unfinished", what, f"{name} {operation}", "Run the same command again."))
+    begun = {item.operation for item in records.removals if item.state == "planned"}
+    if records.unfinished is not None:  # settling again may remove nothing
+        begun = {records.unfinished.id}
+    for operation in sorted(begun):
+        what = f"A removal of rows, or settling them again, was begun and not ended ({operation})."
+        run = f"Run the same command again: `floodmark retain`, `purge` or `compact {name}` ends it."
+        yield worth_knowing(Finding("removal-unfinished", what, f"{name} {operation}", run))

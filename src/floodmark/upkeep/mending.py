@@ -13,6 +13,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.recovery import Recovery, Settle
+from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore
 from floodmark.upkeep.findings import Finding
@@ -21,11 +22,25 @@ REPAIR = "Run `floodmark fsck --repair`."
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A segment that cannot be committed as it is: what would be lost by giving it up."""
+
+    segment: int
+    dataset: str
+    rows: int
+    range: SequenceRange | None
+    """The numbers that its rows have in a block that is undecided; None if it is in none."""
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A fault, and how it is repaired, if that needs nobody's decision. What is returned says what was done."""
 
     finding: Finding
     mend: Callable[[], str | None] | None = None
+    offer: Offer | None = None
+    """What somebody may decide to lose, so that the rest goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +55,8 @@ class Workshop:
     clock: Clock
     settle: Settle
     """Decides a dataset's undecided block."""
+    block_off: Settle = lambda _: None
+    """Decides it where it cannot be sent: nothing of it lands any more (U34)."""
 
     def table(self, dataset: Dataset) -> TableState | None:
         """The dataset's table as it stands now, whatever it is called."""

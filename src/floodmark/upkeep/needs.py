@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from floodmark.control import datasets, deliveries, sinks
+from floodmark.control import datasets, deliveries, inspection, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
@@ -22,6 +23,8 @@ class Needs:
     by_partition: dict[str, list[Need]]
     names: dict[str, str]
     """Sink instance → its name."""
+    filters: frozenset[str] = frozenset()
+    """The row filters of all sinks in whose scope the dataset lies: by each of them, rows that go are counted apart."""
 
     @property
     def everyone(self) -> list[Need]:
@@ -35,10 +38,12 @@ class Position:
     name: str
     partition: str
     delivered: SequenceRange
+    where: str | None = None
+    """Only rows of which this is true."""
 
 
 def positions_of(connection: Connection, declared: Dataset) -> list[Position]:
-    """How far every sink got in every partition: from its start to its watermark."""
+    """How far every sink got in every partition: from its start to its watermark, and under which filters."""
     found = []
     for item in datasets.partition_totals(connection, declared.name):
         for sink in sinks.everyone(connection):
@@ -46,8 +51,26 @@ def positions_of(connection: Connection, declared: Dataset) -> list[Position]:
             mark = deliveries.watermark(connection, channel)
             start = Scope.of(sink.settings).start(channel)
             if mark is not None and mark.seq > start:
-                found.append(Position(sink.name, item.partition, SequenceRange(start, mark.seq)))
+                whole = SequenceRange(start, mark.seq)
+                found += [
+                    Position(sink.name, item.partition, span, where)
+                    for span, where in _filtered(connection, channel, whole, sink.settings.get("where"))
+                ]
     return found
+
+
+def _filtered(
+    connection: Connection, channel: Channel, whole: SequenceRange, today: str | None
+) -> Iterator[tuple[SequenceRange, str | None]]:
+    """A delivered range, cut where the sink's filter changed: each intent had its own."""
+    begin, where = whole.after, today
+    for after, own in inspection.filters_of(connection, channel):
+        if own != where and begin < after < whole.through:
+            yield SequenceRange(begin, after), where
+            begin = after
+        where = own if after < whole.through else where
+    if begin < whole.through:
+        yield SequenceRange(begin, whole.through), where
 
 
 def needs_of(connection: Connection, declared: Dataset) -> Needs:
@@ -59,12 +82,18 @@ def needs_of(connection: Connection, declared: Dataset) -> Needs:
     totals = datasets.partition_totals(connection, declared.name)
     everyone = sinks.everyone(connection)
     found: dict[str, list[Need]] = {}
+    filters: set[str] = set()
     for item in totals:
         for sink in everyone:
             need = _need(connection, declared, sink, item.partition, last_seq=item.last_seq)
             if need is not None:
                 found.setdefault(item.partition, []).append(need)
-    return Needs(found, {sink.instance: sink.name for sink in everyone})
+            condition = sink.settings.get("where")
+            if condition is not None and Scope.of(sink.settings).takes(declared, item.partition):
+                filters.add(condition)
+            channel = Channel(sink.instance, declared.name, item.partition)
+            filters |= {earlier for _, earlier in inspection.filters_of(connection, channel) if earlier is not None}
+    return Needs(found, {sink.instance: sink.name for sink in everyone}, frozenset(filters))
 
 
 def _need(connection: Connection, declared: Dataset, sink: Sink, partition: str, *, last_seq: int) -> Need | None:

@@ -13,9 +13,8 @@ left is reported, and is for the user to remove there.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,9 @@ from floodmark.control import datasets, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.datasets import Dataset
-from floodmark.control.removals import Operation
+from floodmark.control.removals import Operation, RowsMoved
 from floodmark.errors import Permanent, Retryable
-from floodmark.removal import Selection, Stretch, Verdict, cuts_of, judge
+from floodmark.removal import Selection, Stretch, Verdict, judge
 from floodmark.rows import content_ids
 from floodmark.rows.identities import identity_hashes
 from floodmark.schema import CONTENT_ID, is_system_column
@@ -38,9 +37,9 @@ from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import Sealer
 from floodmark.spool.segments import SegmentStore, segment_id
-from floodmark.upkeep.needs import Position, needs_of, positions_of
+from floodmark.upkeep.needs import Position, needs_of
 from floodmark.upkeep.quarantine import QuarantinePurge
-from floodmark.upkeep.removing import Remover
+from floodmark.upkeep.removing import Counted, Look, Remover, check_same
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,45 +235,44 @@ class Purge:
     def _purge_lake(self, dataset: str, where: str) -> tuple[int, int, tuple[AlreadyDelivered, ...], int]:
         """(rows, bytes, what had left, identities)."""
         for _ in range(TRIES_MAX):
-            declared = self._declared(dataset)
-            selection = Selection(declared.horizon, where=where)
-            positions, doomed = self._doomed(declared, selection)
-            if not doomed:
-                return 0, 0, (), 0
-            hashes = self._hashes(declared, selection, doomed)
-            with contextlib.suppress(_Moved):
-                operation, new = self._plan(declared, selection, doomed, hashes)
+            self.remover.end_unfinished(dataset)
+            look = self.remover.look(dataset)
+            selection = Selection(look.declared.horizon, where=where)
+            with self.remover.again_if_moved(look):
+                counted = self.remover.count(look, selection)
+                if not counted.stretches:
+                    return 0, 0, (), 0
+                hashes = self._hashes(look.declared, selection, counted)
+                operation, new = self._plan(look, selection, counted, hashes)
                 if operation is None:
                     return 0, 0, (), 0
                 gone = self.remover.carry_out(operation)
-                return gone.rows, gone.bytes_freed, _already_delivered(doomed, positions), new
+                return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
         raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
 
-    def _doomed(self, declared: Dataset, selection: Selection) -> tuple[list[Position], dict[str, list[Stretch]]]:
-        needs, positions = self.remover.database.read(lambda c: (needs_of(c, declared), positions_of(c, declared)))
-        cuts = {*cuts_of(needs.everyone, through=selection.through)}
-        cuts |= {end for item in positions for end in (item.delivered.after, item.delivered.through)}
-        inside = tuple(sorted(cut for cut in cuts if 0 < cut < selection.through))
-        return positions, self.remover.doomed(declared, selection, cuts=inside)
-
     def _plan(
-        self, declared: Dataset, selection: Selection, doomed: dict[str, list[Stretch]], hashes: list[str]
+        self, look: Look, selection: Selection, counted: Counted, hashes: list[str]
     ) -> tuple[Operation | None, int]:
-        counted: list[int] = []
+        declared = look.declared
+        remembered: list[int] = []
 
         def work(connection: Connection) -> Operation | None:
             _check_not_rebuilding(connection, declared.name)
             needs = needs_of(connection, declared)
-            verdict = judge(doomed, needs.by_partition, given_up=[need.sink for need in needs.everyone])
+            check_same(counted, needs)
+            verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
             _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
             if verdict.spared:
-                raise _Moved  # a position has moved since the rows were counted
+                raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Purge again.")
             new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
-            counted[:] = [new]
-            operation = Operation(uuid.uuid4().hex, declared.name, "purge", "planned", selection)
+            remembered[:] = [new]
+            operation = Operation(
+                uuid.uuid4().hex, declared.name, "purge", "planned", selection, counted.table_uuid, counted.base
+            )
             removals.plan(
                 connection,
                 operation,
+                seen=look.moment,
                 parts=verdict.parts,
                 given_up=verdict.forfeits,
                 reason="purge",
@@ -283,11 +281,11 @@ class Purge:
             return operation
 
         operation = self.remover.plan(declared.name, work)
-        return operation, counted[0]
+        return operation, remembered[0]
 
-    def _hashes(self, declared: Dataset, selection: Selection, doomed: dict[str, list[Stretch]]) -> list[str]:
-        """The identities of the doomed rows, hashed."""
-        state = self.remover.lake.load(declared.table_name)
+    def _hashes(self, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
+        """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
+        state = counted.state
         if not declared.identity or state is None or state.head is None:
             return []
         known = {name for name, _ in state.columns}
@@ -295,9 +293,9 @@ class Purge:
         columns = tuple(name for name in names if name in known)
         columns += (CONTENT_ID,) if declared.by_content else ()
         found: list[str] = []
-        for within in _windows([item for items in doomed.values() for item in items]):
+        for within in _windows([item for items in counted.stretches.values() for item in items]):
             parts = self.remover.lake.scan(
-                declared.table_name, snapshot=state.head, within=within, columns=columns, keep=selection.where
+                state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where
             )
             for part in parts:
                 found += [item for item in _identities(declared, part) if item is not None]
@@ -306,7 +304,8 @@ class Purge:
     # ── a dry run ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forecast(self, declared: Dataset, where: str, quarantine: QuarantinePurge) -> PurgeReport:
-        positions, doomed = self._doomed(declared, Selection(declared.horizon, where=where))
+        look = self.remover.look(declared.name)
+        counted = self.remover.count(look, Selection(look.declared.horizon, where=where))
         spooled = 0
         for path in self._sealed(declared.name):
             rows = self._rows(path)
@@ -314,18 +313,14 @@ class Purge:
         found = quarantine.find(declared, where)
         return PurgeReport(
             declared.name,
-            sum(item.tally.rows for items in doomed.values() for item in items),
+            sum(item.tally.rows for items in counted.stretches.values() for item in items),
             self.staged.count(declared, where) + spooled,
             len(found.matching),
             found.not_evaluated,
-            _already_delivered(doomed, positions),
+            _already_delivered(counted, look.positions),
             landing_files=self._landing_files(declared.name),
             dry_run=True,
         )
-
-
-class _Moved(Exception):
-    """A sink's position moved between counting and planning: count again."""
 
 
 def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
@@ -374,10 +369,20 @@ def _windows(stretches: list[Stretch]) -> Iterator[SequenceRange]:
         yield SequenceRange(first, last)
 
 
-def _already_delivered(doomed: dict[str, list[Stretch]], positions: list[Position]) -> tuple[AlreadyDelivered, ...]:
+def _let_through(stretch: Stretch, where: str | None) -> int:
+    """How many of the rows a sink's filter let through; all, where they were not counted by it."""
+    filtered = dict(stretch.filtered)
+    if where is None or where not in filtered:
+        return stretch.tally.rows
+    counted = filtered[where]
+    return 0 if counted is None else counted.tally.rows
+
+
+def _already_delivered(counted: Counted, positions: Sequence[Position]) -> tuple[AlreadyDelivered, ...]:
     found: dict[str, int] = {}
     for item in positions:
-        inside = [one.tally.rows for one in doomed.get(item.partition, []) if one.range.intersect(item.delivered)]
+        here = counted.stretches.get(item.partition, [])
+        inside = [_let_through(one, item.where) for one in here if one.range.intersect(item.delivered)]
         found[item.name] = found.get(item.name, 0) + sum(inside)
     return tuple(AlreadyDelivered(name, rows) for name, rows in sorted(found.items()) if rows)
 

@@ -21,9 +21,9 @@ from floodmark.files import durable_remove
 from floodmark.jsonread import read_json
 from floodmark.lake.filters import check_text
 from floodmark.lake.table import Lake
-from floodmark.rows import decode_envelope, fit
+from floodmark.rows import fit
 from floodmark.schema import Column, Schema
-from floodmark.spool.payloads import kept_payload
+from floodmark.spool.payloads import decode_payload, kept_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ class QuarantinePurge:
             if entry.sink is not None:
                 row = read_json(payload)
                 return {name: [value] for name, value in row.items()} if isinstance(row, dict) else None
-            envelope = decode_envelope(payload)
+            envelope = decode_payload(payload)
         except (ValueError, FloodmarkError):
             return None
         return {name: list(values) for name, values in zip(envelope.columns, envelope.values, strict=True)}

@@ -28,7 +28,7 @@ from pathlib import Path
 from floodmark import faults
 from floodmark.clock import Clock
 from floodmark.commit import TableState
-from floodmark.control import blocks, datasets, generations, removals
+from floodmark.control import blocks, datasets, generations
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
@@ -99,7 +99,7 @@ class Rebuilder:
         """Bring a dataset into a new table, from wherever an earlier attempt stands."""
         layout = self._wanted(dataset, change)
         directory = self.root / "spool" / dataset
-        make_directory(directory)
+        make_directory(directory, private=True)
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
             if not alone and not takeover:
                 raise Retryable(
@@ -107,8 +107,8 @@ class Rebuilder:
                     hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
                 )
             removed = self.remove_retired(dataset, grace=grace)
-            self.flusher.recover()
-            self._end_removal(dataset)
+            self.flusher.recover(dataset)
+            self.remover.end_unfinished(dataset)
             self._make_old(dataset)
             report = self._attempts(dataset, layout)
         return replace(report, removed=removed)
@@ -245,7 +245,7 @@ class Rebuilder:
                 )
                 break
             except RemovalUnderWay:  # U24
-                self._end_removal(turn.dataset)
+                self.remover.end_unfinished(turn.dataset)
         else:
             raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
         faults.reach("rebuild.fenced")
@@ -286,6 +286,9 @@ class Rebuilder:
             landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
         )
         faults.reach("rebuild.switched")
+        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
+        now = turn.declared()
+        self.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 
     # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,11 +301,6 @@ class Rebuilder:
         declared, old = find_table(self.database, self.lake, self._declared(dataset))
         if old is None and not declared.horizon:
             self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
-
-    def _end_removal(self, dataset: str) -> None:
-        unfinished = self.database.read(lambda c: removals.unfinished(c, dataset))
-        if unfinished is not None:
-            self.remover.carry_out(unfinished)
 
 
 def _names(declared: Dataset) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
@@ -19,18 +19,20 @@ from sqlalchemy import Connection
 from floodmark.control import blocks, datasets, removals, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
-from floodmark.errors import InvalidSetting
-from floodmark.removal import Selection, Stretch, Verdict, cuts_of, judge
+from floodmark.errors import InvalidSetting, Retryable
+from floodmark.removal import Part, Selection, Verdict, judge
 from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
 from floodmark.sequence import SequenceRange
 from floodmark.upkeep.needs import Needs, lag_rows, needs_of
-from floodmark.upkeep.removing import Remover
+from floodmark.upkeep.removing import Counted, Look, Remover, check_same
 
 _AGE = re.compile(r"([1-9][0-9]{0,8})\s*([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TRIES_MAX = 20
+"""How often rows are counted again because others were removed or changed meanwhile."""
 WINDOW_ROWS_MAX = 1_000_000
 """How many numbers are looked through at once."""
 
@@ -103,37 +105,51 @@ class Retention:
     ) -> RetainReport:
         age = _age(older_than, keep_rows, by)
         given_up = self._instances(give_up)
-        declared = self._declared(dataset) if dry_run else self.remover.ready(dataset)
+        if not dry_run:
+            self.remover.ready(dataset)
         with self.remover.flusher.quietly_alone(dataset):
-            declared = self._declared(dataset)
-            selection = self._selection(declared, age, by=by, keep_rows=keep_rows)
-            if selection is None:
-                return RetainReport(dataset, dry_run=dry_run)
-            needs = self.remover.database.read(lambda c: needs_of(c, declared))
-            doomed = self.remover.doomed(declared, selection, cuts=cuts_of(needs.everyone, through=selection.through))
-            if dry_run:
-                verdict = judge(doomed, needs.by_partition, given_up=given_up)
-                return self._report(declared, verdict, needs, selection, dry_run=True)
-            return self._go(declared, selection, doomed, given_up)
+            for _ in range(TRIES_MAX):
+                if not dry_run:
+                    self.remover.end_unfinished(dataset)
+                look = self.remover.look(dataset)
+                with self.remover.again_if_moved(look):
+                    selection = self._selection(look.declared, age, by=by, keep_rows=keep_rows)
+                    if selection is None:
+                        return RetainReport(dataset, dry_run=dry_run)
+                    counted = self.remover.count(look, selection)
+                    if dry_run:
+                        verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
+                        return self._report(look.declared, verdict, look.needs, selection, dry_run=True)
+                    return self._go(look, selection, counted, given_up)
+        raise Retryable(f"Rows of {dataset!r} are being changed all the time.", hint="Run it again.")
 
-    def _go(
-        self, declared: Dataset, selection: Selection, doomed: dict[str, list[Stretch]], given_up: list[str]
-    ) -> RetainReport:
+    def _go(self, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
+        declared = look.declared
         decided: list[tuple[Verdict, Needs]] = []
 
         def work(connection: Connection) -> Operation | None:
             # U10: positions of this very instant. A sink that was added since the rows were counted needs them too.
             needs = needs_of(connection, declared)
-            verdict = judge(doomed, needs.by_partition, given_up=given_up)
+            check_same(counted, needs)
+            verdict = judge(counted.stretches, needs.by_partition, given_up=given_up)
             decided[:] = [(verdict, needs)]
             if selection.before is not None:
                 removals.raise_cutoff(connection, declared.name, to=selection.before)
             if not verdict.parts:
                 return None
-            operation = Operation(uuid.uuid4().hex, declared.name, "retain", "planned", _spare(selection, verdict))
+            operation = Operation(
+                uuid.uuid4().hex,
+                declared.name,
+                "retain",
+                "planned",
+                _spare(selection, verdict),
+                counted.table_uuid,
+                counted.base,
+            )
             removals.plan(
                 connection,
                 operation,
+                seen=look.moment,
                 parts=verdict.parts,
                 given_up=verdict.forfeits,
                 reason=_reason(selection),
@@ -147,20 +163,9 @@ class Retention:
         if operation is None:
             return report
         gone = self.remover.carry_out(operation)
-        return RetainReport(
-            report.dataset,
-            gone.rows,
-            gone.bytes_freed,
-            report.removed,
-            report.held_back_by,
-            report.forfeited,
-            report.event_cutoff,
-        )
+        return replace(report, rows=gone.rows, bytes_freed=gone.bytes_freed, removed=_removed(gone.parts))
 
     # ── the rule ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _declared(self, dataset: str) -> Dataset:
-        return self.remover.database.read(lambda c: datasets.get(c, dataset))
 
     def _instances(self, give_up: str | Sequence[str] | None) -> list[str]:
         names = [give_up] if isinstance(give_up, str) else list(give_up or ())
@@ -234,7 +239,7 @@ class Retention:
             declared.name,
             verdict.tally.rows,
             0,
-            tuple(RemovedRows(p.partition, p.range, p.tally.rows, p.tally.checksum_text) for p in verdict.parts),
+            _removed(verdict.parts),
             tuple(sorted(holding, key=lambda item: item.sink)),
             tuple(
                 ForfeitedRows(needs.names[f.sink], f.partition, f.range, f.tally.rows, f.tally.checksum_text)
@@ -243,6 +248,10 @@ class Retention:
             None if selection.before is None else _EPOCH + timedelta(microseconds=selection.before),
             dry_run,
         )
+
+
+def _removed(parts: Sequence[Part]) -> tuple[RemovedRows, ...]:
+    return tuple(RemovedRows(p.partition, p.range, p.tally.rows, p.tally.checksum_text) for p in parts)
 
 
 def _spare(selection: Selection, verdict: Verdict) -> Selection:

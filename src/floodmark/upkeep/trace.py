@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, deliveries, inspection, quarantine, sinks
+from floodmark.control import blocks, deliveries, inspection, losses, quarantine, sinks
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
@@ -319,6 +319,9 @@ class Tracer:
     def _notes(self, dataset: str, *, found: bool) -> Iterator[str]:
         if found:
             return
+        for loss in self.database.read(lambda c: losses.of_dataset(c, dataset)):  # U33
+            kept = f"; what is left of it is at {loss.kept_at}" if loss.kept_at else ""
+            yield f"{loss.rows} rows were given up with segment {loss.segment} on {loss.at[:19]} ({loss.reason}){kept}."
         removed = self.database.read(lambda c: inspection.removals_of(c, dataset))
         rows = sum(item.tally.rows for item in removed)
         if rows:

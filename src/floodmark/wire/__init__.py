@@ -11,29 +11,52 @@ side: sizes are bounded before memory is taken, and numbers are checked before t
 from floodmark.wire.bodies import COLUMNS, ENCODINGS, LINES, MEDIA, compress, decompress, digest_of
 from floodmark.wire.columns import Columns, decode_columns, encode_columns
 from floodmark.wire.header import (
+    GIVEN_UP_RANGES_MAX,
     HEADER,
     HEADER_CHARACTERS_MAX,
     KEY_HEADER,
     PATH_STORES_MAX,
+    PATH_STORES_MAX_OF_OLD,
+    VERSION,
+    VERSIONS,
+    Acknowledgement,
     ChunkHeader,
+    GivenUpRange,
     LedgerState,
     idempotency_key,
 )
-from floodmark.wire.lines import Lines, decode_lines, encode_lines, parse_lines, read_as_lines, types_to_tell
+from floodmark.wire.limits import Limits
+from floodmark.wire.lines import (
+    Lines,
+    check_objects,
+    decode_lines,
+    encode_lines,
+    parse_lines,
+    read_as_lines,
+    types_to_tell,
+)
 
 __all__ = [
     "COLUMNS",
     "ENCODINGS",
+    "GIVEN_UP_RANGES_MAX",
     "HEADER",
     "HEADER_CHARACTERS_MAX",
     "KEY_HEADER",
     "LINES",
     "MEDIA",
     "PATH_STORES_MAX",
+    "PATH_STORES_MAX_OF_OLD",
+    "VERSION",
+    "VERSIONS",
+    "Acknowledgement",
     "ChunkHeader",
     "Columns",
+    "GivenUpRange",
     "LedgerState",
+    "Limits",
     "Lines",
+    "check_objects",
     "compress",
     "decode_columns",
     "decode_lines",

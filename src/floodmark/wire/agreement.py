@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import operator
 from collections.abc import Sequence
 
@@ -30,8 +31,10 @@ def check_sequence(sequence: Sequence[int], header: ChunkHeader) -> None:
         raise malformed(f"a row's `{ORIGIN_SEQ}` lies outside the range {header.range}")
     if not all(map(operator.lt, sequence, sequence[1:])):
         raise malformed(f"`{ORIGIN_SEQ}` does not rise from row to row")
-    if not header.given_up.keys().isdisjoint(sequence):
-        raise malformed("a row is both sent and given up")
+    for item in header.given_up:
+        first = bisect.bisect_right(sequence, item.range.after)
+        if first < len(sequence) and sequence[first] <= item.range.through:
+            raise malformed("a row is both sent and given up")
 
 
 def checked_tally(tally: Tally, header: ChunkHeader) -> Tally:

@@ -15,19 +15,33 @@ from floodmark.errors import FloodmarkError, MalformedChunk
 from floodmark.schema.types import parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, VERSION)
+"""What a hub reads. In version 1 each given-up row was named by its number, and a path had at most 64 stores."""
 HEADER = "Floodmark-Chunk"
 KEY_HEADER = "Idempotency-Key"
 
 HEADER_CHARACTERS_MAX = 256 << 10
-"""Room for the numbers of some 6,000 rows that were given up."""
+"""Room for the ids of some 4,000 stores that rows passed before."""
 STORE_CHARACTERS_MAX = 1024
 PARTITION_CHARACTERS_MAX = 16 << 10
 """A partition's key holds the values it stands for, and those are texts of any length."""
-PATH_STORES_MAX = 64
+PATH_STORES_MAX = 8192
+PATH_STORES_MAX_OF_OLD = 64
+"""A sender of version 1 left out what went beyond this."""
+GIVEN_UP_RANGES_MAX = 1000
+"""How many ranges of given-up rows one header, or one answer, names."""
 
 _HEX = re.compile(r"[0-9a-f]{16}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpRange:
+    """A range of which no row is sent: all of them stay behind in the sender's quarantine."""
+
+    range: SequenceRange
+    tally: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +58,29 @@ class ChunkHeader:
     """Of everything the sender has settled up to `range.after`, delivered or given up."""
     digest: str
     """SHA-256 of the body before compression, in hex."""
-    given_up: Mapping[int, Tally] = field(default_factory=dict)
-    """Rows inside the range that stay behind: number and tally of each."""
+    given_up: tuple[GivenUpRange, ...] = ()
+    """Parts of the range whose rows stay behind, in order."""
     replay: bool = False
+    """The rows were given up before, and are every row of the range."""
     path: tuple[str, ...] = ()
-    """The stores that the rows passed before, the origin last."""
+    """The stores that the rows passed before, the origin last. All of them: a part would let rows go round."""
     types: Mapping[str, str] = field(default_factory=dict)
     """The types of columns that JSON does not tell; see `types_to_tell`."""
+    version: int = VERSION
+
+    @property
+    def given_up_tally(self) -> Tally:
+        return sum((item.tally for item in self.given_up), Tally())
 
     @property
     def total(self) -> Tally:
         """Of everything up to `range.through`."""
-        return sum(self.given_up.values(), self.before + self.tally)
+        return self.before + self.tally + self.given_up_tally
 
     def encode(self) -> str:
         """The header's text, as it stands in `Floodmark-Chunk`."""
         content: dict[str, Any] = {
-            "version": VERSION,
+            "version": self.version,
             "origin": self.origin,
             "partition": self.partition,
             "after": self.range.after,
@@ -68,7 +88,7 @@ class ChunkHeader:
             "rows": self.tally.rows,
             "checksum": self.tally.checksum_text,
             "before": {"rows": self.before.rows, "checksum": self.before.checksum_text},
-            "given_up": [[seq, tally.checksum_text] for seq, tally in sorted(self.given_up.items())],
+            "given_up": [self._encoded(item) for item in self.given_up],
             "replay": self.replay,
             "path": list(self.path),
             "digest": self.digest,
@@ -77,10 +97,16 @@ class ChunkHeader:
             content["types"] = dict(self.types)
         return base64.urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
 
+    def _encoded(self, item: GivenUpRange) -> list[Any]:
+        if self.version == 1:
+            return [item.range.through, item.tally.checksum_text]
+        return [item.range.after, item.range.through, item.tally.rows, item.tally.checksum_text]
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a header; `MalformedChunk` says what is wrong with one."""
         content = _header_content(text)
+        version: int = content["version"]
         span = _range(content.get("after"), content.get("through"))
         before = content.get("before")
         if type(before) is not dict:
@@ -92,12 +118,15 @@ class ChunkHeader:
             tally=_tally(content.get("rows"), content.get("checksum")),
             before=_tally(before.get("rows"), before.get("checksum")),
             digest=_matching(_DIGEST, content.get("digest"), "digest"),
-            given_up=_given_up(content.get("given_up", []), span),
+            given_up=_given_up(content.get("given_up", []), span, version),
             replay=_flag(content.get("replay", False)),
-            path=_path(content.get("path", [])),
+            path=_path(content.get("path", []), PATH_STORES_MAX_OF_OLD if version == 1 else PATH_STORES_MAX),
             types=_types(content.get("types", {})),
+            version=version,
         )
-        if header.replay and (header.tally.rows != 1 or header.given_up):
+        if header.replay and (header.tally.rows < 1 or header.given_up):
+            raise malformed("a replay has rows, and gives none up")
+        if header.replay and version == 1 and header.tally.rows != 1:
             raise malformed("a replay is exactly one row")
         return header
 
@@ -117,7 +146,7 @@ def _header_content(text: str) -> dict[str, Any]:
         raise malformed("its header is not base64url of JSON") from None
     if type(content) is not dict:
         raise malformed("its header is not a JSON object")
-    if content.get("version") != VERSION:
+    if type(content.get("version")) is not int or content["version"] not in VERSIONS:
         raise MalformedChunk(
             f"The chunk is of version {str(content.get('version'))[:20]!r}, and this hub reads version {VERSION}.",
             hint="Use the same version of Floodmark on both sides.",
@@ -140,7 +169,7 @@ def _matching(pattern: re.Pattern[str], value: Any, key: str) -> str:
 
 def _flag(value: Any) -> bool:
     if type(value) is not bool:
-        raise malformed("`replay` is not true or false")
+        raise malformed("a value that must be true or false is not")
     return value
 
 
@@ -157,22 +186,43 @@ def _tally(rows: Any, checksum: Any) -> Tally:
     return Tally.of(rows, _matching(_HEX, checksum, "checksum"))
 
 
-def _given_up(items: Any, within: SequenceRange) -> dict[int, Tally]:
-    result: dict[int, Tally] = {}
+def _given_up(items: Any, within: SequenceRange, version: int) -> tuple[GivenUpRange, ...]:
     if type(items) is not list:
         raise malformed("`given_up` is not a list")
+    if version == 1:
+        return _given_up_by_number(items, within)
+    if len(items) > GIVEN_UP_RANGES_MAX:
+        raise malformed(f"`given_up` has more than {GIVEN_UP_RANGES_MAX:,} ranges")
+    found: list[GivenUpRange] = []
+    end = within.after
+    for item in items:
+        if type(item) is not list or len(item) != 4:
+            raise malformed("`given_up` holds something that is not after, through, rows and checksum")
+        span = _range(item[0], item[1])
+        if span.after < end or span.through > within.through:
+            raise malformed("a range in `given_up` lies outside the chunk's, or not behind the one before it")
+        found.append(GivenUpRange(span, _tally(item[2], item[3])))
+        if found[-1].tally.rows > span.through - span.after:
+            raise malformed("a range in `given_up` has more rows than numbers")
+        end = span.through
+    return tuple(found)
+
+
+def _given_up_by_number(items: list[Any], within: SequenceRange) -> tuple[GivenUpRange, ...]:
+    """Version 1: a number and a checksum for each row."""
+    result: dict[int, Tally] = {}
     for item in items:
         if type(item) is not list or len(item) != 2 or type(item[0]) is not int or item[0] not in within:
             raise malformed("`given_up` holds something that is not a number in the range with its checksum")
         result[item[0]] = _tally(1, item[1])
     if len(result) != len(items):
         raise malformed("`given_up` names a number twice")
-    return result
+    return tuple(GivenUpRange(SequenceRange(seq - 1, seq), tally) for seq, tally in sorted(result.items()))
 
 
-def _path(items: Any) -> tuple[str, ...]:
-    if type(items) is not list or len(items) > PATH_STORES_MAX:
-        raise malformed(f"`path` is not a list of at most {PATH_STORES_MAX} stores")
+def _path(items: Any, stores_max: int) -> tuple[str, ...]:
+    if type(items) is not list or len(items) > stores_max:
+        raise malformed(f"`path` is not a list of at most {stores_max} stores")
     if not all(type(item) is str and 0 < len(item) <= STORE_CHARACTERS_MAX for item in items):
         raise malformed("`path` holds something that is not a store's id")
     return tuple(items)
@@ -204,25 +254,78 @@ class LedgerState:
 
     through: int
     tally: Tally
-    given_up: tuple[int, ...] = ()
+    given_up_rows: int = 0
+    """How many rows up to there were given up, and have not come since."""
+    given_up: tuple[SequenceRange, ...] = ()
+    """Where those are, in order: as far as was asked for, and at most `GIVEN_UP_RANGES_MAX` ranges."""
+    more: bool = False
+    """Whether further ranges were left out."""
 
-    def content(self) -> dict[str, Any]:
+    def content(self, version: int = VERSION) -> dict[str, Any]:
         """As it stands in an answer's JSON."""
-        return {
+        found: dict[str, Any] = {
             "through": self.through,
             "rows": self.tally.rows,
             "checksum": self.tally.checksum_text,
-            "given_up": list(self.given_up),
         }
+        if version == 1:  # such a sender gave up rows by number, so each range is one row
+            return {**found, "given_up": [span.through for span in self.given_up]}
+        found["given_up"] = {
+            "rows": self.given_up_rows,
+            "ranges": [[span.after, span.through] for span in self.given_up],
+            "more": self.more,
+        }
+        return found
 
     @classmethod
     def parse(cls, content: Any) -> Self:
         """Read it from an answer's JSON; `MalformedChunk` if it is not one."""
         if type(content) is not dict:
             raise malformed("the ledger in the answer is not an object")
-        through, given_up = content.get("through"), content.get("given_up", [])
+        through, given_up = content.get("through"), content.get("given_up")
         if type(through) is not int or not 0 <= through <= SEQUENCE_MAX:
             raise malformed("the ledger in the answer has no end")
-        if type(given_up) is not list or not all(type(seq) is int for seq in given_up):
-            raise malformed("the ledger in the answer gives up something that is not a number")
-        return cls(through, _tally(content.get("rows"), content.get("checksum")), tuple(given_up))
+        if type(given_up) is not dict or type(given_up.get("ranges")) is not list:
+            raise malformed("the ledger in the answer does not say what was given up")
+        ranges = given_up["ranges"]
+        if not all(type(item) is list and len(item) == 2 for item in ranges):
+            raise malformed("the ledger in the answer gives up something that is not a range")
+        return cls(
+            through,
+            _tally(content.get("rows"), content.get("checksum")),
+            _tally(given_up.get("rows"), "0" * 16).rows,
+            tuple(_range(after, end) for after, end in ranges),
+            _flag(given_up.get("more")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What a hub says that it has stored, or had stored before: which hub, and which chunk of which channel."""
+
+    hub: str
+    """The id of the hub's store."""
+    origin: str
+    dataset: str
+    partition: str
+    range: SequenceRange
+    tally: Tally
+    replay: bool = False
+
+    @classmethod
+    def of(cls, header: ChunkHeader, *, hub: str, dataset: str) -> Self:
+        return cls(hub, header.origin, dataset, header.partition, header.range, header.tally, header.replay)
+
+    def content(self) -> dict[str, Any]:
+        """As it stands in an answer's JSON."""
+        return {
+            "hub": self.hub,
+            "origin": self.origin,
+            "dataset": self.dataset,
+            "partition": self.partition,
+            "after": self.range.after,
+            "through": self.range.through,
+            "rows": self.tally.rows,
+            "checksum": self.tally.checksum_text,
+            "replay": self.replay,
+        }

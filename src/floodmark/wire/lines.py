@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -34,6 +35,7 @@ from floodmark.wire.agreement import (
     checked_tally,
 )
 from floodmark.wire.header import ChunkHeader, malformed
+from floodmark.wire.limits import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +73,7 @@ def read_as_lines(rows: pa.Table, *, schema: Schema) -> tuple[list[str], list[Se
     if not names:
         return [], []
     columns, values, _ = _columns(
-        _written(names, [_json_values(_kind(schema, rows, name), rows.column(name)) for name in names])
+        _written(names, [_json_values(_kind(schema, rows, name), rows.column(name)) for name in names]), None
     )
     return columns, values
 
@@ -168,10 +170,10 @@ class Lines:
     tally: Tally
 
 
-def decode_lines(content: bytes, header: ChunkHeader) -> Lines:
+def decode_lines(content: bytes, header: ChunkHeader, limits: Limits | None = None) -> Lines:
     """The rows of a body, checked against its header; `MalformedChunk` where the two do not agree."""
     check_digest(content, header)
-    columns, values, rows = _columns(content)
+    columns, values, rows = _columns(content, limits or Limits())
     check_count(rows, header)
     if not rows:
         return Lines([], [], (), checked_tally(Tally(), header))
@@ -184,18 +186,23 @@ def decode_lines(content: bytes, header: ChunkHeader) -> Lines:
     return Lines(list(came), list(came.values()), sequence, checked_tally(tally, header))
 
 
-def _columns(content: bytes) -> tuple[list[str], list[Sequence[Any]], int]:
-    """The lines column by column, and how many they are."""
-    found = _columns_alike(content)
+def _columns(content: bytes, limits: Limits | None) -> tuple[list[str], list[Sequence[Any]], int]:
+    """The lines column by column, and how many they are. Without limits they are our own."""
+    if limits is not None:
+        limits.check_rows(_line_count(content))
+        limits.check_text(content)
+    found = _columns_alike(content, limits)
     if found is not None:
         return found
     from floodmark.rows import rows_to_columns
 
     objects = parse_lines(content)
+    if limits is not None:
+        check_objects(objects, limits)
     return *rows_to_columns(objects), len(objects)
 
 
-def _columns_alike(content: bytes) -> tuple[list[str], list[Sequence[Any]], int] | None:
+def _columns_alike(content: bytes, limits: Limits | None = None) -> tuple[list[str], list[Sequence[Any]], int] | None:
     """The same for lines that all have the keys of the first, and simple values: the usual case, twice as fast.
 
     None for all others, and wherever this parser could read something else than the one that captured rows go through:
@@ -206,16 +213,34 @@ def _columns_alike(content: bytes) -> tuple[list[str], list[Sequence[Any]], int]
     first = content.partition(b"\n")[0]
     try:
         names = tuple(orjson.loads(first))
+    except (ValueError, TypeError):
+        return None  # the other parser says what is wrong, if anything is
+    if limits is not None:
+        limits.check_shape(_line_count(content), len(names))
+    try:
         parse, as_tuple = _line_parser(names)
         lines = parse(content)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-        return None  # the other parser says what is wrong, if anything is
-    if len(lines) != content.count(b"\n") + (not content.endswith(b"\n")):
+        return None
+    if len(lines) != _line_count(content):
         return None
     if is_suspect(content) and msgspec.json.Encoder().encode_lines(lines).strip() != content.strip():
         return None
     values: list[Sequence[Any]] = list(zip(*map(as_tuple, lines), strict=True))
     return (list(names), values, len(lines)) if all(map(_is_read_alike, values)) else None
+
+
+def _line_count(content: bytes) -> int:
+    return content.count(b"\n") + (not content.endswith(b"\n"))
+
+
+def check_objects(objects: Sequence[dict[str, Any]], limits: Limits) -> None:
+    """Rows that are parsed, before they are laid side by side, where each has a place for every column."""
+    names: set[str] = set()
+    for item in objects:
+        names.update(item)
+    limits.check_shape(len(objects), len(names))
+    limits.check_depths(chain.from_iterable(map(dict.values, objects)))
 
 
 @lru_cache(maxsize=256)

@@ -33,9 +33,9 @@ from floodmark.delivery.destination import (
 )
 from floodmark.delivery.outcomes import Busy, Holdings
 from floodmark.delivery.sinks.formats import FORMATS, check_format
-from floodmark.delivery.sinks.objects import ObjectPlace
+from floodmark.delivery.sinks.objects import Claim, ObjectPlace
 from floodmark.delivery.sinks.places import OPTIONS, SECRET, check_place, place_of
-from floodmark.delivery.sinks.writer import ObjectWriter
+from floodmark.delivery.sinks.writer import REPLACES, ObjectWriter
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
@@ -61,22 +61,29 @@ class BlobSink:
         return place_of(self.settings)
 
     def open(self) -> None:
-        """Sign the prefix, or find our own signature there."""
+        """Sign the prefix, or find our own signature there; and prove that nothing in it is ever replaced.
+
+        Each time: the server may be another one than the one that took the signature, or be set up in another way.
+        """
         place = self.place
-        claim = {"store": self.store_id, "sink": self.sink}
         found = place.read(CLAIM)
+        if found is not None:
+            self._check_ours(place, found)  # before it is created again, perhaps over the other's
+        if (found is None or place.remote) and not self.claim.proves(place):
+            raise Permanent(f"{place.where} replaces an object that was to be created only if absent.", hint=REPLACES)
         if found is None:
-            signature = json.dumps(claim, sort_keys=True).encode()
-            # A store that takes the same key twice ignores preconditions: it would let objects be overwritten.
-            if place.create(CLAIM, signature) and place.create(CLAIM, signature):
-                raise Permanent(
-                    f"{place.where} replaces an object that was to be created only if absent.",
-                    hint="Use a store, or a newer version of it, that knows conditional writes (If-None-Match).",
-                )
             found = place.read(CLAIM)
         if found is None:
             raise Busy(f"{place.where} is being signed by somebody else.", hint="Export again.")
-        if _signature(found) != claim:
+        self._check_ours(place, found)
+
+    @property
+    def claim(self) -> Claim:
+        """What stands in the prefix of this sink."""
+        return Claim(CLAIM, json.dumps({"store": self.store_id, "sink": self.sink}, sort_keys=True).encode())
+
+    def _check_ours(self, place: ObjectPlace, found: bytes) -> None:
+        if _signature(found) != {"store": self.store_id, "sink": self.sink}:
             raise Permanent(
                 f"{place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
             )
@@ -98,6 +105,7 @@ class BlobSink:
             self.schema,
             self.settings["chunk_bytes"],
             self._found.get(channel, {}),
+            self.claim,
         )
 
     def deliver(self, parcel: Parcel) -> Delivered:

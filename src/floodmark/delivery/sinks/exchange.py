@@ -12,7 +12,8 @@ import functools
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floodmark.delivery.outcomes import Busy
@@ -30,6 +31,28 @@ IDLE_SECONDS_MAX = 2.0
 """How long a connection is kept without use: less than servers do, so that it is not closed under a request."""
 
 
+Ask = Callable[[str, str, Mapping[str, str]], Reply]
+"""Sends a request without a body, by method, address and headers, on a connection at hand."""
+
+
+GREETINGS_MAX = 2
+"""How often the other side is asked who it is before a request. Where each connection ends with its first answer, the
+request goes on one of its own all the same: what is said to it is looked at, too."""
+
+
+class _Unmet(Exception):
+    """A request was about to make a connection on which nobody has said who he is. It has not left."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """A client of one connection at a time."""
+
+    client: httpx.Client
+    connects: bool = True
+    """Whether a request may make a new connection."""
+
+
 class Exchange:
     """The way to one server. Threads may use it at the same time."""
 
@@ -38,7 +61,7 @@ class Exchange:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(connections_max)
-        self._free: list[httpx.Client] = []
+        self._free: list[_Line] = []
         self._closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -50,25 +73,27 @@ class Exchange:
         headers: Mapping[str, str],
         content: bytes | None = None,
         reply_bytes_max: int,
+        greet: Callable[[Ask], None] | None = None,
     ) -> Reply:
-        """Send a request and read the reply, no more of it than that many bytes. `Busy` where there is none."""
+        """Send a request and read the reply, no more of it than that many bytes. `Busy` where there is none.
+
+        On a new connection `greet` comes first: it asks the other side who it is, and raises if that is the wrong one.
+        """
         import httpx
 
         place = httpx.URL(url).netloc.decode()
-
-        traced = {"trace": self._trace}
         try:
-            with (
-                self._client(place) as client,
-                self._bounded(),
-                client.stream(method, url, headers=headers, content=content, extensions=traced) as response,
-            ):
-                return Reply(
-                    response.status_code,
-                    _read(response, reply_bytes_max),
-                    retry_after=response.headers.get("retry-after"),
-                    location=response.headers.get("location"),
-                )
+            with self._line(place) as line, self._bounded():
+                for _ in range(GREETINGS_MAX if greet is not None else 0):
+                    line.connects = False
+                    try:
+                        return self._once(line, method, url, headers, content, reply_bytes_max)
+                    except _Unmet:
+                        line.connects = True
+                        greet(lambda way, at, told: self._once(line, way, at, told, None, reply_bytes_max))  # type: ignore[misc]
+                    finally:
+                        line.connects = True
+                return self._once(line, method, url, headers, content, reply_bytes_max)
         except httpx.ConnectTimeout as error:
             raise Busy(f"{place} cannot be reached within {self._connect_timeout_seconds:g} s.") from error
         except httpx.TimeoutException as error:
@@ -78,16 +103,34 @@ class Exchange:
         except httpx.TransportError as error:
             raise Busy(f"{place} broke the exchange off: {reason_of(error)}.") from error
 
+    def _once(
+        self,
+        line: _Line,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        reply_bytes_max: int,
+    ) -> Reply:
+        traced = {"trace": functools.partial(self._trace, line)}
+        with line.client.stream(method, url, headers=headers, content=content, extensions=traced) as response:
+            return Reply(
+                response.status_code,
+                _read(response, reply_bytes_max),
+                retry_after=response.headers.get("retry-after"),
+                location=response.headers.get("location"),
+            )
+
     def close(self) -> None:
         """Let go of the connections, for good; what another thread has under way ends in `Busy`."""
         with self._lock:
             free, self._free, self._closed = self._free, [], True
         self._break_off()
-        for client in free:
-            client.close()
+        for line in free:
+            line.client.close()
 
     @contextlib.contextmanager
-    def _client(self, place: str) -> Iterator[httpx.Client]:
+    def _line(self, place: str) -> Iterator[_Line]:
         """A client of one connection, for one request."""
         if not self._room.acquire(timeout=self._timeout_seconds):
             raise Busy(f"All connections to {place} were in use for {self._timeout_seconds:g} s.")
@@ -95,19 +138,19 @@ class Exchange:
             with self._lock:
                 if self._closed:
                     raise Busy("The sink was closed before its request left.")
-                client = self._free.pop() if self._free else self._made()
+                line = self._free.pop() if self._free else _Line(self._made())
             try:
-                yield client
+                yield line
             finally:
-                if not self._kept(client):
-                    client.close()
+                if not self._kept(line):
+                    line.client.close()
         finally:
             self._room.release()
 
-    def _kept(self, client: httpx.Client) -> bool:
+    def _kept(self, line: _Line) -> bool:
         with self._lock:
             if not self._closed:
-                self._free.append(client)
+                self._free.append(line)
             return not self._closed
 
     def _made(self) -> httpx.Client:
@@ -142,7 +185,9 @@ class Exchange:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+    def _trace(self, line: _Line, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith(".connect_tcp.started") and not line.connects:
+            raise _Unmet
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             found = info["return_value"].get_extra_info("socket")
             if found is not None:

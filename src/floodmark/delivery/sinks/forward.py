@@ -1,4 +1,4 @@
-"""A forward sink: each chunk is one POST to another store's hub, or to any server that knows keys.
+"""A forward sink: each chunk is one POST to another store's hub, or to a server that knows keys.
 
     POST {url}/v1/datasets/{dataset}/chunks      rows, compressed, with the chunk's header and key
     GET  {url}/v1/ledger/{origin}                what a hub has of us
@@ -6,6 +6,10 @@
 Terms. The *origin* is the name that a hub knows the sender by: the store's id, unless another one is set. The *key* is
 made of origin, dataset, partition and range, so a retry has the same one. The *path* names the stores that the rows
 passed before: a hub that finds itself there refuses them, for they would go round for ever.
+
+D8. A sink delivers to one hub: the store that answered at first contact. It is kept with the sink, asked for at every
+new connection, and named by every acknowledgement; what comes from anything else counts for nothing. Only where the
+settings say `accept = "status"` does the status alone decide.
 
 What a chunk's body is depends on its rows alone, so it may be made ahead (`prepare`), while the one before it is under
 way. What its header says depends on what was delivered before, so that is made last.
@@ -17,19 +21,20 @@ import math
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from floodmark.control import datasets, ledger
+from floodmark.control import datasets, provenance, sinks
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.credentials import Credential, check_credential, shown_url
 from floodmark.delivery.destination import Account, Audited, Delivered, Kind, Parcel, Surroundings, whole_number
-from floodmark.delivery.outcomes import Holdings, Oversized
-from floodmark.delivery.sinks.exchange import Exchange
+from floodmark.delivery.outcomes import Ahead, Holdings, Oversized
+from floodmark.delivery.sinks.exchange import Ask, Exchange
 from floodmark.delivery.sinks.ledger_audit import differences
-from floodmark.delivery.sinks.replies import NO_LEDGER, Judge, Reply, holdings_of, media_of
-from floodmark.errors import InvalidSetting, MalformedChunk, Permanent
+from floodmark.delivery.sinks.replies import Judge, Reply, holdings_of, media_of
+from floodmark.errors import FloodmarkError, InvalidSetting, Loop, MalformedChunk, Permanent
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.wire import (
     COLUMNS,
     HEADER,
@@ -37,6 +42,7 @@ from floodmark.wire import (
     KEY_HEADER,
     LINES,
     PATH_STORES_MAX,
+    VERSION,
     ChunkHeader,
     LedgerState,
     compress,
@@ -50,10 +56,14 @@ from floodmark.wire import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ACCEPT = ("hub", "status")
+"""What counts as yes: the acknowledgement of a hub, or any 2xx."""
 REPLY_BYTES_MAX = 1 << 20
-"""A hub's reply names the rows that were given up: room for some 50,000."""
+"""A hub's reply names ranges that were given up: room for all that it names at once."""
 LEDGER_BYTES_MAX = 16 << 20
 """A ledger has a line for each channel of ours: room for some 100,000."""
+LEDGER_PAGES_MAX = 10_000
+"""How often a ledger is asked for more of what was given up, a thousand ranges at a time."""
 PREPARED_MAX = 8
 """How many bodies wait for their turn at most."""
 HOPELESS = 4
@@ -78,8 +88,9 @@ class _AnotherMedia(Exception):
 class ForwardSink:
     """The way to one server. The channels of a dataset share it, each in a thread of its own."""
 
-    def __init__(self, surroundings: Surroundings, settings: Mapping[str, Any]) -> None:
+    def __init__(self, surroundings: Surroundings, instance: str, settings: Mapping[str, Any]) -> None:
         self._surroundings = surroundings
+        self._instance = instance
         self._url: str = settings["url"]
         self._origin: str = settings["origin"] or surroundings.store_id
         self._chunk_bytes: int = settings["chunk_bytes"]
@@ -91,8 +102,10 @@ class ForwardSink:
         )
         hide = str if self._credential is None else self._credential.hide
         self._judge = Judge(urlsplit(self._url).netloc, surroundings.clock.now, hide)
-        self._hub = False
-        """Whether the server has shown a ledger."""
+        self._hub: str | None = None
+        """The hub that the sink delivers to, once this process has met it."""
+        # A sink of before this setting: whoever meant another server is told how to say so.
+        self.keeps_ledger = settings.get("accept", "hub") == "hub"
         self._media = LINES
         """What bodies are made of: lines, until a hub says that it reads columns."""
         self._lock = threading.Lock()
@@ -108,36 +121,49 @@ class ForwardSink:
     def close(self) -> None:
         self._exchange.close()
 
-    def held(self, channel: Channel, *, after: int) -> Holdings:  # noqa: ARG002 - a ledger has an end, not ranges
+    def held(self, channel: Channel, *, after: int) -> Holdings:
         """What the hub's ledger says. A server without one says nothing, and keys must do."""
+        if not self.keeps_ledger:
+            return Holdings()
+        spans: list[SequenceRange] = []
+        for _ in range(LEDGER_PAGES_MAX):
+            state = self._state(channel, after=after)
+            if state is None:
+                return Holdings()
+            spans += state.given_up
+            if not state.more:
+                return replace(holdings_of(state), given_up=tuple(spans))
+            if not state.given_up or state.given_up[-1].through <= after:
+                break
+            after = spans[-1].through
+        raise self._unreadable()
+
+    def _state(self, channel: Channel, *, after: int) -> LedgerState | None:
+        reply = self._send("GET", self._question(channel, after=after), reply_bytes_max=LEDGER_BYTES_MAX)
+        self._meet(reply)
         where = {"dataset": channel.dataset, "partition": channel.partition}
-        question = "&".join(f"{key}={quote(value, safe='')}" for key, value in where.items())
-        reply = self._send(
-            "GET", f"/v1/ledger/{quote(self._origin, safe='')}?{question}", reply_bytes_max=LEDGER_BYTES_MAX
-        )
-        if reply.status in NO_LEDGER:
-            return Holdings()
-        if not reply.good:
-            raise self._judge.error(reply, about="the question for its ledger")
-        channels = reply.content().get("channels")
-        if type(channels) is not list:
-            return Holdings()
-        self._hub = True
-        self._media = media_of(reply.content())
-        found = [item for item in channels if type(item) is dict and where.items() <= item.items()]
+        found = [item for item in reply.content()["channels"] if type(item) is dict and where.items() <= item.items()]
         try:
-            return holdings_of(LedgerState.parse(found[0])) if found else Holdings()
+            return LedgerState.parse(found[0]) if found else None
         except MalformedChunk as error:
-            raise Permanent(
-                f"The ledger of {self._judge.place} cannot be read.",
-                hint="Use the same version of Floodmark on both sides.",
-            ) from error
+            raise self._unreadable() from error
+
+    def _unreadable(self) -> Permanent:
+        return Permanent(
+            f"The ledger of {self._judge.place} cannot be read.",
+            hint="Use the same version of Floodmark on both sides.",
+        )
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:  # noqa: ARG002 - rows are the hub's
         """Compare the hub's ledger with our totals. What became of the rows there is for the hub's own audit."""
-        held = self.held(channel, after=0)
-        if not self._hub:
-            return Audited(note=f"{self._judge.place} keeps no ledger: only the records were compared.")
+        if not self.keeps_ledger:
+            note = f"{self._judge.place} keeps no ledger: only the records were compared."
+            return Audited(note=note, asked=False)
+        try:
+            held = self.held(channel, after=0)
+        except FloodmarkError as error:
+            note = f"{self._judge.place} could not be asked what it holds: only the records were compared. {error}"
+            return Audited(note=note, asked=False, failed=True)
         return Audited(None if held.tally is None else held.tally.rows, tuple(differences(held, account, self._url)))
 
     def prepare(self, parcel: Parcel) -> Prepared:
@@ -153,7 +179,7 @@ class ForwardSink:
         return making.result()
 
     def deliver(self, parcel: Parcel) -> Delivered:
-        """Send a parcel. It counts as delivered when the server says so, and if it is a hub, its ledger too."""
+        """Send a parcel. It counts as delivered when our hub acknowledges it, and its ledger agrees."""
         making = self._taken(parcel)
         prepared = self._encoded(parcel) if making is None else making.result()
         try:
@@ -163,23 +189,47 @@ class ForwardSink:
             return self._deliver(parcel, self._encoded(parcel))
 
     def _deliver(self, parcel: Parcel, prepared: Prepared) -> Delivered:
+        channel = parcel.channel
+        if self.keeps_ledger and self._hub is None:
+            self._state(channel, after=parcel.range.after)
         header = self._header(parcel, prepared)
         text = header.encode()
-        if len(text) > HEADER_CHARACTERS_MAX:
-            raise _too_many_given_up(parcel)
-        channel = parcel.channel
+        if len(header.path) > PATH_STORES_MAX or len(text) > HEADER_CHARACTERS_MAX:
+            raise _too_many_stores(channel.dataset, len(header.path))
         key = idempotency_key(self._origin, channel.dataset, channel.partition, parcel.range, replay=parcel.replay)
         reply = self._send(
             "POST",
             f"/v1/datasets/{quote(channel.dataset, safe='')}/chunks",
             headers={HEADER: text, KEY_HEADER: key, "Content-Type": prepared.media, "Content-Encoding": "zstd"},
             content=prepared.body,
+            greet=channel if self.keeps_ledger else None,
         )
         if reply.status == 415 and prepared.media != LINES:
             raise _AnotherMedia
-        self._hub = self._hub or reply.ledger() is not None
-        self._judge.check(reply, header=header, dataset=channel.dataset, hub=self._hub)
+        try:
+            self._judge.check(reply, header=header, dataset=channel.dataset, hub=self._hub)
+        except Ahead as error:
+            # A reply names what it never got of this chunk; those behind it are decided by the same comparison.
+            raise Ahead(str(error), self.held(channel, after=header.range.after)) from error
         return Delivered(len(prepared.body))
+
+    # ── which hub ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _question(self, channel: Channel, *, after: int) -> str:
+        asked = {"dataset": channel.dataset, "partition": channel.partition, "version": VERSION, "after": after}
+        question = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in asked.items())
+        return f"/v1/ledger/{quote(self._origin, safe='')}?{question}"
+
+    def _meet(self, reply: Reply) -> None:
+        """D8: the first hub that this sink meets is the one it delivers to; any other is refused."""
+        database, instance = self._surroundings.database, self._instance
+        pinned = self._hub or database.read(lambda c: sinks.hub_of(c, instance))
+        hub = self._judge.met(reply, pinned=pinned)
+        if pinned is None:
+            pinned = database.transact(lambda c: sinks.pin_hub(c, instance, hub))
+            self._judge.met(reply, pinned=pinned)
+        self._hub = pinned
+        self._media = media_of(reply.content())
 
     # ── what is sent ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,7 +244,7 @@ class ForwardSink:
         if several and parcel.rows.nbytes > HOPELESS * self._chunk_bytes:
             raise Oversized
         schema = self._surroundings.database.read(lambda c: datasets.get(c, parcel.channel.dataset)).schema
-        media = self._media
+        media = self._media if parcel.rows.num_rows else LINES
         if media == COLUMNS:
             content = encode_columns(parcel.rows, parcel.sequence, parcel.ids)
         else:
@@ -211,18 +261,25 @@ class ForwardSink:
             tally=parcel.tally,
             before=parcel.before,
             digest=prepared.digest,
-            given_up=parcel.given_up,
+            given_up=() if parcel.given_up is None else (parcel.given_up,),
             replay=parcel.replay,
             path=self._path(parcel.channel.dataset),
             types=prepared.types,
         )
 
     def _path(self, dataset: str) -> tuple[str, ...]:
+        """H4: every store that rows of the dataset have passed, this one last; `Loop` if the hub is one of them."""
         # Read for each chunk, after its rows: what brought a row here was recorded before the row was committed.
-        before = self._surroundings.database.read(lambda c: ledger.stores_before(c, dataset))
+        before = self._surroundings.database.read(lambda c: provenance.stores_before(c, dataset))
+        if self._hub in before:
+            raise Loop(
+                f"Rows of {dataset!r} have passed through {self._judge.place} before: it is the store {self._hub!r}.",
+                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
+                "so: `floodmark provenance list`.",
+            )
         # Under another origin the store itself is still one that the rows passed.
         own = tuple(dict.fromkeys((self._surroundings.store_id, self._origin)))
-        return (*[store for store in before if store not in own][: PATH_STORES_MAX - len(own)], *own)
+        return (*[store for store in before if store not in own], *own)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -234,17 +291,27 @@ class ForwardSink:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
         reply_bytes_max: int = REPLY_BYTES_MAX,
+        greet: Channel | None = None,
     ) -> Reply:
         """Send with the token; if that is refused, once more with what its source holds now."""
 
         def once(token: str | None) -> Reply:
             proof = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+            def greeting(ask: Ask) -> None:
+                if greet is None:
+                    return
+                reply = ask("GET", f"{self._url}{self._question(greet, after=SEQUENCE_MAX)}", proof)
+                if reply.status != 401:  # else the request itself is refused for the same, and its token read again
+                    self._meet(reply)
+
             return self._exchange.send(
                 method,
                 f"{self._url}{path}",
                 headers={**(headers or {}), **proof},
                 content=content,
                 reply_bytes_max=reply_bytes_max,
+                greet=None if greet is None else greeting,
             )
 
         if self._credential is None:
@@ -253,15 +320,12 @@ class ForwardSink:
         return once(self._credential.text()) if reply.status == 401 else reply
 
 
-def _too_many_given_up(parcel: Parcel) -> Exception:
-    """A header names each row that was given up in its range. A half of the chunk has half of them to name."""
-    if parcel.tally.rows > 1:
-        return Oversized()
-    # Sent all the same it would be refused, and the row, which is without blame, be given up too.
+def _too_many_stores(dataset: str, stores: int) -> Permanent:
+    """H4: with some of them left out, rows could go round for ever. So nothing is sent."""
     return Permanent(
-        f"{len(parcel.given_up):,} rows of {parcel.channel.dataset!r} in a row were given up: "
-        "too many to name in one chunk.",
-        hint="Look at them with `floodmark quarantine list`, and replay them.",
+        f"Rows of {dataset!r} have passed through {stores:,} stores, and a chunk cannot name so many.",
+        hint="Let some of those stores forward to the last hub directly, or take back what is not true: "
+        "`floodmark provenance list`.",
     )
 
 
@@ -280,6 +344,11 @@ def _check(settings: dict[str, Any]) -> None:
             raise InvalidSetting(f"{key} is {value!r}.", hint="It is a number of seconds.")
         if value == 0 and key != "wait_seconds_max":
             raise InvalidSetting(f"{key} is 0.", hint="It is a number of seconds above zero.")
+    if settings["accept"] not in ACCEPT:
+        raise InvalidSetting(
+            f"accept is {settings['accept']!r}.",
+            hint="It is hub, or status for a server that is no hub: any 2xx then means that rows are stored.",
+        )
     origin = settings["origin"]
     if origin is not None and not (isinstance(origin, str) and 0 < len(origin) <= 200 and origin.isprintable()):
         raise InvalidSetting(f"origin is {origin!r}.", hint="It is a text of 1 to 200 characters.")
@@ -316,10 +385,11 @@ KIND = Kind(
         "concurrency": 4,
         "wait_seconds_max": 5,
         "origin": None,
+        "accept": "hub",
     },
     required=("url",),
     check=_check,
-    connect=lambda surroundings, _channel, settings: ForwardSink(surroundings, settings),
+    connect=lambda surroundings, channel, settings: ForwardSink(surroundings, channel.sink, settings),
     # The url and the origin are where an intent goes: half of it elsewhere, or under another key, would be a hole there
     # and rows twice here.
     pinned=("url", "origin", "chunk_rows", "chunk_bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 
 from floodmark.delivery.destination import Account, Discrepancy
@@ -27,10 +28,21 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
         yield Discrepancy("rows-extra", what, where, SequenceRange(account.watermark, end), _PARTED)
     elif end == account.end and tally != account.totals:
         yield _other_totals(tally, account, where)
-    for seq in sorted(held.given_up - account.given_up):
-        if seq <= account.end:
-            what = f"The hub says that it never got row {seq}, and the records say that it was delivered."
-            yield Discrepancy("rows-missing", what, where, SequenceRange(seq - 1, seq), _PARTED)
+    ours = sorted(account.given_up)
+    never_got = held.given_up_rows - sum(1 for seq in ours if seq <= end)
+    if never_got > 0:
+        # Of a range that has some of ours it cannot be told which of its rows are meant.
+        unknown = [span for span in held.given_up if not _any_within(ours, span)] or list(held.given_up)
+        span = SequenceRange(unknown[0].after, unknown[-1].through) if unknown else SequenceRange(0, max(end, 1))
+        what = (
+            f"The hub says that it never got {never_got} rows of {span}, and the records say that they were delivered."
+        )
+        yield Discrepancy("rows-missing", what, where, span, _PARTED)
+
+
+def _any_within(numbers: list[int], span: SequenceRange) -> bool:
+    index = bisect.bisect_right(numbers, span.after)
+    return index < len(numbers) and numbers[index] <= span.through
 
 
 def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:

@@ -13,7 +13,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +31,11 @@ class ObjectPlace(Protocol):
         """The place in words for a message."""
         ...
 
+    @property
+    def remote(self) -> bool:
+        """Whether a server creates the objects, which may ignore the condition or stop honouring it."""
+        ...
+
     def create(self, key: str, content: Content) -> bool:
         """Create the object with its whole content, durably; false, and nothing changed, if the key is taken."""
         ...
@@ -45,10 +50,26 @@ class ObjectPlace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """The object that says whose a place is. It also proves that the place creates nothing over what is there."""
+
+    key: str
+    content: bytes
+
+    def proves(self, place: ObjectPlace) -> bool:
+        """Create it once more. A server that says twice in a row that it did replaces objects instead.
+
+        Once would not do: the claim may have been removed. A server that replaces it does so with the same content.
+        """
+        return not (place.create(self.key, self.content) and place.create(self.key, self.content))
+
+
+@dataclass(frozen=True, slots=True)
 class LocalObjects:
     """Objects are files below a directory, which is made when it is needed."""
 
     directory: Path
+    remote: bool = field(default=False, init=False)
 
     @property
     def where(self) -> str:

@@ -205,6 +205,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> Destination:  # noqa: ARG001 - the contract's signature
+    surroundings.functions.check(settings["function"])  # again: the list may have become shorter since it was added
     kind = TransactionalProjectionSink if settings["transactional"] else ProjectionSink
     return kind(Function.load(settings["function"]), surroundings.store_id)
 

@@ -46,6 +46,7 @@ class RemoteObjects:
     """Region, endpoint, account: whatever the store must know besides."""
     credentials: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Never shown. Where there are none, the provider's environment variables and machine identities count."""
+    remote: bool = field(default=True, init=False)
 
     @property
     def where(self) -> str:

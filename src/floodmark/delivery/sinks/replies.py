@@ -2,14 +2,15 @@
 
 | reply                         | meaning                                                       |
 |-------------------------------|---------------------------------------------------------------|
-| 2xx                           | stored; a hub's ledger in it must agree with what we count    |
-| 400, 413, 422                 | `Refused`: these rows will never be taken                     |
-| 409 by a hub, with its ledger | `Ahead`, `LedgerBehind` or `DivergedHistory`                  |
+| 2xx by our hub                | stored, if it names this very chunk and its ledger counts what we count |
+| 400, 422 by our hub; 413      | `Refused`: these rows will never be taken                     |
+| 409 by our hub                | `Ahead`, `LedgerBehind`, `DivergedHistory` or `Loop`          |
+| the same by anything else     | `Permanent`: something else answers in the hub's place        |
 | 408, 425, 429, 5xx            | `Busy`, for as long as `Retry-After` says                     |
 | every other 4xx, and 3xx      | `Permanent`: no row's fault (a wrong address, a missing right) |
 
-Only the status is required of a server: one that knows keys and nothing of ledgers works too. But a server that has
-shown a ledger once is a hub, and a 2xx without one then came from something in between.
+D8. Our hub is the one that the sink met first: it names its store in every answer that has consequences. Where a sink
+says that its server is no hub (`accept = "status"`), the status alone decides.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any
 from floodmark.delivery.backoff import retry_after_seconds
 from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Refused
 from floodmark.errors import DivergedHistory, FloodmarkError, LedgerBehind, Loop, MalformedChunk, Permanent
-from floodmark.wire import COLUMNS, LINES, ChunkHeader, LedgerState
+from floodmark.sequence import SequenceRange
+from floodmark.wire import COLUMNS, LINES, VERSION, Acknowledgement, ChunkHeader, LedgerState
 
 WORDS_CHARACTERS_MAX = 300
 WORDS_BYTES_MAX = 64 << 10
@@ -30,7 +32,7 @@ WORDS_BYTES_MAX = 64 << 10
 
 POISON = frozenset({400, 413, 422})
 PATIENCE = frozenset({408, 425, 429})
-NO_LEDGER = frozenset({404, 405, 501})
+NO_HUB = frozenset({404, 405, 501})
 """What a server that is not a hub says to the question for its ledger."""
 
 _ELSEWHERE = "If the url is wrong, remove this sink and add it again with the right one."
@@ -40,11 +42,21 @@ _ADVICE = {
     404: f"Is the dataset there? {_ELSEWHERE}",
     405: _ELSEWHERE,
     410: _ELSEWHERE,
+    409: "The server will not have this chunk, for the reason that it gives.",
     415: _ELSEWHERE,
 }
 _BEHIND = (
     "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and goes on where "
     "its ledger ends."
+)
+_NO_HUB = (
+    "Nothing counts as delivered. If a proxy or a login page answers here, correct that. If the url is wrong, remove "
+    "this sink and add it again. If the server is no hub and any 2xx from it means that rows are stored, say so: "
+    "`floodmark sink change NAME --set accept=status`."
+)
+_ANOTHER_HUB = (
+    "Nothing counts as delivered. If the address is wrong, correct what it leads to. If the hub was replaced on "
+    "purpose, remove this sink and add it again: it then asks the new hub, and sends what that does not have."
 )
 _PARTED = (
     "Was one of the two restored from a backup, or this store copied? Remove the sink and add it again with an "
@@ -83,6 +95,12 @@ class Reply:
             return None
 
     @property
+    def hub(self) -> str | None:
+        """The store that a hub says it is."""
+        found = self.content().get("hub")
+        return found if isinstance(found, str) and found else None
+
+    @property
     def problem(self) -> str:
         """The name of the error that a hub replies with."""
         kind = self.content().get("type")
@@ -99,20 +117,42 @@ class Judge:
     hide: Callable[[str], str]
     """Takes our own secret out of a text."""
 
-    def check(self, reply: Reply, *, header: ChunkHeader, dataset: str, hub: bool) -> None:
-        """Return if the chunk is stored; raise what it means if it is not. `hub`: it has shown a ledger before."""
+    def met(self, reply: Reply, *, pinned: str | None) -> str:
+        """The hub that answered the question for its ledger; raises where that is no hub, or not the `pinned` one."""
+        if reply.status in NO_HUB:
+            raise Permanent(f"There is no hub at {self.place}: it answered {reply.status}.", hint=_NO_HUB)
+        if not reply.good:
+            error = self.error(reply, about="the question for its ledger")
+            # Taken for poison, the answer to a question would be held against the rows that follow.
+            raise Permanent(error.message, hint=_NO_HUB) if isinstance(error, Refused) else error
+        content = reply.content()
+        if type(content.get("channels")) is not list:
+            raise Permanent(f"What answers at {self.place} is no hub.", hint=_NO_HUB)
+        versions = content.get("versions")
+        if reply.hub is None or type(versions) is not list or VERSION not in versions:
+            raise Permanent(
+                f"The hub at {self.place} is of another version than this store.",
+                hint="Nothing was sent. Upgrade Floodmark there first: a hub reads what older stores send.",
+            )
+        self._check_hub(reply, pinned or reply.hub)
+        return reply.hub
+
+    def check(self, reply: Reply, *, header: ChunkHeader, dataset: str, hub: str | None) -> None:
+        """Return if the chunk is stored; raise what it means if it is not. `hub`: None where the status decides."""
         where = f"{dataset!r} ({header.partition})"
         about = f"rows {header.range} of {where}"
+        if hub is None:
+            if not reply.good:
+                raise self.error(reply, about=about)
+            return
         if not reply.good:
-            raise self.error(reply, about=about)
+            raise self._refusal(reply, about=about, hub=hub)
+        self._check_acknowledged(reply, Acknowledgement.of(header, hub=hub, dataset=dataset), about)
         ledger = reply.ledger()
-        if ledger is None and hub:
-            raise Busy(
-                f"{self.place} answered {reply.status} to {about} without its ledger.",
-                hint="Something in between answers in the hub's place: look at proxies. Nothing counts as delivered.",
-            )
-        if ledger is None or header.replay:
-            return  # a replay moves no ledger: its row was counted when it was given up
+        if ledger is None:
+            raise Permanent(f"{self.place} acknowledged {about} without its ledger.", hint=_NO_HUB)
+        if header.replay:
+            return  # a replay moves no ledger: its rows were counted when they were given up
         if ledger.through > header.range.through:
             raise Ahead(f"{self.place} has more than {about}: everything up to {ledger.through}.", holdings_of(ledger))
         if ledger.through < header.range.through:
@@ -125,9 +165,41 @@ class Judge:
                 f"{self.place} counts {theirs} rows of {where} up to {ledger.through}, and this store {ours}{others}.",
                 hint=_PARTED,
             )
-
-        if any(seq in header.range and seq not in header.given_up for seq in ledger.given_up):
+        ours_too = [item.range for item in header.given_up]
+        if ledger.more or any(not _covered(span, header, ours_too) for span in ledger.given_up):
             raise Ahead(f"{self.place} has {about}, but for rows that were given up.", holdings_of(ledger))
+
+    def _check_acknowledged(self, reply: Reply, wanted: Acknowledgement, about: str) -> None:
+        """D8: an acknowledgement says who gives it, and for what. Anything else is not one, whatever its status."""
+        told = reply.content().get("acknowledged")
+        if type(told) is not dict:
+            raise Permanent(f"{self.place} answered {reply.status} to {about}, and not as a hub does.", hint=_NO_HUB)
+        if told.get("hub") != wanted.hub:
+            raise self._another_hub(told.get("hub"), wanted.hub)
+        if told != wanted.content():
+            odd = next(key for key, value in wanted.content().items() if told.get(key) != value)
+            raise Permanent(f"{self.place} acknowledged something else than {about}: {odd!r} differs.", hint=_NO_HUB)
+
+    def _refusal(self, reply: Reply, *, about: str, hub: str) -> FloodmarkError:
+        """D8: rows are given up, and a ledger is believed, only on the word of the hub itself."""
+        error = self.error(reply, about=about)
+        if reply.status not in {400, 409, 422}:  # a proxy may well say that a body is too large for it
+            return error
+        if reply.hub is None:
+            return Permanent(f"{error.message.rstrip('.')}, and not as a hub does.", hint=_NO_HUB)
+        if reply.hub != hub:
+            return self._another_hub(reply.hub, hub)
+        return self._conflict(reply, error.message, about) if reply.status == 409 else error
+
+    def _check_hub(self, reply: Reply, pinned: str) -> None:
+        if reply.hub != pinned:
+            raise self._another_hub(reply.hub, pinned)
+
+    def _another_hub(self, found: Any, pinned: str) -> Permanent:
+        told = self.hide(plain(str(found)))[:80]
+        return Permanent(
+            f"{self.place} is another hub than this sink delivers to: {told!r} and not {pinned!r}.", hint=_ANOTHER_HUB
+        )
 
     def error(self, reply: Reply, *, about: str) -> FloodmarkError:
         """What a reply other than 2xx means."""
@@ -138,8 +210,6 @@ class Judge:
             return Refused(said, words=words or f"status {reply.status}")
         if reply.status in PATIENCE or reply.status >= 500:
             return Busy(said, retry_after_seconds=retry_after_seconds(reply.retry_after, now=self.now()))
-        if reply.status == 409:
-            return self._conflict(reply, said, about)
         if 300 <= reply.status < 400:
             to = self.hide(plain(reply.location or ""))[:WORDS_CHARACTERS_MAX]
             leads = f" It leads to {to} ." if to else ""
@@ -155,7 +225,11 @@ class Judge:
         if reply.problem == "DivergedHistory":
             return DivergedHistory(said, hint=_PARTED)
         if reply.problem == "Loop":
-            return Loop(said, hint="Remove one of the forward sinks that make the circle.")
+            return Loop(
+                said,
+                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
+                "so: `floodmark provenance list`.",
+            )
         return Permanent(said, hint="The server will not have this chunk, for the reason that it gives.")
 
     def _behind(self, ledger: LedgerState, about: str) -> LedgerBehind:
@@ -174,7 +248,13 @@ class Judge:
 
 
 def holdings_of(ledger: LedgerState) -> Holdings:
-    return Holdings(end=ledger.through, tally=ledger.tally, given_up=frozenset(ledger.given_up))
+    return Holdings((), ledger.through, ledger.tally, ledger.given_up, ledger.given_up_rows)
+
+
+def _covered(span: SequenceRange, header: ChunkHeader, ours: list[SequenceRange]) -> bool:
+    """Whether a range that the hub never got is, inside the chunk, one that we have given up ourselves."""
+    inside = span.intersect(header.range)
+    return inside is None or any(item.intersect(inside) == inside for item in ours)
 
 
 def plain(text: str) -> str:

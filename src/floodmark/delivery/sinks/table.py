@@ -273,7 +273,10 @@ class TableSink:
         intent, mark = chunk.intent, chunk.mark
         if intent is None:
             return False
-        removed = self.database.read(lambda c: removals.removed_within(c, intent.channel, mark.range))
+        condition = intent.settings.get("where")
+        removed = self.database.read(
+            lambda c: removals.removed_within(c, intent.channel, mark.range, condition=condition)
+        )
         landed = _landed(state, mark)
         return landed is not None and landed.mark.tally == mark.tally + removed
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.delivery.outcomes import Busy, Oversized
 from floodmark.delivery.sinks.formats import encoded, holds_rows
-from floodmark.delivery.sinks.objects import ObjectPlace
-from floodmark.errors import DivergedHistory, reason_of
+from floodmark.delivery.sinks.objects import Claim, ObjectPlace
+from floodmark.errors import DivergedHistory, Permanent, reason_of
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+REPLACES = "Use a store, or a newer version of it, that knows conditional writes (If-None-Match)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class ObjectWriter:
     chunk_bytes: int
     found: Mapping[SequenceRange, str] = field(default_factory=dict)
     """Ranges that are there already in another format, and in which: a retry compares, and adds no second copy."""
+    claim: Claim | None = None
+    """Created again behind each object that a server says it created: else nothing would tell that it has replaced
+    somebody's object. One small request for each object."""
 
     def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
         """Returns the object's `bytes`, and whether it was `created` now or found to hold these rows already."""
@@ -41,6 +46,12 @@ class ObjectWriter:
         created = self.place.create(key, content)
         if not created:
             self._compare(key, range, content, rows, format)
+        elif self.place.remote and self.claim is not None and not self.claim.proves(self.place):
+            raise Permanent(
+                f"{self.place.where} does not refuse any more to replace objects. {key} was written now; if another "
+                "object had that name, it is gone.",
+                hint=f"Look at earlier versions of it. {REPLACES}",
+            )
         return {"bytes": len(content), "created": created}
 
     def _split_unless_there(self, key: str, size: int) -> None:

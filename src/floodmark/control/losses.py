@@ -1,0 +1,63 @@
+"""Segments that somebody gave up: rows that were acknowledged and will never be committed (U33)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Row, func, select
+
+from floodmark.control.schema import losses
+from floodmark.sequence import SequenceRange
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One segment that was given up."""
+
+    segment: int
+    dataset: str
+    rows: int
+    range: SequenceRange | None
+    """The numbers that its rows had in the last block it was in; None if it was in none."""
+    kept_at: str | None
+    """Where what is left of its file is, below the store's directory; None if nothing was left."""
+    reason: str
+    at: str
+
+
+def record(connection: Connection, loss: Loss) -> None:
+    connection.execute(
+        losses.insert().values(
+            segment=loss.segment,
+            dataset=loss.dataset,
+            row_count=loss.rows,
+            after_seq=None if loss.range is None else loss.range.after,
+            through_seq=None if loss.range is None else loss.range.through,
+            kept_at=loss.kept_at,
+            reason=loss.reason,
+            recorded_at=loss.at,
+        )
+    )
+
+
+def of_dataset(connection: Connection, dataset: str) -> list[Loss]:
+    """In the order in which they were given up."""
+    found = connection.execute(
+        select(losses).where(losses.c.dataset == dataset).order_by(losses.c.recorded_at, losses.c.segment)
+    )
+    return [_loss(row) for row in found]
+
+
+def rows_lost(connection: Connection, dataset: str) -> int:
+    total = select(func.coalesce(func.sum(losses.c.row_count), 0)).where(losses.c.dataset == dataset)
+    return int(connection.execute(total).scalar_one())
+
+
+def forget(connection: Connection, segment: int) -> None:
+    """Its rows are in the table after all."""
+    connection.execute(losses.delete().where(losses.c.segment == segment))
+
+
+def _loss(row: Row) -> Loss:  # type: ignore[type-arg]
+    span = None if row.after_seq is None else SequenceRange(row.after_seq, row.through_seq)
+    return Loss(row.segment, row.dataset, row.row_count, span, row.kept_at, row.reason, row.recorded_at)

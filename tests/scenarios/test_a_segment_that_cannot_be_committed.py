@@ -1,0 +1,196 @@
+"""One segment that cannot be committed holds up no other: it is found, and set aside on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import DATASET, TABLE, World, dies
+
+from floodmark.commit import Append
+from floodmark.control.blocks import BatchLimits
+from floodmark.control.segments import sealed
+from floodmark.errors import Retryable
+from floodmark.store import Store
+
+MEMORY = "java.lang.OutOfMemoryError: Java heap space"
+
+
+class Trouble(Exception):
+    """What an engine says."""
+
+
+@pytest.fixture
+def world(quick_path: Path) -> Iterator[World]:
+    made = World.make(quick_path / "store")
+    yield made
+    made.close()
+
+
+def refusing(world: World, bad: set[int], words: str = "it does not work") -> None:
+    """The engine fails for every request that has one of these segments."""
+
+    def on_append(request: Append) -> str:
+        if bad & {segment.id for segment in request.segments}:
+            raise Trouble(words)
+        return "land"
+
+    world.lake.on_append = on_append
+
+
+def captured(world: World, store: Store, count: int) -> list[int]:
+    """Segments of one row each; their ids, oldest first."""
+    for _ in range(count):
+        world.capture(store, 1, arrow=True)
+    return [one.id for one in store._database.read(lambda c: sealed(c, DATASET))]
+
+
+def fails(store: Store, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(Retryable):
+            store.flush(DATASET)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_after_failing_alike_several_times_the_segment_that_does_it_is_set_aside(world: World, place: int):
+    """U34: wherever it stands among the others."""
+    world.committed(2)
+    store = world.open()
+    ids = captured(world, store, 5)
+    refusing(world, {ids[place]})
+    fails(store, 2)
+    report = store.flush(DATASET)
+    assert report.rows == 4
+    assert f"Segment {ids[place]}" in report.problems[0]
+    assert "it does not work" in report.problems[0]
+    status = store.status().datasets[0]
+    assert (status.spool.set_aside_segments, status.spool.set_aside_rows) == (1, 1)
+    assert status.undecided_block is None
+    captured(world, store, 1)
+    assert store.flush(DATASET).rows == 1, "it holds nobody up any more"
+    world.lake.on_append = None
+    store.fsck(repair=True, retry=[ids[place]])
+    world.check()
+
+
+def test_a_new_process_counts_on(world: World):
+    """U34: `floodmark flush` from cron is a new process each time."""
+    ids = captured(world, world.open(), 3)
+    refusing(world, {ids[0]})
+    fails(world.open(), 1)
+    fails(world.open(), 1)
+    assert world.open().flush(DATASET).rows == 2
+
+
+def test_two_bad_ones_beside_each_other_are_both_found(world: World):
+    """U34"""
+    store = world.open()
+    ids = captured(world, store, 6)
+    refusing(world, {ids[0], ids[1]})
+    fails(store, 2)
+    assert store.flush(DATASET).rows == 4
+    assert store.status().datasets[0].spool.set_aside_segments == 2
+
+
+def test_where_all_fail_none_is_set_aside(world: World):
+    """U34: then it is the table's fault, or the engine's."""
+    store = world.open()
+    ids = captured(world, store, 4)
+    refusing(world, set(ids))
+    fails(store, 8)
+    assert store.status().datasets[0].spool.set_aside_segments == 0
+    world.lake.on_append = None
+    assert store.flush(DATASET).rows == 4
+    world.check()
+
+
+def test_a_segment_that_is_alone_waits_and_is_tried_again(world: World):
+    """U34: nothing waits behind it, and nothing shows that it is its own fault."""
+    store = world.open()
+    ids = captured(world, store, 1)
+    refusing(world, set(ids))
+    fails(store, 5)
+    assert store.status().datasets[0].spool.set_aside_segments == 0
+    captured(world, store, 1)
+    assert store.flush(DATASET).rows == 1
+    assert store.status().datasets[0].spool.set_aside_segments == 1
+    world.lake.on_append = None
+    store.fsck(repair=True, retry=ids)
+    world.check()
+
+
+def test_a_commit_that_does_not_fit_the_heap_is_split_at_once(world: World):
+    """U34: every segment gets through, in smaller commits."""
+    store = world.open()
+    captured(world, store, 9)
+
+    def on_append(request: Append) -> str:
+        if len(request.segments) > 2:
+            raise Trouble(MEMORY)
+        return "land"
+
+    world.lake.on_append = on_append
+    report = store.flush(DATASET)
+    assert (report.rows, report.problems) == (9, ())
+    assert store.status().datasets[0].problem is None
+    world.check()
+
+
+def test_commits_are_bounded_by_the_size_of_rows_and_not_of_compressed_files(world: World):
+    """A text that repeats itself is small on the disk and large in memory."""
+    world.limits = BatchLimits(bytes_max=3_000_000)
+    store = world.open()
+    for n in range(6):
+        store.capture(DATASET, [{"id": n, "site": "x" * 1_000_000}])
+        store.seal(DATASET)
+    seen: list[int] = []
+    world.lake.on_append = lambda request: (seen.append(len(request.segments)), "land")[1]
+    store.flush(DATASET)
+    assert max(seen) <= 3
+    assert sum(seen) == 6
+
+
+@pytest.mark.parametrize("point", ["barrier.sending", "barrier.sent"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_flush_that_dies_at_a_barrier_is_finished_by_the_next(world: World, point: str, late: bool):
+    """I4, U34: what was under way before the barrier lands before it, or never."""
+    world.committed(2)
+    first = world.open()
+    captured(world, first, 3)
+    world.lake.on_append = lambda _: "hold"
+    assert dies(lambda: first.flush(DATASET), at="flush.appended")
+    assert dies(lambda: world.open()._flusher.block_off(DATASET), at=point)
+    if late:
+        assert world.lake.deliver_held() == [point == "barrier.sending"]
+    world.lake.on_append = None
+    world.open().flush(DATASET)
+    world.lake.deliver_held()
+    world.check()
+
+
+def test_a_request_that_comes_before_the_barrier_is_recorded(world: World):
+    """I4: the barrier's own word is no verdict."""
+    first = world.open()
+    captured(world, first, 2)
+    world.lake.on_append = lambda _: "hold"
+    assert dies(lambda: first.flush(DATASET), at="flush.appended")
+    world.lake.on_append = None
+    world.lake.on_barrier = lambda _: world.lake.deliver_held()
+    decided = world.open()._flusher.block_off(DATASET)
+    assert decided.state == "committed"
+    world.check()
+
+
+def test_a_barrier_that_the_power_takes_is_taken_back(world: World):
+    """U4, U34: the block is still undecided then."""
+    world.committed(2)
+    first = world.open()
+    captured(world, first, 2)
+    assert dies(lambda: first.flush(DATASET), at="flush.reserved")
+    assert dies(lambda: world.open()._flusher.block_off(DATASET), at="barrier.sent")
+    state = world.lake.load(TABLE)
+    lost = world.lake.store(world.lake.data[world.lake.tables[TABLE].head_files[0]].slice(0, 0))
+    world.lake.tables[TABLE].files[state.head] += (lost,)
+    world.lake.lose_power()
+    world.check()
