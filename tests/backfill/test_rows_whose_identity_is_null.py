@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from histories import jsonl, parquet
 from floodmark.backfill import known
 from floodmark.backfill.units import Batch, Unit
 from floodmark.control.database import Database
+from floodmark.control.datasets import from_declaration
 from floodmark.declaring import declaration
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.lake.overlap import DISTINCT, NAMED
@@ -146,6 +148,17 @@ def test_a_dataset_of_before_keeps_what_it_did(store: Store) -> None:
     assert texts(store) == ["one", "one"]
     with pytest.raises(DatasetExists, match="identity_null"):
         store.add_dataset("messages", ["id"], schema={"id": "long"}, identity_null="content")
+
+
+def test_a_table_keeps_how_its_identities_are_compared() -> None:
+    """For a control database that is lost; a table of before says nothing of it, and keeps what it did."""
+    declared = declaration("messages", identity=["id"], identity_null="quarantine", identity_scope="all")
+    again = from_declaration("messages", 1, declared.declaration)
+    assert (again.identity_null, again.identity_scope) == ("quarantine", "all")
+    held = json.loads(declared.declaration)
+    before = {name: value for name, value in held.items() if not name.startswith("identity_")}
+    old = from_declaration("messages", 1, json.dumps(before))
+    assert (old.identity_null, old.identity_scope) == ("keep", "event_time")
 
 
 def test_what_is_not_offered_is_refused(store: Store) -> None:
