@@ -193,7 +193,16 @@ class Append:
     """The columns that a settle function must leave alone, beside the event time."""
     declaration: str | None = None
     """What the table keeps of the dataset's declaration."""
+    any_time: bool = False
+    """Rows of one identity are one row also where their event times differ."""
+    by_content: bool = False
+    """Rows whose identity is null are compared by their content hash (B10)."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
+
+    @property
+    def key_time(self) -> str | None:
+        """The column that is compared together with the identity, if one is."""
+        return None if self.any_time else self.event_time
 
 
 def named_segments(request: Append) -> frozenset[int]:

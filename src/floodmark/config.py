@@ -22,6 +22,12 @@ class SpoolSettings:
 
     backlog_bytes_max: int = 4 << 30
     """Past this many waiting bytes in a dataset's spool, capture is refused with `SpoolFull`."""
+    columns_max: int = 2000
+    """Columns of one dataset, fields of structs included. Rows that would add more are quarantined or refused."""
+    new_columns_max: int = 200
+    """Columns that one call, or one batch of a file or stream, may add to a dataset."""
+    line_bytes_max: int = 64 << 20
+    """A longer line of a file or stream is quarantined, with its number and its beginning."""
 
 
 @dataclass(frozen=True, slots=True)

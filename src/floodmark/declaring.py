@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from floodmark.control import datasets
-from floodmark.control.datasets import Dataset
+from floodmark.control.datasets import ALL, CONTENT, EVENT_TIME, KEEP, QUARANTINE, Dataset
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.providers import Declaration
 from floodmark.schema import (
@@ -31,8 +31,12 @@ def declaration(
     partition_by: Sequence[str] = (),
     schema: Any = None,
     settle: str | None = None,
+    identity_null: str | None = None,
+    identity_scope: str | None = None,
 ) -> Dataset:
     """A dataset as its maker describes it, checked; columns that the description implies are added."""
+    _check_one_of("identity_null", identity_null, (CONTENT, KEEP, QUARANTINE))
+    _check_one_of("identity_scope", identity_scope, (EVENT_TIME, ALL))
     declared = Schema.declare(schema)
     slices = _column_names(partition_by)
     for item in (*slices, *(() if event_time is None else (event_time,))):
@@ -57,7 +61,14 @@ def declaration(
         partition_by=slices,
         schema=whole,
         settle=settle,
+        identity_null=identity_null or CONTENT,
+        identity_scope=identity_scope or EVENT_TIME,
     )
+
+
+def _check_one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise InvalidSetting(f"{name} is {value!r}.", hint=f"It is one of {', '.join(allowed)}.")
 
 
 def _column_names(given: Any) -> tuple[str, ...]:
@@ -79,19 +90,24 @@ def provided(name: str, asked: Declaration) -> Dataset:
     )
 
 
-def declare(connection: Connection, new: Dataset, *, now: datetime, only_if_absent: bool = False) -> None:
-    """Record a dataset. One that exists may get columns and nothing else."""
+def declare(
+    connection: Connection, new: Dataset, *, now: datetime, only_if_absent: bool = False, asked: Sequence[str] = ()
+) -> None:
+    """Record a dataset. One that exists may get columns and nothing else.
+
+    `asked`: what was asked for of those properties that have a default. A dataset of before may have another one.
+    """
     old = datasets.find(connection, new.name)
     if old is None:
         datasets.insert(connection, new, now=now)
     elif not only_if_absent:
-        _check_same(old, new)
+        _check_same(old, new, asked)
         datasets.evolve(connection, new.name, new.schema.columns)
 
 
-def _check_same(old: Dataset, new: Dataset) -> None:
+def _check_same(old: Dataset, new: Dataset, asked: Sequence[str]) -> None:
     """What is fixed for a dataset's life must be the same; columns may come."""
-    fixed = ("identity", "event_time", "partition_by", "settle")
+    fixed = ("identity", "event_time", "partition_by", "settle", *asked)
     different = [item for item in fixed if getattr(old, item) != getattr(new, item)]
     try:
         old.schema.merge(new.schema.columns)

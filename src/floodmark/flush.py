@@ -374,6 +374,8 @@ class Flusher:
             purged=purged,
             partition_by=declared.partition_by,
             declaration=declared.declaration if declared.generation == block.base.generation else None,
+            any_time=declared.identity_scope == datasets.ALL,
+            by_content=declared.by_content,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:

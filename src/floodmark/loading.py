@@ -49,9 +49,15 @@ class Loader:
             frame = self._frame(declared, source, shape, format=format)
             return load_frame(self.backfiller, declared, shape, frame, source_id=source_id, progress=progress)
         opened = open_source(
-            source, declared, renamed=shape.renamed, format=format, source_id=source_id, provider=provider
+            source,
+            declared,
+            renamed=shape.renamed,
+            format=format,
+            source_id=source_id,
+            provider=provider,
+            limits=self.backfiller.limits,
         )
-        with self._workers(declared.name, shape).reading(opened) as read:
+        with self._workers(declared, shape).reading(opened) as read:
             return self.backfiller.load(declared.name, read, shape, named=source_id is not None, progress=progress)
 
     def _frame(self, declared: Dataset, source: Any, shape: Shape, *, format: str | None) -> Frame:
@@ -73,8 +79,8 @@ class Loader:
         asked = staging.FrameShape(shape.select, shape.renamed, declared.event_time, shape.since, shape.until)
         return Frame(name, version, lambda directory: staging.stage(frame, directory, asked))
 
-    def _workers(self, dataset: str, shape: Shape) -> Workers:
-        parts = self.backfiller
+    def _workers(self, declared: Dataset, shape: Shape) -> Workers:
+        parts, dataset = self.backfiller, declared.name
 
         def gathered(tasks: Sequence[Any], work: Any, *, columns: str) -> list[Row]:
             from floodmark.lake import spreading
@@ -92,6 +98,7 @@ class Loader:
             staging=Staging.of(parts.root, dataset),
             schema=lambda: parts.database.read(lambda c: datasets.get(c, dataset)).schema,
             renamed=shape.renamed,
+            demands=declared.demands(parts.limits),
         )
 
 

@@ -37,6 +37,13 @@ class Resettling:
     changed_max: int = CHANGED_MAX
     spared: tuple[Spared, ...] = ()
     """B9: what stays as it is, whatever the function says."""
+    any_time: bool = False
+    by_content: bool = False
+
+    @property
+    def key_time(self) -> str | None:
+        """The column that is compared together with the identity, if one is."""
+        return None if self.any_time else self.event_time
 
 
 def _nothing(_operation: str) -> None:

@@ -44,6 +44,10 @@ class DatasetStatus:
     columns: dict[str, str]
     identity: tuple[tuple[str, ...], ...]
     event_time: str | None
+    identity_null: str
+    """What becomes of a row whose identity is null."""
+    identity_scope: str
+    """Where rows of one identity are one row."""
     partition_by: tuple[str, ...]
     rows: int
     horizon: int
@@ -103,6 +107,8 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         columns={column.name: column.text for column in dataset.schema},
         identity=dataset.identity,
         event_time=dataset.event_time,
+        identity_null=dataset.identity_null,
+        identity_scope=dataset.identity_scope,
         partition_by=dataset.partition_by,
         rows=sum(item.tally.rows for item in totals),
         horizon=dataset.horizon,

@@ -49,7 +49,7 @@ from floodmark.schema import (
     check_dataset_name,
 )
 from floodmark.sequence import Cursor, SequenceRange
-from floodmark.spool.capture import Capture, Receipt
+from floodmark.spool.capture import Capture, Receipt, Texts
 from floodmark.spool.replay import Quarantine
 from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
@@ -101,9 +101,14 @@ class Store:
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
         self._segments = SegmentStore(root, self._database, self._clock)
-        self._sealer = Sealer(root, self._database, self._segments, self._clock)
+        self._sealer = Sealer(root, self._database, self._segments, self._clock, settings.spool)
         self._capture = Capture(
-            root, self._database, self._segments, self._clock, backlog_bytes_max=settings.spool.backlog_bytes_max
+            root,
+            self._database,
+            self._segments,
+            self._clock,
+            backlog_bytes_max=settings.spool.backlog_bytes_max,
+            limits=settings.spool,
         )
         recovery = Recovery(self._database, self._lake, self._segments, self._sealer, self._clock)
         self._flusher = Flusher(
@@ -119,7 +124,7 @@ class Store:
         )
         self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
         backfiller = Backfiller(
-            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock
+            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock, settings.spool
         )
         self._loader = Loader(backfiller, self._spark_with)
         self._feed = Feed(self._database, self._segments, self._clock)
@@ -138,7 +143,7 @@ class Store:
         self._rebuilder = Rebuilder(
             root, self._database, self._lake, self._flusher, self._remover, self._reader, self._clock
         )
-        self.quarantine = Quarantine(root, self._database, self._segments, self._clock)
+        self.quarantine = Quarantine(root, self._database, self._segments, self._clock, settings.spool)
 
     def __enter__(self) -> Self:
         return self
@@ -170,18 +175,32 @@ class Store:
         partition_by: Sequence[str] = (),
         schema: Mapping[str, str] | pa.Schema | None = None,
         settle: str | None = None,
+        identity_null: str | None = None,
+        identity_scope: str | None = None,
     ) -> None:
         """Declare a dataset. Declaring it again may add columns; in any other way, `DatasetExists`.
 
         `identity` names the columns by which two rows are the same row (or a list of such lists: the first
-        whose columns are all there counts). `event_time` bounds where duplicates are looked for. `partition_by` slices
-        the dataset for delivery. `schema` maps columns to types; columns that are not declared are added as they come.
+        whose columns are all there counts). It is compared together with the `event_time`, which bounds where
+        duplicates are looked for: the same identity at another time is another row. With `identity_scope="all"` it is
+        not, and every flush looks through all committed rows. A row whose identity is null is the same as one that is
+        equal in every column (`identity_null="content"`, the default), is never a duplicate (`"keep"`), or goes to
+        quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
+        columns that are not declared are added as they come.
         """
         self.settings.functions.check(settle)
+        chosen = {"identity_null": identity_null, "identity_scope": identity_scope}
         new = declaration(
-            name, identity=identity, event_time=event_time, partition_by=partition_by, schema=schema, settle=settle
+            name,
+            identity=identity,
+            event_time=event_time,
+            partition_by=partition_by,
+            schema=schema,
+            settle=settle,
+            **chosen,
         )
-        self._database.transact(lambda c: declare(c, new, now=self._clock.now()))
+        asked = [item for item, value in chosen.items() if value is not None]
+        self._database.transact(lambda c: declare(c, new, now=self._clock.now(), asked=asked))
 
     def _declare_if_absent(self, new: Dataset) -> None:
         self._database.transact(lambda c: declare(c, new, now=self._clock.now(), only_if_absent=True))
@@ -199,6 +218,14 @@ class Store:
         quarantine, and the receipt counts them.
         """
         return self._capture.capture(dataset, rows)
+
+    def capture_texts(self, dataset: str, texts: Texts) -> Receipt:
+        """Store what was read from a file or a stream; durable on return.
+
+        Nothing of it is refused: what is no row of the dataset goes to quarantine with the place it came from.
+        """
+        receipt = self._capture.capture_texts(dataset, texts)
+        return receipt or Receipt(rows=0)
 
     def backfill(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,13 @@ from cli_input import lines
 from floodmark.errors import SpoolFull
 from floodmark.sequence import Cursor
 from floodmark.store import Store, open_store
+from floodmark.testing import MemoryLake
+
+
+def held(shop) -> list[tuple[str, str]]:
+    """What is in quarantine: the reasons and the payloads."""
+    with open_store(shop("status", "--json").json["store"], lake=MemoryLake()) as store:
+        return [(entry.reason, store.quarantine.show(entry.id)[1].decode()) for entry in store.quarantine.entries()]
 
 
 def order(number: int, **more: object) -> dict[str, object]:
@@ -30,46 +38,52 @@ def test_a_malformed_line_is_told_with_its_number_and_the_others_are_stored(shop
     content = lines(order(1)) + b"not json\n\n[1, 2]\n" + lines(order(2)) + b'{"id": "torn'
     done = shop("capture", "orders", stdin=content)
     assert done.code == 1
-    assert "Line 2: not JSON" in done.err
-    assert "Line 4: not an object but a list." in done.err
-    assert "Line 6: not JSON" in done.err
-    assert "Stored 2 rows of orders. Not JSON objects: 3." in done.out
+    assert "standard input, line 2: not JSON" in done.err
+    assert "standard input, line 4: not an object, but an array" in done.err
+    assert "standard input, line 6: not JSON" in done.err
+    assert done.out == "Stored 2 rows of orders. Quarantined: 3. Read to line 6.\n"
+    assert "`floodmark quarantine list orders`" in done.err
     assert "Traceback" not in done.err
+    assert sorted(payload for _, payload in held(shop)) == ["[1, 2]", "not json", '{"id": "torn']
 
 
-def test_a_row_with_an_impossible_column_is_refused_alone(shop):
+def test_a_row_with_an_impossible_column_goes_to_quarantine_alone(shop):
     rows = [order(n) for n in range(1, 8)] + [order(8, _ingest_seq=1)] + [order(n) for n in range(9, 12)]
     done = shop("capture", "orders", "--json", stdin=lines(*rows))
     assert done.code == 1
-    assert (done.json["rows"], done.json["refused"], done.json["lines"]) == (10, 1, 11)
-    assert "Line 8: refused. The column name '_ingest_seq'" in done.err
+    assert (done.json["rows"], done.json["quarantined"], done.json["lines"]) == (10, 1, 11)
+    assert "line 8: The column name '_ingest_seq'" in done.err
+    assert shop("status", "--json").json["datasets"][0]["quarantined"] == 1
 
 
-def test_rows_none_of_which_fits_are_refused_as_one_and_the_next_batch_goes_on(shop):
+def test_a_row_that_does_not_fit_goes_to_quarantine_also_where_it_is_alone_in_its_batch(shop):
+    """A stream is read once, so nothing of it is refused."""
     rows = [order(1, total="x"), order(2, total="y"), order(3), order(4)]
-    done = shop("capture", "orders", "--batch-rows", "2", "--json", stdin=lines(*rows))
-    assert done.code == 1
-    assert (done.json["rows"], done.json["refused"]) == (2, 2)
-    assert done.json["problems"][0].startswith("Lines 1 to 2: refused.")
+    for size in ("1", "2", "3"):
+        done = shop("capture", "orders", "--batch-rows", size, "--json", stdin=lines(*rows))
+        assert done.code == 1
+        assert (done.json["rows"], done.json["quarantined"]) == (2, 2)
+        assert done.json["problems"][0].startswith("standard input, line 1: column 'total' is long")
+    assert len(held(shop)) == 6, "a line of a stream is another one each time"
 
 
 def test_a_thousand_bad_lines_are_counted_and_only_the_first_printed(shop):
     done = shop("capture", "orders", stdin=b"x\n" * 1000)
     assert done.code == 1
     assert done.err.count("not JSON") == 20
-    assert "Not JSON objects: 1,000." in done.out
+    assert "Quarantined: 1,000." in done.out
 
 
 def test_when_the_spool_is_full_the_command_says_how_far_it_got(shop, monkeypatch):
-    real, calls = Store.capture, []
+    real, calls = Store.capture_texts, []
 
-    def fills_up(self, dataset, rows):
-        calls.append(rows)
+    def fills_up(self, dataset, texts):
+        calls.append(texts)
         if len(calls) == 3:
             raise SpoolFull("The spool is full.", hint="Flush.")
-        return real(self, dataset, rows)
+        return real(self, dataset, texts)
 
-    monkeypatch.setattr(Store, "capture", fills_up)
+    monkeypatch.setattr(Store, "capture_texts", fills_up)
     done = shop("capture", "orders", "--batch-rows", "2", stdin=lines(*[order(n) for n in range(10)]))
     assert done.code == 1
     assert done.err == "Stopped: Stored 4 rows of orders. Read to line 4.\nError: The spool is full.\nTry:   Flush.\n"
@@ -263,3 +277,93 @@ def test_an_argument_that_is_not_utf_8_is_told_as_such(shop):
         done = shop(*command)
         assert done.code == 1
         assert "half a character" in done.err
+
+
+# ── files, read as a backfill reads them ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def days(shop):
+    """A dataset with an event time, and rows whose types are declared."""
+    shop("dataset", "add", "days", "--column", "n:long", "--column", "price:decimal(12,2)", "--event-time", "at")
+    return shop
+
+
+CSV = (
+    "n,at,price\n1,2026-01-31T12:00:00,1.10\ntwo,2026-01-31T12:00:00,2\n3,2026-01-31T13:00:00Z,3.5\n"
+    "4,,4,too many\n5,,5\n"
+)
+
+
+@pytest.mark.parametrize("how", ["file", "gzipped", "with a mark", "stream"])
+def test_csv_rows_that_do_not_fit_go_to_quarantine_with_their_row_and_the_others_are_stored(days, tmp_path: Path, how):
+    path = tmp_path / ("rows.csv.gz" if how == "gzipped" else "rows.csv")
+    content = ("\ufeff" if how == "with a mark" else "") + CSV
+    path.write_bytes(gzip.compress(content.encode()) if how == "gzipped" else content.encode())
+    if how == "stream":
+        done = days("capture", "days", "-", "--format", "csv", stdin=content.encode())
+    else:
+        done = days("capture", "days", str(path))
+    assert (done.code, done.out) == (1, "Stored 3 rows of days. Quarantined: 2.\n")
+    place = "standard input" if how == "stream" else str(path)
+    assert f"{place} row 2: column 'n' is long: str 'two' is not an integer" in done.err
+    assert f"{place} row 4: it has 4 columns instead of 3" in done.err
+    days("flush")
+    assert days("read", "days", "--columns", "n,at,price").rows == [
+        {"n": 1, "at": "2026-01-31T12:00:00+00:00", "price": "1.10"},
+        {"n": 3, "at": "2026-01-31T13:00:00+00:00", "price": "3.50"},
+        {"n": 5, "at": None, "price": "5.00"},
+    ]
+
+
+def test_what_capture_stores_of_a_csv_file_is_what_a_backfill_stores_of_it(days, tmp_path: Path):
+    days("dataset", "add", "other", "--column", "n:long", "--column", "price:decimal(12,2)", "--event-time", "at")
+    path = tmp_path / "rows.csv"
+    path.write_text(CSV)
+    days("capture", "days", str(path))
+    days("flush")
+    days("backfill", "other", "--from", str(path))
+    columns = ("--columns", "n,at,price")
+    assert days("read", "days", *columns).rows == days("read", "other", *columns).rows
+    reasons = {entry[0] for entry in held(days)}
+    assert len(reasons) == 2, "the same words for the same rows"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.ndjson"])
+def test_json_lines_of_a_file_are_taken_gzipped_and_with_a_byte_order_mark(shop, tmp_path: Path, name: str):
+    path = tmp_path / name
+    content = b"\xef\xbb\xbf" + lines(order(1), order(2)) + b"nonsense\n" + lines(order(3))
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    done = shop("capture", "orders", str(path))
+    assert (done.code, done.out) == (1, "Stored 3 rows of orders. Quarantined: 1. Read to line 4.\n")
+    assert f"{path}:3: not JSON" in done.err
+    again = shop("capture", "orders", str(path), "--batch-rows", "1")
+    assert again.code == 1
+    assert len(held(shop)) == 1, "a line of a file is quarantined once"
+    shop("flush")
+    assert ids(shop("read", "orders")) == ["o1", "o2", "o3"]
+
+
+def test_a_stream_with_a_byte_order_mark_is_read_from_its_first_row(shop):
+    assert shop("capture", "orders", stdin=b"\xef\xbb\xbf" + lines(order(1))).out.startswith("Stored 1 row of orders.")
+
+
+def test_a_large_number_of_a_line_is_read_back_as_it_was(shop):
+    shop("dataset", "add", "big", "--column", "j:json", "--column", "d:decimal(38,0)")
+    line = b'{"j":{"n":18446744073709551617},"d":18446744073709551617}\n{"new":18446744073709551617}\n'
+    done = shop("capture", "big", stdin=line)
+    assert done.code == 1
+    assert "standard input, line 2: column 'new' is long: int 18446744073709551617 is beyond 64 bits" in done.err
+    shop("flush")
+    assert (
+        shop("read", "big", "--columns", "j,d").out == '{"j":{"n":18446744073709551617},"d":"18446744073709551617"}\n'
+    )
+
+
+def test_declaring_an_identity_says_what_it_is_compared_with(shop):
+    told = shop("dataset", "add", "visits", "--identity", "id", "--event-time", "at").out
+    assert "Rows are the same row if id is the same, and at (the event time) too" in told
+    told = shop("dataset", "add", "people", "--identity", "id", "--event-time", "at", "--identity-scope", "all").out
+    assert "Rows are the same row if id is the same, whatever their at." in told
+    people = shop("status", "--json").json["datasets"][1]
+    assert (people["identity_scope"], people["identity_null"]) == ("all", "content")

@@ -153,6 +153,8 @@ class Blocks:
     table: str = TABLE
     identity: tuple[tuple[str, ...], ...] = ()
     event_time: str | None = None
+    any_time: bool = False
+    by_content: bool = False
     through: int = 0
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -192,6 +194,8 @@ class Blocks:
             identity=self.identity,
             event_time=self.event_time,
             event_span=self._span(segments),
+            any_time=self.any_time,
+            by_content=self.by_content,
         )
 
     def _span(self, segments: Sequence[BlockSegment]) -> tuple[int, int] | None:

@@ -237,6 +237,7 @@ def test_the_two_dialects_hold_the_same_indexes(database: Database) -> None:
         ("chunks", ("intent", "through_seq")),
         ("quarantine", ("sink", "dataset", "seq")),
         ("quarantine", ("landing_file", "landing_offset", "landing_row")),
+        ("quarantine", ("dataset", "source_key")),
         ("rebuilds", ("dataset",)),
         ("operations", ("dataset",)),
     }

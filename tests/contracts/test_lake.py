@@ -327,6 +327,37 @@ def test_rows_without_an_identity_are_never_duplicates(blocks: Blocks) -> None:
     assert [row["name"] for row in blocks.rows()] == ["nobody"] * 4
 
 
+def test_rows_whose_identity_is_null_are_one_row_if_all_of_them_is_equal(blocks: Blocks) -> None:
+    """B10. Without it, what is loaded twice is stored twice."""
+    blocks.schema, blocks.identity, blocks.event_time = TIMED, (("id",),), "at"
+    blocks.by_content = True
+    nobody = {"id": None, "name": "nobody", "at": NOON}
+    untimed = {"id": None, "name": "untimed", "at": None}
+    named = {"id": 1, "name": "nobody", "at": NOON}
+    blocks.commit([nobody, nobody, untimed, named])
+    other, later = {**nobody, "name": "somebody"}, {**nobody, "at": NOON + timedelta(days=9)}
+    blocks.commit([nobody, other, untimed], [later, named])
+    assert [(row["id"], row["name"]) for row in blocks.rows()] == [
+        (None, "nobody"),
+        (None, "untimed"),
+        (1, "nobody"),
+        (None, "somebody"),
+        (None, "nobody"),
+    ]
+
+
+def test_an_identity_may_be_compared_at_any_event_time(blocks: Blocks) -> None:
+    """The first row of an identity stays, however far its event time is from that of the next."""
+    blocks.schema, blocks.identity, blocks.event_time = TIMED, (("id",),), "at"
+    blocks.any_time = True
+    blocks.commit([{"id": 1, "name": "noon", "at": NOON}, {"id": 1, "name": "later", "at": NOON + timedelta(days=1)}])
+    blocks.commit(
+        [{"id": 1, "name": "much later", "at": NOON + timedelta(days=900)}, {"id": 2, "name": "other", "at": NOON}],
+        [{"id": 2, "name": "other again", "at": NOON + timedelta(days=5)}, {"id": 1, "name": "untimed", "at": None}],
+    )
+    assert [row["name"] for row in blocks.rows()] == ["noon", "other"]
+
+
 def test_event_time_is_part_of_what_makes_two_rows_one(blocks: Blocks) -> None:
     """To the microsecond, and no time is a time of its own."""
     blocks.schema, blocks.identity, blocks.event_time = TIMED, (("id",),), "at"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,17 @@ PROJECTION = f"{__name__}:keep"
 SETTLE = f"{__name__}:settle"
 
 COLUMNS = ("id", "site", "text", "proof")
+REFERENCE = "reference"
+"""The identity of rows, where they have one. Every other row has none: it is known by its content."""
+
+
+def as_captured(row: Mapping[str, Any], *, identified: bool, settles: bool) -> dict[str, Any]:
+    """A row as its producer has it: with what it is known by again, where it is."""
+    if settles:
+        return {**row, "key": row["id"]}
+    return {**row, REFERENCE: row["id"] if int(row["id"][-1]) % 2 else None} if identified else dict(row)
+
+
 known: dict[str, str] = {}
 """What a provisional key turns out to be. One world at a time."""
 mischief: list[str] = []

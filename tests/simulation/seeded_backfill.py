@@ -49,6 +49,22 @@ def _() -> Iterator[None]:
 
 
 @bug(
+    "rows whose identity is null are not compared",
+    invariant="B10",
+    identified=True,
+    short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
+)
+def _() -> Iterator[None]:
+    real = Flusher._request
+
+    def request(self: Flusher, *arguments: Any, **options: Any) -> Any:
+        return replace(real(self, *arguments, **options), by_content=False)
+
+    with replaced(Flusher, "_request", request):
+        yield
+
+
+@bug(
     "a source is another one each time",
     invariant="B3",
     profile="upkeep",

@@ -82,7 +82,7 @@ class Workshop:
                 with init(path / role, lake=lake, clock=ManualClock()) as store:
                     _declare(store, kind, role)
                     if role == "edge":
-                        _fill(store, oracle, settles=kind.settles)
+                        _fill(store, oracle, kind)
             self.beginnings[kind] = path, lake, oracle
         return self.beginnings[kind]
 
@@ -113,8 +113,9 @@ class Workshop:
 
 
 def _declare(store: Store, kind: Kind, role: str) -> None:
-    columns = (*others.COLUMNS, "key") if kind.settles else others.COLUMNS
-    identity = ["key" if kind.settles else "id"]
+    own = "key" if kind.settles else others.REFERENCE
+    columns = (*others.COLUMNS, own) if kind.settles or kind.identified else others.COLUMNS
+    identity = [own]
     store.add_dataset(
         DATASET,
         identity if role == "edge" and (kind.identified or kind.settles) else None,
@@ -127,11 +128,11 @@ def _declare(store: Store, kind: Kind, role: str) -> None:
             store.add_sink(name, chunk_rows=3, **SINKS[name])
 
 
-def _fill(store: Store, oracle: Oracle, *, settles: bool) -> None:
+def _fill(store: Store, oracle: Oracle, kind: Kind) -> None:
     def rows(count: int) -> list[dict[str, Any]]:
         made = oracle.rows(count, partitions=SITES[:1])
         oracle.acknowledge(made)
-        return [{**row, "key": row["id"]} if settles else row for row in made]
+        return [others.as_captured(row, identified=kind.identified, settles=kind.settles) for row in made]
 
     for count in (3, 1):  # so that a chunk is full, and the next is not
         store.capture(DATASET, rows(count))

@@ -232,7 +232,7 @@ class World:
 
     def as_captured(self, row: Any) -> dict[str, Any]:
         """A row as its producer has it: with a provisional key, where it is settled later which rows are one."""
-        return {**row, "key": row["id"]} if self.settles else dict(row)
+        return others.as_captured(row, identified=self.identified, settles=self.settles)
 
     def read(self, store: Store) -> None:
         """A reader that keeps its cursor with what it has read: both move together, and from where they were."""

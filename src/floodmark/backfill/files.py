@@ -18,17 +18,19 @@ from typing import IO, Any
 
 from floodmark.backfill.texts import KindOf, typed_columns, value_of
 from floodmark.backfill.units import Batch, Mark, Problem, Source, SourceFile, Unit
+from floodmark.config import SpoolSettings
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
+from floodmark.rows.textlines import Overlong, ParsedLines, overlong, parse_lines, whole_lines
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
 
 
-def file_source(path: str | Path, kind_of: KindOf, *, format: str | None) -> Source:
+def file_source(path: str | Path, kind_of: KindOf, *, format: str | None, limits: SpoolSettings) -> Source:
     """The files that a path names, in order of their names."""
     found = find_files(path, format=format)
-    return Source(str(_canonical(path)), tuple(_unit(file, kind_of) for file in found))
+    return Source(str(_canonical(path)), tuple(_unit(file, kind_of, limits) for file in found))
 
 
 def find_files(path: str | Path, *, format: str | None) -> list[SourceFile]:
@@ -79,12 +81,12 @@ def _file(path: Path, root: Path, *, format: str | None, named: bool) -> SourceF
     return SourceFile(path, kind, tuple((name, value) for name, _, value in pairs))
 
 
-def _unit(file: SourceFile, kind_of: KindOf) -> Unit:
+def _unit(file: SourceFile, kind_of: KindOf, limits: SpoolSettings) -> Unit:
     about = file.path.stat()
     is_parquet = file.kind == "parquet"
     return Unit(
         name=str(file.path),
-        read=lambda mark: read_file(file, kind_of, mark),
+        read=lambda mark: read_file(file, kind_of, mark, limits=limits),
         fingerprint=f"{about.st_size}-{about.st_mtime_ns}",
         bytes=about.st_size,
         file=file.path if is_parquet and not file.is_gzipped else None,
@@ -92,14 +94,16 @@ def _unit(file: SourceFile, kind_of: KindOf) -> Unit:
     )
 
 
-def read_file(file: SourceFile, kind_of: KindOf, mark: Mark, *, end: int | None = None) -> Iterator[Batch]:
+def read_file(
+    file: SourceFile, kind_of: KindOf, mark: Mark, *, limits: SpoolSettings, end: int | None = None
+) -> Iterator[Batch]:
     """The batches of a file behind a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
     import pyarrow as pa
 
     try:
         match file.kind:
             case "jsonl":
-                yield from _json_lines(file, kind_of, mark, end)
+                yield from _json_lines(file, kind_of, mark, end, limits.line_bytes_max)
             case "csv":
                 yield from _csv(file, kind_of, mark)
             case _:
@@ -113,8 +117,9 @@ def read_file(file: SourceFile, kind_of: KindOf, mark: Mark, *, end: int | None 
         pa.ArrowException,
         ValueError,
     ) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else reason_of(error)
         raise Permanent(
-            f"{file.path} cannot be read as {file.kind}: {reason_of(error)}.",
+            f"{file.path} cannot be read as {file.kind}: {reason}.",
             hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",
         ) from error
     except OSError as error:
@@ -127,57 +132,46 @@ def read_file(file: SourceFile, kind_of: KindOf, mark: Mark, *, end: int | None 
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None) -> Iterator[Batch]:
+def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None, line_bytes_max: int) -> Iterator[Batch]:
     """The mark is a place in the (unpacked) bytes, and how many lines stand before it."""
     offset, number = mark or (0, 0)
     constants = {name: value_of(text, kind_of(name)) for name, text in file.constants}
-    with _opened(file) as lines:
-        lines.seek(offset)
-        rest, consumed = b"", _consumed(lines)
-        while True:
-            block = lines.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - offset - len(rest)))
-            text = rest + block
-            whole = text.rfind(b"\n") + 1 if block else len(text)
-            rest = text[whole:]
-            if whole:
-                rows, places, problems, count = _parsed(file, text[:whole], number, constants)
-                number, offset = number + count, offset + whole
-                before, consumed = consumed, _consumed(lines)
-                yield Batch(
-                    rows,
-                    (offset, number),
-                    lambda row, places=places: f"{file.path}:{places[row]}",  # type: ignore[misc]
-                    tuple(problems),
-                    bytes=consumed - before,
-                )
-            if not block:
-                return
+
+    def place(line: int) -> str:
+        return f"{file.path}:{line}"
+
+    with _opened(file) as opened:
+        opened.seek(offset)
+        consumed = _consumed(opened)
+        for text in whole_lines(_blocks(opened, offset, end), line_bytes_max=line_bytes_max):
+            if text == b"":
+                continue
+            if isinstance(text, Overlong):
+                number, offset = number + 1, offset + text.taken
+                parsed = ParsedLines([], [], [overlong(place(number), text, line_bytes_max)])
+            else:
+                parsed = parse_lines(text, before=number, place=place, line_bytes_max=line_bytes_max)
+                number, offset = number + parsed.count, offset + len(text)
+            before, consumed = consumed, _consumed(opened)
+            yield Batch(
+                [constants | row for row in parsed.rows] if constants else parsed.rows,
+                (offset, number),
+                lambda row, numbers=parsed.numbers: place(numbers[row]),  # type: ignore[misc]
+                tuple(parsed.problems),
+                bytes=consumed - before,
+            )
 
 
-def _parsed(
-    file: SourceFile, text: bytes, before: int, constants: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[int], list[Problem], int]:
-    """Rows with the numbers of their lines, what is no row, and how many lines there are."""
-    import orjson
+def _blocks(opened: IO[bytes], offset: int, end: int | None) -> Callable[[], bytes]:
+    """What reads on, block by block, up to the end."""
+    left = [None if end is None else end - offset]
 
-    rows: list[dict[str, Any]] = []
-    places: list[int] = []
-    problems: list[Problem] = []
-    number = before
-    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), before + 1):
-        if not line or line.isspace():
-            continue
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            problems.append(Problem(f"{file.path}:{number}", f"not JSON ({error.msg})", line))
-            continue
-        if type(row) is not dict:
-            problems.append(Problem(f"{file.path}:{number}", f"not an object but a {type(row).__name__}", line))
-            continue
-        rows.append(constants | row if constants else row)
-        places.append(number)
-    return rows, places, problems, number - before
+    def read() -> bytes:
+        block = opened.read(BLOCK_BYTES if left[0] is None else min(BLOCK_BYTES, left[0]))
+        left[0] = None if left[0] is None else left[0] - len(block)
+        return block
+
+    return read
 
 
 def _opened(file: SourceFile) -> IO[bytes]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.backfill.texts import KindOf
 from floodmark.backfill.units import Batch, Problem
-from floodmark.errors import SchemaConflict, UnserialisableValue
-from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
+from floodmark.errors import SchemaConflict
+from floodmark.rows import Demands, Fit, fit_each, fit_table, reasons_by_row, row_payload
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
 
@@ -30,23 +30,26 @@ def kinds(schema: Schema, renamed: Mapping[str, str]) -> KindOf:
     return kind_of
 
 
-def fit_batch(schema: Schema, batch: Batch, renamed: Mapping[str, str]) -> Fit:
+def fit_batch(schema: Schema, batch: Batch, renamed: Mapping[str, str], demands: Demands) -> Fit:
     """The rows of a batch under the names they are to have."""
     if isinstance(batch.rows, list):
-        return _fit_rows(schema, batch.rows, renamed)
+        rows = [_renamed(row, renamed) for row in batch.rows] if renamed else batch.rows
+        return fit_each(schema, rows, demands).fit
     table = batch.rows.rename_columns([renamed.get(name, name) for name in batch.rows.column_names])
     try:
-        return fit_table(schema, table)
-    except SchemaConflict as conflict:
-        try:
-            return _fit_rows(schema, batch.rows.to_pylist(), renamed)
-        except SchemaConflict:
-            raise conflict from None
+        return fit_table(schema, table, demands=demands)
+    except SchemaConflict:
+        if len(set(table.column_names)) != table.num_columns:
+            raise  # as rows, one of two columns would be lost
+        return fit_each(schema, table.to_pylist(), demands).fit
 
 
-def _fit_rows(schema: Schema, rows: list[dict[str, Any]], renamed: Mapping[str, str]) -> Fit:
-    columns, values = rows_to_columns(rows)
-    return fit(schema, [renamed.get(name, name) for name in columns], values, rows=len(rows))
+def _renamed(row: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    named = {renamed.get(name, name): value for name, value in row.items()}
+    if len(named) != len(row):
+        twice = next(new for old, new in renamed.items() if old in row and new in row)
+        raise SchemaConflict(f"The column {twice!r} came twice.", hint="Rename the other one too.")
+    return named
 
 
 def misfits(fitted: Fit, batch: Batch, renamed: Mapping[str, str]) -> list[Problem]:
@@ -60,8 +63,4 @@ def misfits(fitted: Fit, batch: Batch, renamed: Mapping[str, str]) -> list[Probl
 
 def _payload(rows: list[dict[str, Any]] | pa.Table, row: int, renamed: Mapping[str, str]) -> bytes:
     found = rows[row] if isinstance(rows, list) else rows.slice(row, 1).to_pylist()[0]
-    named = {renamed.get(name, name): value for name, value in found.items()}
-    try:
-        return encode_envelope(list(named), [[value] for value in named.values()], rows=1)
-    except UnserialisableValue:
-        return repr(found).encode()
+    return row_payload({renamed.get(name, name): value for name, value in found.items()})

@@ -28,11 +28,11 @@ def given_source(rows: Any, *, name: str | None) -> Source:
             hint="Give a path, an Arrow table, a Spark DataFrame, or an iterable of dicts or Arrow tables.",
         )
     steady = isinstance(rows, list | tuple) or hasattr(rows, "num_rows")
-    unit = Unit("rows", lambda mark: _given(rows, mark or 0), steady=steady)
+    unit = Unit("rows", lambda mark: _given(rows, mark or 0, name), steady=steady)
     return Source(name or f"rows-{uuid.uuid4().hex}", (unit,), anonymous=name is None)
 
 
-def _given(rows: Any, mark: int) -> Iterator[Batch]:
+def _given(rows: Any, mark: int, name: str | None) -> Iterator[Batch]:
     """The mark is a number of rows."""
     done = 0
     for part in _parts(rows):
@@ -42,7 +42,12 @@ def _given(rows: Any, mark: int) -> Iterator[Batch]:
             continue
         skipped = max(mark - start, 0)
         rest = part[skipped:] if isinstance(part, list) else part.slice(skipped)
-        yield Batch(rest, done, lambda row, first=start + skipped: f"row {first + row}")  # type: ignore[misc]
+        yield Batch(
+            rest,
+            done,
+            lambda row, first=start + skipped: f"{name or ''} row {first + row}".lstrip(),  # type: ignore[misc]
+            lasting=name is not None,
+        )
 
 
 def _parts(rows: Any) -> Iterator[list[dict[str, Any]] | pa.Table]:

@@ -1,7 +1,7 @@
 """Which rows of a source are there already: those whose identity waits in a segment, or is committed.
 
 A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A row is
-left out here only because its twin is certain to stay (B2). Where the forecast cannot see, it leaves nothing out.
+left out here only because its twin is certain to stay (B2, B10). Where the forecast cannot see, it leaves nothing out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Waiting:
 
         if self.hashes is None or rows.num_rows == 0:
             return rows, 0
-        own = pa.array(identity_hashes(rows, self.declared.identity, self.declared.event_time), pa.string())
+        own = pa.array(identity_hashes(rows, self.declared.identity, self.declared.key_time), pa.string())
         kept = rows.filter(pc.invert(pc.is_in(own, value_set=self.hashes, skip_nulls=True)))
         return kept, rows.num_rows - kept.num_rows
 
@@ -59,14 +59,15 @@ class Stored:
     """The snapshot that was looked at."""
     files: frozenset[Path] = frozenset()
     """The files of which every row was looked for, and is not in the snapshot where its bit is not set."""
-    event_time: str | None = None
-    """The files' column with the event time. Of a row without one nothing is certain."""
+    asked: tuple[str, ...] = ()
+    """The files' columns that a row must have to be looked for: of one without an event time nothing is certain, nor
+    of one without an identity, if such rows are compared by their content."""
 
     def notes(self, batch: Batch, file: Path | None) -> dict[bytes, bytes]:
         """What is certain of a batch that is left: flush need not look into the same snapshot again."""
         if file not in self.files or isinstance(batch.rows, list):
             return {}
-        if self.event_time is not None and batch.rows[self.event_time].null_count:
+        if any(batch.rows[name].null_count for name in self.asked):
             return {}
         return {ABSENT: str(self.snapshot).encode()}
 
@@ -98,7 +99,7 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         state = lake.load(declared.table_name)
         if state is None or state.head is None:
             return Stored()
-        every = FileKeys((), declared.identity, declared.event_time, declared.schema, renamed)
+        every = FileKeys((), declared.identity, declared.key_time, declared.schema, renamed)
         about = {unit.file: pq.read_metadata(unit.file) for unit in units if unit.file is not None}
         files = tuple(path for path, item in about.items() if every.fits(item.schema.to_arrow_schema()))
         if sum(about[path].num_rows for path in files) < STORED_ROWS_MIN:
@@ -106,7 +107,10 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         found = lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files))
         # With fallbacks a bit that is not set proves nothing: a row may have more identities than its twin.
         certain = frozenset(files if len(declared.identity) == 1 else ())
-        return Stored(found, state.head, certain, every.sources().get(declared.event_time or ""))
+        sources = every.sources()
+        by_content = declared.identity[0] if declared.by_content else ()
+        never_null = [*by_content, *([declared.key_time] if declared.key_time else [])]
+        return Stored(found, state.head, certain, tuple(sources[name] for name in never_null))
     except (OSError, pa.ArrowInvalid, Retryable):
         return Stored()  # what cannot be seen is not judged
 
@@ -127,5 +131,5 @@ def waiting_identities(database: Database, segments: SegmentStore, declared: Dat
             keys = pq.read_table(segments.path(path), columns=[name for name in held if name in wanted])
         except (OSError, pa.ArrowInvalid):
             continue  # committed a moment ago, or unreadable: not for a forecast to judge
-        found += identity_hashes(keys, declared.identity, declared.event_time)
+        found += identity_hashes(keys, declared.identity, declared.key_time)
     return Waiting(declared, pa.array([item for item in found if item is not None], pa.string()))

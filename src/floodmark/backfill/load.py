@@ -36,6 +36,7 @@ from floodmark.backfill.report import BackfillReport
 from floodmark.backfill.shaping import Shape, Shaper
 from floodmark.backfill.units import Batch, Mark, Source, Unit
 from floodmark.clock import Clock
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine, sources
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
@@ -45,6 +46,7 @@ from floodmark.control.sources import Source as SourceRecord
 from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
 from floodmark.flush import Flusher
 from floodmark.lake.table import Lake
+from floodmark.rows.identities import rows_without_identity
 from floodmark.spool.capture import Capture
 from floodmark.spool.sealing import joined
 from floodmark.spool.segments import ORIGIN, SOURCE, SegmentStore, WrittenSegment
@@ -74,6 +76,7 @@ class Backfiller:
     capture: Capture
     flusher: Flusher
     clock: Clock
+    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
     def load(
         self, dataset: str, source: Source, shape: Shape, *, named: bool, progress: Progress | None = None
@@ -166,7 +169,7 @@ class _Run:
     def __post_init__(self) -> None:
         parts, name = self.parts, self.declared.name
         self.report = BackfillReport(name, self.source.name, bytes_total=self.source.bytes)
-        self.shaper = Shaper(parts.root, parts.database, name, self.shape)
+        self.shaper = Shaper(parts.root, parts.database, name, self.shape, parts.limits)
         self.waiting = waiting_identities(parts.database, parts.segments, self.declared)
 
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,9 +292,16 @@ class _Run:
             new=before.new + rows.num_rows,
             already_spooled=before.already_spooled + spooled,
             quarantined=before.quarantined + len(shaped.held),
+            without_identity=before.without_identity + self._without_identity(shaped.rows),
             outside=before.outside + shaped.outside,
             bytes=before.bytes + whole.bytes,
         )
+
+    def _without_identity(self, rows: pa.Table) -> int:
+        arrays = {name: rows[name] for name in rows.column_names}
+        if not self.declared.identity:
+            return 0
+        return len(rows_without_identity(arrays, self.declared.identity, rows.num_rows))
 
     def _store(self) -> bool:
         """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""

@@ -12,6 +12,7 @@ from floodmark.backfill.files import FORMATS, file_source
 from floodmark.backfill.fitting import kinds
 from floodmark.backfill.given import given_source, provider_source
 from floodmark.backfill.units import Source
+from floodmark.config import SpoolSettings
 from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidSetting
 from floodmark.providers import Provider
@@ -34,6 +35,7 @@ def open_source(
     format: str | None,
     source_id: str | None,
     provider: Provider | None,
+    limits: SpoolSettings,
 ) -> Source:
     """The units of a path, of rows in memory, or of a provider."""
     if provider is not None:
@@ -44,7 +46,7 @@ def open_source(
     elif source is None:
         raise InvalidSetting("There is nothing to load.", hint="Give a source, or name a provider.")
     elif isinstance(source, str | Path):
-        opened = file_source(source, kinds(declared.schema, renamed), format=format)
+        opened = file_source(source, kinds(declared.schema, renamed), format=format, limits=limits)
     else:
         opened = given_source(source, name=source_id)
     return opened if source_id is None else replace(opened, name=source_id, anonymous=False)

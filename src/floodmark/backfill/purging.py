@@ -104,7 +104,7 @@ class StagedPurge:
             matching = pa.array(self.lake.matching(fitted.table, where, schema=fitted.schema), pa.int64())
             kept = range(rows.num_rows) if fitted.kept is None else fitted.kept
             places += [first + kept[place] for place in matching.to_pylist()]
-            gone = identity_hashes(fitted.table.take(matching), declared.identity, declared.event_time)
+            gone = identity_hashes(fitted.table.take(matching), declared.identity, declared.key_time)
             hashes += [item for item in gone if item is not None]
             first += rows.num_rows
         return _Found(part, loaded, tuple(places), tuple(hashes))

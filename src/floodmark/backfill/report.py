@@ -24,6 +24,8 @@ class BackfillReport:
     """Duplicates of rows that had been captured and waited for their commit."""
     quarantined: int = 0
     """Rows that do not fit the dataset, and what is no row at all."""
+    without_identity: int = 0
+    """Rows whose identity is null, among all that fit: they are compared as the dataset's `identity_null` says."""
     outside: int = 0
     """Rows that are not between `since` and `until`."""
     expired: int = 0

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from floodmark.backfill.fitting import fit_batch, misfits
 from floodmark.backfill.units import Batch, Problem
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import Held, source_key
 from floodmark.errors import InvalidSetting, Retryable, SchemaConflict
 from floodmark.rows import Fit
 from floodmark.spool.payloads import keep_payload
@@ -84,6 +85,7 @@ class Shaper:
     database: Database
     dataset: str
     shape: Shape
+    limits: SpoolSettings
 
     def shaped(self, batch: Batch, *, first: bool) -> Shaped:
         """The rows that fit, and the others as they go to quarantine; `SchemaConflict` if none of many fits."""
@@ -98,12 +100,13 @@ class Shaper:
                 hint="Rename columns with `map`, or convert them with `select`. What was loaded before stays loaded.",
             )
         rows = self._windowed(fitted.table, declared)
-        return Shaped(declared, rows, [self._held(item) for item in problems], fitted.table.num_rows - rows.num_rows)
+        held = [self._held(item, lasting=batch.lasting) for item in problems]
+        return Shaped(declared, rows, held, fitted.table.num_rows - rows.num_rows)
 
     def _fitted(self, batch: Batch, renamed: Mapping[str, str]) -> tuple[Dataset, Fit]:
         for _ in range(SCHEMA_RACES_MAX):
             declared = self._grown(batch)
-            fitted = fit_batch(declared.schema, batch, renamed)
+            fitted = fit_batch(declared.schema, batch, renamed, declared.demands(self.limits))
             if not fitted.evolves:
                 return declared, fitted
             grow = partial(datasets.evolve, name=self.dataset, columns=(*fitted.new_columns, *fitted.widened))
@@ -143,6 +146,7 @@ class Shaper:
             inside = pc.and_(inside, pc.less(micros, self.shape.until))
         return rows.filter(pc.fill_null(inside, fill_value=False))
 
-    def _held(self, problem: Problem) -> Held:
-        text, path = keep_payload(self.root, self.dataset, name=uuid.uuid4().hex, payload=problem.payload)
-        return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path)
+    def _held(self, problem: Problem, *, lasting: bool) -> Held:
+        key = source_key(problem.place, problem.payload) if lasting else None
+        text, path = keep_payload(self.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
+        return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path, source_key=key)

@@ -27,7 +27,7 @@ from floodmark.backfill.fitting import fit_batch, kinds, misfits
 from floodmark.backfill.staged import Staging
 from floodmark.backfill.units import Batch, Mark, Problem, Source, SourceFile, Unit, read_each
 from floodmark.errors import FloodmarkError, Retryable
-from floodmark.rows import Fit
+from floodmark.rows import Demands, Fit
 from floodmark.schema import Column, Schema
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Workers:
     schema: Callable[[], Schema]
     """The dataset's, at this moment."""
     renamed: Mapping[str, str]
+    demands: Demands
 
     @contextlib.contextmanager
     def reading(self, source: Source) -> Iterator[Source]:
@@ -75,7 +76,7 @@ class Workers:
         """The batches of all files in order, with None behind each file."""
         # The first batch is read here: it is what gives a new dataset its columns.
         kind_of = kinds(self.schema(), self.renamed)
-        opening = next(read_file(texts[0].file, kind_of, texts[0].mark), None)
+        opening = next(read_file(texts[0].file, kind_of, texts[0].mark, limits=self.demands.limits), None)
         if opening is not None:
             yield opening
             texts[0] = _rest(texts[0].file, opening.behind)
@@ -92,7 +93,7 @@ class Workers:
         for number, pieces in enumerate(self._planned(texts)):
             tasks = list(_by_size(pieces, PIECE_BYTES))
             directory = scratch / f"group-{number}"
-            work = partial(_parse, schema=self.schema(), renamed=dict(self.renamed))
+            work = partial(_parse, schema=self.schema(), renamed=dict(self.renamed), demands=self.demands)
             parts = self.written(tasks, work, directory, columns=_RECORD)
             yield _Group(directory, parts, pieces)
 
@@ -204,17 +205,20 @@ def _span(piece: _Piece) -> Iterator[_Span]:
 def _line_behind(opened: IO[bytes], place: int) -> int:
     """Where the first line begins that begins there or later."""
     opened.seek(place - 1)
-    opened.readline()
+    while (piece := opened.readline(COUNT_BYTES)) and not piece.endswith(b"\n"):
+        pass
     return opened.tell()
 
 
-def _parse(pieces: Sequence[_Piece], *, schema: Schema, renamed: Mapping[str, str]) -> Iterator[_Record]:
+def _parse(
+    pieces: Sequence[_Piece], *, schema: Schema, renamed: Mapping[str, str], demands: Demands
+) -> Iterator[_Record]:
     """The batches of some pieces, and an empty record behind each piece."""
     kind_of = kinds(schema, renamed)
     for piece in pieces:
         try:
-            for batch in read_file(piece.file, kind_of, piece.mark, end=piece.end):
-                yield _record(batch, fit_batch(schema, batch, renamed), renamed)
+            for batch in read_file(piece.file, kind_of, piece.mark, limits=demands.limits, end=piece.end):
+                yield _record(batch, fit_batch(schema, batch, renamed, demands), renamed)
         except FloodmarkError as error:  # told where it is reached: what stands before it is loaded
             told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
             yield _Record(fault=json.dumps(told))

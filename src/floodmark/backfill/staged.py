@@ -24,6 +24,7 @@ from pathlib import Path
 from floodmark import faults
 from floodmark.backfill.files import file_source
 from floodmark.backfill.units import Source, Unit
+from floodmark.config import SpoolSettings
 from floodmark.errors import Permanent, Retryable
 from floodmark.files import PRIVATE_DIRECTORY, PRIVATE_FILE, durable_write, make_directory, sync_directory, try_lock
 
@@ -150,7 +151,11 @@ def _label(whole: Unit, name: str) -> str:
 
 def _units(staged: Staged) -> tuple[Unit, ...]:
     paths = staged.parts
-    found = [unit for path in paths for unit in file_source(path, lambda _: None, format="parquet").units]
+    found = [
+        unit
+        for path in paths
+        for unit in file_source(path, lambda _: None, format="parquet", limits=SpoolSettings()).units
+    ]
     return tuple(
         Unit(staged.unit_name(path), unit.read, bytes=unit.bytes, file=path)
         for path, unit in zip(paths, found, strict=True)

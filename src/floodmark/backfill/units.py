@@ -11,24 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from floodmark.rows import Problem
 from floodmark.schema import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["Batch", "Mark", "Problem", "Reading", "Source", "SourceFile", "Unit", "read_each"]
+
 Mark = Any
 """Where a unit is read on: whatever its reader understands and JSON can hold; None is the beginning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something in the source that is no row: it goes to quarantine as it is."""
-
-    place: str
-    reason: str
-    payload: bytes
-    misfit: bool = False
-    """It is a row, and does not fit the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +40,8 @@ class Batch:
     """What the dataset lacks of a batch that is fitted."""
     fitted: bool = False
     """The rows have the names and types of the dataset; those that did not fit are among the problems."""
+    lasting: bool = True
+    """The places name the same rows when the source is read again."""
 
     @property
     def count(self) -> int:

@@ -116,6 +116,10 @@ def _show(reports: list[BackfillReport]) -> None:
         for count, what in (
             (report.units_loaded_before, "{} of {} units were loaded before and not read again."),
             (report.quarantined, "{} rows do not fit: `floodmark quarantine list` says why, with file and line."),
+            (
+                report.without_identity,
+                "{} rows have no identity: the dataset's identity_null says how they are compared.",
+            ),
             (report.outside, "{} rows are not of the asked time."),
             (report.expired, "{} rows were not committed: their like was removed before."),
             (report.dropped, "{} rows were dropped by the settle function."),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
+import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,10 +17,13 @@ import click
 
 from floodmark.cli.options import declared_dataset, json_option, open_store
 from floodmark.cli.output import note, print_json
-from floodmark.errors import FloodmarkError, Permanent, SchemaConflict, UnknownDataset, reason_of
+from floodmark.errors import FloodmarkError, Permanent, reason_of
 
 if TYPE_CHECKING:
-    from floodmark.schema import Schema
+    from floodmark.backfill.units import Batch
+    from floodmark.control.datasets import Dataset
+    from floodmark.rows import Problem
+    from floodmark.spool.capture import Texts
     from floodmark.store import Store
 
 PROBLEMS_SHOWN_MAX = 20
@@ -33,6 +40,7 @@ FORMATS = {
     ".arrow": "arrow",
     ".feather": "arrow",
 }
+STREAM = "standard input"
 
 
 @dataclass(slots=True)
@@ -42,14 +50,8 @@ class CaptureReport:
     dataset: str
     rows: int = 0
     quarantined: int = 0
-    refused: int = 0
-    malformed: int = 0
     lines: int = 0
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        return not self.refused and not self.malformed
 
     def problem(self, text: str) -> None:
         if len(self.problems) < PROBLEMS_SHOWN_MAX:
@@ -73,12 +75,13 @@ class CaptureReport:
 def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_json: bool) -> None:
     """Store rows of DATASET from a file, or from standard input.
 
-    The input is JSON lines: one object per line. CSV, Parquet and Arrow files are taken too. Rows are durable when
-    they are counted, and a pipe that pauses has all it sent stored; nothing waits for Spark. They become visible with
-    the next flush.
+    The input is JSON lines: one object per line. CSV, Parquet and Arrow files are taken too, and all of them also
+    gzipped but Arrow. Rows are durable when they are counted, and a pipe that pauses has all it sent stored; nothing
+    waits for Spark. They become visible with the next flush.
 
-    A line that is not a JSON object is reported with its number and left out; the exit code is 1 then. A row that
-    does not fit the dataset goes to quarantine.
+    What is no row of the dataset (a line that is not a JSON object, a value or a column name that does not fit, a line
+    that is too long) goes to quarantine with its line number, and the other rows are stored. The exit code is 1 then,
+    and `floodmark quarantine list DATASET` shows what it was.
 
     \b
     Examples:
@@ -86,73 +89,108 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
       tail -F app.log | floodmark capture orders -
       floodmark capture orders history.parquet
     """
-    chosen = kind or FORMATS.get(Path(source).suffix.lower(), "jsonl")
+    chosen = kind or _format_of(source)
     report = CaptureReport(dataset)
     with open_store() as store:
         declared = declared_dataset(store, dataset)  # an unknown one is told before the first line is read
         try:
-            if chosen == "jsonl":
-                with click.open_file(source, "rb") as lines:
-                    _capture_lines(store, lines, batch_rows, report)
+            if source == "-" and chosen == "jsonl":
+                with click.open_file(source, "rb") as stream:
+                    _capture_stream(store, stream, batch_rows, report)
             else:
-                _capture_tables(store, declared.schema, source, chosen, report)
+                _capture_file(store, declared, source, chosen, batch_rows, report)
         except (FloodmarkError, KeyboardInterrupt):
             note(f"Stopped: {_so_far(report)}")
             raise
+    if report.quarantined:
+        note(f"Quarantined: {report.quarantined:,}. See them with `floodmark quarantine list {dataset}`.")
     if as_json:
         print_json(report)
     else:
         click.echo(_so_far(report))
-    if not report.complete:
+    if report.quarantined:
         click.get_current_context().exit(1)
+
+
+def _format_of(source: str) -> str:
+    path = Path(source)
+    return FORMATS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower(), "jsonl")
 
 
 def _so_far(report: CaptureReport) -> str:
     parts = [f"Stored {report.rows:,} {'row' if report.rows == 1 else 'rows'} of {report.dataset}."]
-    for name, count in (
-        ("Quarantined", report.quarantined),
-        ("Refused", report.refused),
-        ("Not JSON objects", report.malformed),
-    ):
-        if count:
-            parts.append(f"{name}: {count:,}.")
+    if report.quarantined:
+        parts.append(f"Quarantined: {report.quarantined:,}.")
     if report.lines:
         parts.append(f"Read to line {report.lines:,}.")
     return " ".join(parts)
 
 
-# ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def _store(store: Store, texts: Texts, report: CaptureReport) -> None:
+    receipt = store.capture_texts(report.dataset, texts)
+    report.rows += receipt.rows
+    report.quarantined += receipt.quarantined
+    for reason in receipt.reasons:
+        report.problem(reason)
 
 
-def _capture_lines(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
+# ── a stream of JSON lines ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What was read from a stream and is not stored yet."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _capture_stream(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
     """A batch goes when it is full, and when the input pauses: nobody waits for the next line of a quiet pipe."""
-    numbers: list[int] = []
-    rows: list[dict[str, Any]] = []
-    for number, line in _numbered_lines(file):
-        row = None if line is None else _object(number, line, report)
-        if row is not None:
-            numbers.append(number)
-            rows.append(row)
-        if rows and (line is None or len(rows) >= batch_rows):
-            _store(store, rows, numbers, report)
-            numbers, rows = [], []
-        report.lines = number if not rows else report.lines
+    from floodmark.rows.textlines import Overlong, overlong, parse_lines, whole_lines
 
+    limit = store.settings.spool.line_bytes_max
+    gathered = _Gathered()
+    number = 0
 
-def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """The lines with their numbers; None where the input pauses, and once at its end."""
-    rest, number = b"", 0
-    while chunk := file.read1(CHUNK_BYTES):  # type: ignore[attr-defined]  # every binary file of ours has it
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+    def read() -> bytes:
+        chunk: bytes = file.read1(CHUNK_BYTES)  # type: ignore[attr-defined]  # every binary file of ours has it
+        return chunk
+
+    for text in whole_lines(read, line_bytes_max=limit):
+        if isinstance(text, Overlong):
             number += 1
-            yield number, line
+            gathered.problems.append(overlong(_place(number), text, limit))
+        elif text:
+            parsed = parse_lines(text, before=number, place=_place, line_bytes_max=limit)
+            number += parsed.count
+            gathered.rows += parsed.rows
+            gathered.numbers += parsed.numbers
+            gathered.problems += parsed.problems
+        while len(gathered.rows) >= batch_rows:
+            _store_first(store, gathered, batch_rows, report)
         if not _has_more(file):
-            yield number, None
-    if rest:
-        number += 1
-        yield number, rest
-    yield number, None
+            _store_first(store, gathered, batch_rows, report)
+            report.lines = number
+    _store_first(store, gathered, batch_rows, report)
+    report.lines = number
+
+
+def _store_first(store: Store, gathered: _Gathered, batch_rows: int, report: CaptureReport) -> None:
+    """Store as much as goes in one call, and what is no row with it."""
+    from floodmark.spool.capture import Texts
+
+    rows, numbers, problems = gathered.rows[:batch_rows], gathered.numbers[:batch_rows], gathered.problems
+    gathered.rows, gathered.numbers, gathered.problems = gathered.rows[batch_rows:], gathered.numbers[batch_rows:], []
+    if rows or problems:
+        _store(store, Texts(rows, lambda row: _place(numbers[row]), problems), report)
+    if numbers:
+        report.lines = numbers[-1]
+
+
+def _place(number: int) -> str:
+    return f"{STREAM}, line {number}"
 
 
 def _has_more(file: IO[bytes]) -> bool:
@@ -163,91 +201,94 @@ def _has_more(file: IO[bytes]) -> bool:
         return True
 
 
-def _object(number: int, line: bytes, report: CaptureReport) -> dict[str, Any] | None:
-    import orjson
-
-    if not line or line.isspace():
-        return None
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        report.malformed += 1
-        report.problem(f"Line {number}: not JSON ({error.msg} at column {error.colno}).")
-        return None
-    if type(row) is not dict:
-        report.malformed += 1
-        report.problem(f"Line {number}: not an object but a {type(row).__name__}.")
-        return None
-    return row
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _store(store: Store, rows: list[dict[str, Any]], numbers: list[int], report: CaptureReport) -> None:
-    """Capture a batch. Where one row's name or value makes the whole call impossible, that row is found by halving."""
-    try:
-        receipt = store.capture(report.dataset, rows)
-    except UnknownDataset:
-        raise
-    except Permanent as error:
-        # A conflict with the schema means that none of the rows fits; halves would be refused like the whole.
-        if len(rows) == 1 or isinstance(error, SchemaConflict):
-            report.refused += len(rows)
-            report.problem(f"{_place(numbers)}: refused. {error}")
-            return
-        middle = len(rows) // 2
-        _store(store, rows[:middle], numbers[:middle], report)
-        _store(store, rows[middle:], numbers[middle:], report)
-    else:
-        report.rows += receipt.rows
-        report.quarantined += receipt.quarantined
+def _capture_file(
+    store: Store, declared: Dataset, source: str, kind: str, batch_rows: int, report: CaptureReport
+) -> None:
+    """A file is read as a backfill reads it. Typed batches become segments of their own."""
+    import pyarrow as pa
+
+    from floodmark.backfill.files import read_file
+    from floodmark.backfill.fitting import kinds
+    from floodmark.backfill.units import SourceFile
+    from floodmark.spool.capture import Texts
+
+    if kind == "arrow":
+        opened = sys.stdin.buffer if source == "-" else source
+        first = 0
+        for batch in _reading(source, kind, _arrow_batches(opened)):
+            place = partial(_row_of, STREAM if source == "-" else source, first)
+            _store(store, Texts(pa.Table.from_batches([batch]), place), report)
+            first += batch.num_rows
+        return
+    with _on_disk(source) as path:
+        limits = store.settings.spool
+        batches = read_file(SourceFile(path, kind), kinds(declared.schema, {}), None, limits=limits)
+        for batch in _reading(source, kind, batches):
+            for texts in _calls(batch, batch_rows):
+                _store(store, texts if source != "-" else _of_the_stream(texts, path), report)
+            if kind == "jsonl":
+                report.lines = batch.behind[1]
 
 
-def _place(numbers: list[int]) -> str:
-    return f"Line {numbers[0]}" if len(numbers) == 1 else f"Lines {numbers[0]} to {numbers[-1]}"
+@contextlib.contextmanager
+def _on_disk(source: str) -> Iterator[Path]:
+    """The file, or standard input as one: a typed file is read from several places."""
+    if source != "-":
+        yield Path(source).expanduser().absolute()  # as a backfill calls it, so that the same line is the same
+        return
+    with tempfile.NamedTemporaryFile() as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield Path(copy.name)
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _calls(batch: Batch, batch_rows: int) -> Iterator[Texts]:
+    """A batch as the calls it is stored by. What is no row goes with the first of them."""
+    from floodmark.spool.capture import Texts
+
+    if not isinstance(batch.rows, list):
+        yield Texts(batch.rows, batch.place, batch.problems, lasting=True)
+        return
+    problems = batch.problems
+    for start in range(0, max(len(batch.rows), 1), batch_rows):
+        place = partial(_behind, batch.place, start)
+        yield Texts(batch.rows[start : start + batch_rows], place, problems, lasting=True)
+        problems = ()
 
 
-def _capture_tables(store: Store, schema: Schema, source: str, kind: str, report: CaptureReport) -> None:
-    """Typed files go in batch by batch, each a segment of its own; one that does not fit is refused as a whole."""
-    readers = {"csv": _csv_batches, "parquet": _parquet_batches, "arrow": _arrow_batches}
-    opened = sys.stdin.buffer if source == "-" else source
-    for batch in _reading(source, kind, readers[kind](opened, schema)):
-        receipt = store.capture(report.dataset, batch)
-        report.rows += receipt.rows
-        report.quarantined += receipt.quarantined
+def _row_of(source: str, first: int, row: int) -> str:
+    return f"{source} row {first + row + 1}"
+
+
+def _behind(place: Callable[[int], str], start: int, row: int) -> str:
+    return place(start + row)
+
+
+def _of_the_stream(texts: Texts, path: Path) -> Texts:
+    """What was read from a copy of standard input, which is called by a name that nobody knows."""
+    problems = [replace(item, place=item.place.replace(str(path), STREAM)) for item in texts.problems]
+    return replace(
+        texts, place=lambda row: texts.place(row).replace(str(path), STREAM), problems=problems, lasting=False
+    )
 
 
 def _reading(source: str, kind: str, batches: Iterator[Any]) -> Iterator[Any]:
     """The batches of a file; what is wrong with it is told in one way, whoever finds it."""
     import pyarrow as pa
 
+    hint = "Name the format with --format, or correct the file. What was counted before is stored."
     try:
         yield from batches
+    except Permanent as error:
+        raise Permanent(error.message, hint=hint) from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Permanent(
-            f"{source} cannot be read as {kind}: {reason_of(error)}.",
-            hint="Name the format with --format, or correct the file. What was counted before is stored.",
-        ) from error
+        raise Permanent(f"{source} cannot be read as {kind}: {reason_of(error)}.", hint=hint) from error
 
 
-def _csv_batches(source: Any, schema: Schema) -> Iterator[Any]:
-    from pyarrow import csv
-
-    known = schema.arrow()
-    options = csv.ConvertOptions(column_types=known, strings_can_be_null=True, quoted_strings_can_be_null=False)
-    yield from csv.open_csv(source, read_options=csv.ReadOptions(block_size=16 << 20), convert_options=options)
-
-
-def _parquet_batches(source: Any, _schema: Schema) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    file = parquet.ParquetFile(pa.py_buffer(source.read()) if hasattr(source, "read") else source)
-    yield from file.iter_batches(batch_size=100_000)
-
-
-def _arrow_batches(source: Any, _schema: Schema) -> Iterator[Any]:
+def _arrow_batches(source: Any) -> Iterator[Any]:
     import pyarrow as pa
 
     content = pa.py_buffer(source.read()) if hasattr(source, "read") else pa.memory_map(str(source))

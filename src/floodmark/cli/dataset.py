@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.options import column_list, declared_dataset, json_option, open_store
 from floodmark.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from floodmark.control.datasets import Dataset
 
 
 @click.group()
@@ -24,10 +29,27 @@ def dataset() -> None:
     "identities",
     multiple=True,
     metavar="COLUMNS",
-    help="Columns by which two rows are the same row, like part_id or order,line. Given again, it is used for rows "
-    "in which the columns before it are null.",
+    help="Columns by which two rows are the same row, like part_id or order,line, if their event time is the same too. "
+    "Given again, it is used for rows in which the columns before it are null.",
 )
-@click.option("--event-time", metavar="COLUMN", help="When the row happened; bounds where duplicates are looked for.")
+@click.option(
+    "--event-time",
+    metavar="COLUMN",
+    help="When the row happened; compared together with the identity, so that duplicates are looked for at that time "
+    "only.",
+)
+@click.option(
+    "--identity-scope",
+    type=click.Choice(["event_time", "all"]),
+    help="`all`: rows of one identity are one row whatever their event time; every flush reads the identities of all "
+    "committed rows. Otherwise (`event_time`) only rows of the same event time are compared.",
+)
+@click.option(
+    "--identity-null",
+    type=click.Choice(["content", "keep", "quarantine"]),
+    help="A row whose identity is null: `content` (the default) compares all of its columns, `keep` never takes it "
+    "for a duplicate, `quarantine` does not store it.",
+)
 @click.option(
     "--partition-by", metavar="COLUMNS", callback=column_list, help="Columns that slice the dataset for delivery."
 )
@@ -44,6 +66,8 @@ def add(
     name: str,
     identities: tuple[str, ...],
     event_time: str | None,
+    identity_scope: str | None,
+    identity_null: str | None,
     partition_by: list[str] | None,
     columns: tuple[str, ...],
     settle: str | None,
@@ -71,11 +95,14 @@ def add(
             partition_by=partition_by or (),
             schema=dict(_column(text) for text in columns) or None,
             settle=settle,
+            identity_null=identity_null,
+            identity_scope=identity_scope,
         )
         if as_json:
             print_json(next(item for item in store.status().datasets if item.name == name))
         else:
             click.echo(f"Dataset {name} is declared.")
+            click.echo(_what_is_one_row(declared_dataset(store, name)))
 
 
 @dataset.command(name="list")
@@ -107,6 +134,21 @@ def list_(as_json: bool) -> None:
             ]
             for item in found
         ],
+    )
+
+
+def _what_is_one_row(declared: Dataset) -> str:
+    """In a sentence: by what two rows are one."""
+    if not declared.identity:
+        return "It has no identity: every row is another one."
+    choices = ", else ".join(" and ".join(names) for names in declared.identity)
+    if declared.event_time is None:
+        return f"Rows are the same row if {choices} is the same."
+    if declared.key_time is None:
+        return f"Rows are the same row if {choices} is the same, whatever their {declared.event_time}."
+    return (
+        f"Rows are the same row if {choices} is the same, and {declared.event_time} (the event time) too: the same "
+        "identity at another time is another row."
     )
 
 

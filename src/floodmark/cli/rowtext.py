@@ -107,7 +107,7 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row in which every value is one that JSON can hold."""
     from floodmark.rows.jsontext import plain_json
 
-    return {name: plain_json(value, big_integers=True) for name, value in row.items()}
+    return {name: plain_json(value) for name, value in row.items()}
 
 
 def csv_text(value: Any) -> Any:
@@ -115,7 +115,7 @@ def csv_text(value: Any) -> Any:
 
     from floodmark.rows.jsontext import plain_json
 
-    plain = plain_json(value, big_integers=True)
+    plain = plain_json(value)
     if isinstance(plain, bool):
         return "true" if plain else "false"
     return orjson.dumps(plain).decode() if isinstance(plain, list | dict) else plain

@@ -8,10 +8,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
+from floodmark.config import SpoolSettings
 from floodmark.control.schema import datasets, partitions
 from floodmark.control.stored import read_back, texts
 from floodmark.errors import UnknownDataset
 from floodmark.layout import Layout
+from floodmark.rows import Demands
 from floodmark.schema import Column, Schema, parse_identity
 from floodmark.sequence import Tally
 
@@ -32,6 +34,10 @@ _RAISE_HORIZON = (
 _SET_SYNCED = update(datasets).where(datasets.c.name == bindparam("dataset")).values(synced_snapshot=bindparam("head"))
 
 
+CONTENT, KEEP, QUARANTINE = "content", "keep", "quarantine"
+EVENT_TIME, ALL = "event_time", "all"
+
+
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """One named stream of rows. Everything but schema, horizon and generation is fixed for its life."""
@@ -49,6 +55,24 @@ class Dataset:
     event_cutoff: int | None = None
     """Rows with an older event time (in microseconds) were pruned once, and are not committed any more."""
     layout: Layout = field(default_factory=Layout)
+    identity_null: str = KEEP
+    """What becomes of a row whose identity is null: it is compared by its content, kept, or quarantined."""
+    identity_scope: str = EVENT_TIME
+    """Where rows of one identity are one row: at one event time, or all of them."""
+
+    @property
+    def key_time(self) -> str | None:
+        """The column that is compared together with the identity, if one is."""
+        return self.event_time if self.identity_scope == EVENT_TIME else None
+
+    @property
+    def by_content(self) -> bool:
+        """Whether rows whose identity is null are compared by their content."""
+        return bool(self.identity) and self.identity_null == CONTENT
+
+    def demands(self, limits: SpoolSettings) -> Demands:
+        """What is asked of its rows beside the schema."""
+        return Demands(limits, self.identity if self.identity_null == QUARANTINE else ())
 
     @property
     def table_name(self) -> str:
@@ -69,6 +93,8 @@ class Dataset:
             "event_time": self.event_time,
             "partition_by": self.partition_by,
             "settle": self.settle,
+            "identity_null": self.identity_null,
+            "identity_scope": self.identity_scope,
             "schema": self.schema.to_json(),
             "layout": self.layout.to_json(),
         }
@@ -95,6 +121,8 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
             held["settle"],
             generation,
             layout=Layout.from_json(held["layout"]),
+            identity_null=held["identity_null"],
+            identity_scope=held["identity_scope"],
         )
 
     return read_back(f"dataset {name!r}, which its table keeps", read)
@@ -122,6 +150,8 @@ def insert(connection: Connection, dataset: Dataset, *, now: datetime) -> None:
             fenced=dataset.fenced,
             horizon=dataset.horizon,
             layout=dataset.layout.to_json(),
+            identity_null=dataset.identity_null,
+            identity_scope=dataset.identity_scope,
             created_at=now.isoformat(),
         )
     )
@@ -233,4 +263,6 @@ def _read(row: Row) -> Dataset:  # type: ignore[type-arg]
         synced_snapshot=row.synced_snapshot,
         event_cutoff=row.event_cutoff,
         layout=Layout.from_json(row.layout),
+        identity_null=row.identity_null,
+        identity_scope=row.identity_scope,
     )

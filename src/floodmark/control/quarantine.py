@@ -6,6 +6,7 @@ held ──replay──▶ replayed        (in the transaction that registers it
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from floodmark.control.deliveries import Channel
 from floodmark.control.schema import quarantine
 from floodmark.errors import UnknownQuarantineEntry
 from floodmark.sequence import Tally
+
+KEYS_AT_ONCE = 500
+"""So many keys are asked for in one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Held:
     """How many rows it stands for: rows of one request that do not fit for the same reason are one entry."""
     token: str | None = None
     """The token it came with, over HTTP."""
+    source_key: str | None = None
+    """What it came from, if that can be read again: there is one entry for it, however often it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Entry:
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
+    """Put away what does not fit. What was put away before, in whatever state it is now, is not put away again."""
     values = [
         {
             "id": uuid.uuid4().hex,
@@ -77,12 +84,33 @@ def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: da
             "landing_row": item.landing_row,
             "row_count": item.rows,
             "token": item.token,
+            "source_key": item.source_key,
             "created_at": now.isoformat(),
         }
-        for item in items
+        for item in _first_seen(connection, dataset, list(items))
     ]
     if values:
         connection.execute(quarantine.insert(), values)
+
+
+def source_key(place: str, payload: bytes) -> str:
+    """The name of a line of a source: where it stands, and what it is."""
+    return hashlib.blake2b(place.encode(errors="surrogateescape") + b"\0" + payload, digest_size=16).hexdigest()
+
+
+def _first_seen(connection: Connection, dataset: str, items: list[Held]) -> list[Held]:
+    """The items whose source has brought no entry yet, each of them once."""
+    keys = list(dict.fromkeys(item.source_key for item in items if item.source_key is not None))
+    known: set[str | None] = set()
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        asked = quarantine.c.source_key.in_(keys[start : start + KEYS_AT_ONCE])
+        found = connection.execute(select(quarantine.c.source_key).where(quarantine.c.dataset == dataset, asked))
+        known.update(key for (key,) in found)
+    fresh: dict[str, Held] = {}
+    for item in items:
+        if item.source_key not in known:
+            fresh.setdefault(item.source_key or uuid.uuid4().hex, item)
+    return list(fresh.values())
 
 
 def hold_given_up(

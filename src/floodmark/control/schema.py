@@ -32,6 +32,8 @@ datasets = Table(
     Column("event_cutoff", BigInteger),
     Column("layout", Text, nullable=False, default="{}"),
     Column("changed", BigInteger, nullable=False, default=0),
+    Column("identity_null", Text, nullable=False, default="keep"),
+    Column("identity_scope", Text, nullable=False, default="event_time"),
 )
 
 landing = Table(
@@ -283,6 +285,7 @@ quarantine = Table(
     Column("checksum", Text),
     Column("row_count", BigInteger, nullable=False, default=1),
     Column("token", Text),
+    Column("source_key", Text),
 )
 
 rebuilds = Table(

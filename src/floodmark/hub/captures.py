@@ -21,7 +21,11 @@ from floodmark.control import datasets, quarantine, requests
 from floodmark.control.requests import Request
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
 from floodmark.hub.intake import Intake
-from floodmark.spool.capture import Prepared, Receipt
+from floodmark.jsonread import read_json
+from floodmark.rows import Problem
+from floodmark.rows.jsontext import NotJson, plain_json
+from floodmark.rows.textlines import not_an_object, parse_lines
+from floodmark.spool.capture import Prepared, Receipt, Texts
 from floodmark.spool.payloads import Sender
 
 KEY_CHARACTERS_MAX = 255
@@ -95,8 +99,8 @@ class Captures:
         raise lost_races()
 
     def accept_unkeyed(self, dataset: str, body: bytes, *, encoding: str, media: str, token: str = "") -> Receipt:
-        rows = self._rows(self._content(dataset, body, encoding), media)
-        receipt = self.intake.capture.capture(dataset, rows, sender=self._sender(dataset, token))
+        texts = self._texts(self._content(dataset, body, encoding), media)
+        receipt = self.intake.capture.capture_texts(dataset, texts, sender=self._sender(dataset, token))
         faults.reach("hub.accepted")
         return receipt
 
@@ -116,8 +120,8 @@ class Captures:
         known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
         if known is not None:
             return _receipt(known, digest)
-        rows = self._rows(content, media)
-        prepared = self.intake.capture.prepare(dataset, rows, sender=self._sender(dataset, token))
+        texts = self._texts(content, media)
+        prepared = self.intake.capture.prepare(dataset, texts, sender=self._sender(dataset, token))
         told = prepared.receipt
         item = Keyed(Request(dataset, token, key, digest, told.rows, told.quarantined), prepared)
         self._groups.join(dataset, item)
@@ -168,15 +172,23 @@ class Captures:
 
         return Sender(token, room)
 
-    def _rows(self, content: bytes, media: str) -> list[Any]:
-        """The objects of a JSON array, or of JSON lines; blank lines do not count."""
+    def _texts(self, content: bytes, media: str) -> Texts:
+        """The objects of a JSON array, or of JSON lines; what among them is no object goes to quarantine."""
         if media in JSON_LINES:
-            content = _BLANK_LINES.sub(b"\n", content)
-            self.limits.check_rows(content.count(b"\n"))
+            self.limits.check_rows(_BLANK_LINES.sub(b"\n", content).count(b"\n"))
         self.limits.check_text(content)
-        rows = _parsed(content, media)
-        wire.check_objects(rows, self.limits)
-        return rows
+        found = self._lines(content) if media in JSON_LINES else _elements(content)
+        wire.check_objects(found.rows, self.limits)
+        return found
+
+    def _lines(self, content: bytes) -> Texts:
+        parsed = parse_lines(
+            content,
+            before=0,
+            place=lambda number: f"line {number} of a request",
+            line_bytes_max=self.intake.capture.limits.line_bytes_max,
+        )
+        return Texts(parsed.rows, lambda row: f"line {parsed.numbers[row]} of a request", problems=parsed.problems)
 
 
 def lost_races() -> Retryable:
@@ -192,19 +204,32 @@ def _receipt(known: Request, digest: str) -> Receipt:
     return Receipt(rows=known.rows, quarantined=known.quarantined)
 
 
-def _parsed(content: bytes, media: str) -> list[Any]:
-    if media in JSON_LINES:
-        return wire.parse_lines(content.strip())
+def _elements(content: bytes) -> Texts:
     try:
-        rows = orjson.loads(content)
+        elements = read_json(content)
     except ValueError:
         raise _malformed("The body is not JSON.") from None
-    if type(rows) is not list:
+    if type(elements) is not list:
         raise _malformed("The body is not a JSON array.")
-    if not set(map(type, rows)) <= {dict}:
-        index = next(index for index, row in enumerate(rows) if type(row) is not dict)
-        raise _malformed(f"Element {index} of the array is not an object.")
-    return rows
+    if set(map(type, elements)) <= {dict}:
+        return Texts(elements, lambda row: f"element {row} of a request")
+    places = [index for index, element in enumerate(elements) if type(element) is dict]
+    problems = [
+        Problem(f"element {index} of a request", not_an_object(element), _text_of(element))
+        for index, element in enumerate(elements)
+        if type(element) is not dict
+    ]
+    return Texts(
+        [elements[index] for index in places], lambda row: f"element {places[row]} of a request", problems=problems
+    )
+
+
+def _text_of(element: Any) -> bytes:
+    """An element as JSON again; what Python shows of it, where it nests too deep."""
+    try:
+        return orjson.dumps(plain_json(element))
+    except (NotJson, TypeError):
+        return repr(element).encode()
 
 
 def _malformed(message: str) -> MalformedChunk:

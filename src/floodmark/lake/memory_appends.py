@@ -16,7 +16,7 @@ from floodmark.lake.settling import problem_of, settled_table
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import AppendRefused
 from floodmark.removal import Selection
-from floodmark.schema import SEQ
+from floodmark.schema import CONTENT_ID, SEQ
 from floodmark.settlement import Resettling
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def land_barrier(lake: MemoryLake, request: Barrier) -> None:
 def keys_of(request: Append | FileKeys | Resettling, rows: pa.Table) -> Iterator[tuple[Any, ...] | None]:
     """The deduplication key of each row: the first identity that is complete, with the event time."""
     for row in rows.to_pylist():
-        when = row.get(request.event_time) if request.event_time else None
+        when = row.get(request.key_time) if request.key_time else None
         for rank, identity in enumerate(request.identity):
             values = tuple(row.get(name) for name in identity)
             if None not in values:
                 yield (rank, values, when)
                 break
         else:
-            yield None
+            yield (len(request.identity), (row[CONTENT_ID],), when) if request.by_content else None  # B10
 
 
 def _left_out(request: Append, parts: list[pa.Table]) -> set[int]:

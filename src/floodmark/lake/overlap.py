@@ -20,6 +20,8 @@ DISTINCT = b"floodmark.distinct"
 """In a segment file: no two of its rows have one identity."""
 TIMED = b"floodmark.timed"
 """In a segment file: every row has an event time."""
+NAMED = b"floodmark.named"
+"""In a segment file: every row has an identity."""
 ABSENT = b"floodmark.absent"
 """In a segment file: the snapshot in which none of its rows has a twin."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,15 +35,18 @@ class Overlap:
     rows: int
 
 
-def is_distinct(segments: Sequence[BlockSegment], notes: Sequence[dict[bytes, bytes]]) -> bool:
+def is_distinct(
+    segments: Sequence[BlockSegment], notes: Sequence[dict[bytes, bytes]], *, any_time: bool = False
+) -> bool:
     """Whether no two rows of a batch can have one key: none within a segment, and no event time in two of them.
 
-    The event time is part of the key, so segments of different times have no key in common.
+    The event time is part of the key, unless identities are compared at any time: then segments of different times have
+    no key in common.
     """
     if not all(DISTINCT in item for item in notes):
         return False
-    if len(segments) == 1:
-        return True
+    if len(segments) == 1 or any_time:
+        return len(segments) == 1
     spans = sorted(segment.event_span for segment in segments if segment.event_span is not None)
     apart = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
     return apart and len(spans) == len(segments) and all(TIMED in item for item in notes)
@@ -73,16 +78,16 @@ def overlap(
     """
     from pyiceberg.expressions import And, GreaterThan, IsNull, Or
 
-    if request.event_time is None or request.event_span is None or snapshot is None:
+    if request.key_time is None or request.event_span is None or snapshot is None:
         return None
     if table.snapshot_by_id(snapshot) is None:  # it has expired: its plan would be empty, and say that nothing is near
         return None
-    column = request.schema.get(request.event_time)
+    column = request.schema.get(request.key_time)
     is_date = column is not None and column.type == DATE
     try:
-        near = within_span(request.event_time, request.event_span, is_date=is_date)
+        near = within_span(request.key_time, request.event_span, is_date=is_date)
         if not timed:
-            near = Or(near, IsNull(request.event_time))
+            near = Or(near, IsNull(request.key_time))
         if above:
             near = And(near, GreaterThan(SEQ, above))
         planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())

@@ -35,7 +35,7 @@ from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
 from floodmark.lake.orphans import orphans_of, remove_files
-from floodmark.lake.overlap import TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
+from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
 from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
@@ -301,10 +301,17 @@ class SparkLake(SparkGenerations):
             rows, count = self._not_left_out(request, self._stamped(request), held)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
-                distinct = is_distinct(request.segments, notes)
+                distinct = is_distinct(request.segments, notes, any_time=request.any_time)
                 near, above = self._overlap(request, notes)
                 kept, count = self._without_duplicates(
-                    request, kept, held, count=count, distinct=distinct, near=near, above=above
+                    request,
+                    kept,
+                    held,
+                    count=count,
+                    distinct=distinct,
+                    near=near,
+                    above=above,
+                    by_content=request.by_content and not all(NAMED in item for item in notes),
                 )
             if kept is not None:
                 kept, count = self._settled(request, kept, held, count=count)
@@ -387,7 +394,7 @@ class SparkLake(SparkGenerations):
         request.settlement.dropped = count - kept
         if kept == 0 or not request.identity:
             return (settled if kept else None), kept
-        return self._without_duplicates(request, settled, held, count=kept)
+        return self._without_duplicates(request, settled, held, count=kept, by_content=request.by_content)
 
     def _not_left_out(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> tuple[DataFrame, int]:
         """The rows without those from before the cut-off and those that were purged, and how many are left."""
@@ -433,6 +440,7 @@ class SparkLake(SparkGenerations):
         distinct: bool = False,
         near: Overlap | None = None,
         above: int = 0,
+        by_content: bool = False,
     ) -> tuple[DataFrame | None, int]:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
@@ -442,7 +450,7 @@ class SparkLake(SparkGenerations):
         """
         from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
-        key = DuplicateKey(request.identity, request.event_time)
+        key = DuplicateKey(request.identity, request.key_time, by_content)
         alone = near is not None and near.files == 0
         if distinct and (alone or request.base.snapshot is None):
             return rows, count
@@ -485,17 +493,17 @@ class SparkLake(SparkGenerations):
         frame = self.frame(table, snapshot=snapshot)
         known = set(frame.columns)
         identity = {name for names in key.identity for name in names}
-        for name in identity | ({key.event_time} if key.event_time else set()):
+        for name in identity | ({key.key_time} if key.key_time else set()):
             # In the types of the batch: a column was narrower in an old snapshot, or newer than it and null in every
             # row there.
             source = quoted(name) if name in known else "null"
             kind = _spark_type(key.schema.get(name))
             frame = frame.withColumn(name, F.expr(f"cast({source} as {kind})"))
-        if key.event_time is None:
+        if key.key_time is None:
             return frame
-        column = key.schema.get(key.event_time)
+        column = key.schema.get(key.key_time)
         is_date = column is not None and column.type == DATE
-        return frame.transform(within_event_span(key.event_time, event_span, is_date=is_date))
+        return frame.transform(within_event_span(key.key_time, event_span, is_date=is_date))
 
     def resettle(self, request: Resettling) -> Resettled:
         with self._reading(request.table, None), self._action():

@@ -30,6 +30,15 @@ class FileKeys:
     """A file's column → the dataset's."""
 
     @property
+    def key_time(self) -> str | None:
+        return self.event_time
+
+    @property
+    def by_content(self) -> bool:
+        """Never: a file's rows have no content hash yet. What is compared by it is left to flush."""
+        return False
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The dataset's columns that the key is made of."""
         found = [name for names in self.identity for name in names]

@@ -126,11 +126,12 @@ def _instant(micros: int, *, is_date: bool) -> Column:
 class DuplicateKey:
     """What makes two rows the same row: the first identity whose columns are all there, and the event time.
 
-    A row without any complete identity has no key and is never a duplicate.
+    A row without any complete identity goes by its content hash (B10), or has no key and is never a duplicate.
     """
 
     identity: tuple[tuple[str, ...], ...]
     event_time: str | None
+    by_content: bool = False
 
     def suspicion(self) -> Column:
         """64 bits of the key: equal keys have equal bits, and few others do."""
@@ -146,6 +147,8 @@ class DuplicateKey:
         for rank, names in enumerate(self.identity):
             columns = [F.col(quoted(name)) for name in names]
             yield reduce(and_, [column.isNotNull() for column in columns]), [F.lit(rank), *columns, *when]
+        if self.by_content:
+            yield F.lit(True), [F.lit(len(self.identity)), F.col(CONTENT_ID), *when]
 
 
 def _named(columns: Sequence[Column]) -> list[Column]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from floodmark.jsonread import read_json
 from floodmark.providers.parts import NotARow, PendingCalls, listed, mapping, moment, number, output, text
 
 _CALLS = {"function_call", "custom_tool_call", "local_shell_call", "web_search_call"}
@@ -120,8 +119,8 @@ def _parsed(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
-        return orjson.loads(given)
-    except orjson.JSONDecodeError:
+        return read_json(given.encode())
+    except ValueError:
         return given
 
 

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from floodmark.jsonread import read_json
 from floodmark.providers import Declaration, Item, Unit, provider
 from floodmark.providers.claude_code import ClaudeCode
 from floodmark.providers.codex import Codex
@@ -91,8 +90,8 @@ def transcripts(unit: FileUnit) -> Iterator[Item]:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        content = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        content = read_json(line)
+    except ValueError as error:
         raise NotARow(f"the line is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise NotARow(f"the line is a JSON {type(content).__name__}, not an object")

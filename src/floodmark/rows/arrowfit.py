@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.errors import InvalidName, SchemaConflict
+from floodmark.jsonread import read_json
 from floodmark.rows.fitting import Faults
-from floodmark.rows.jsontext import NotJson, canonical_json
+from floodmark.rows.jsontext import canonical_json
 from floodmark.rows.scalars import check_years, shown
 from floodmark.schema import Column, Schema
 from floodmark.schema.names import check_column_name
@@ -104,20 +102,9 @@ def _json_texts(texts: Any) -> tuple[Any, Faults]:
     return pa.array(canonical, pa.string()), faults
 
 
-_LONG_INTEGER = re.compile(r"[0-9]{19}")
-
-
 def _canonical_text(text: str) -> str | None:
-    try:
-        # orjson makes floats of integers beyond 64 bits; the standard parser keeps them, and then they are refused.
-        value = json.loads(text, parse_constant=_refuse) if _LONG_INTEGER.search(text) else orjson.loads(text)
-    except RecursionError:
-        raise NotJson("it nests too deep") from None
+    value = read_json(text.encode())
     return None if value is None else canonical_json(value)
-
-
-def _refuse(constant: str) -> Any:
-    raise NotJson(f"{constant} is not JSON")
 
 
 def _nulls(array: Any) -> list[int]:

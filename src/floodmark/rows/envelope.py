@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from floodmark.errors import Permanent, UnserialisableValue
+from floodmark.jsonread import read_json
 from floodmark.rows.jsontext import CAREFUL, STRICT, NotJson, plain_json, portable
 
 VERSION = 1
@@ -52,6 +53,14 @@ def encode_envelope(columns: Sequence[str], values: Sequence[Sequence[Any]], row
     return line + b"\n"
 
 
+def row_payload(row: Mapping[str, Any]) -> bytes:
+    """One row as it is kept in quarantine: an envelope, or, of a row that has no such form, what Python shows of it."""
+    try:
+        return encode_envelope(list(row), [[value] for value in row.values()], rows=1)
+    except UnserialisableValue:
+        return repr(row).encode(errors="backslashreplace")
+
+
 def _row_major(values: Sequence[Sequence[Any]], rows: int) -> list[tuple[Any, ...]]:
     return list(zip(*values, strict=True)) if values else [()] * rows
 
@@ -82,7 +91,7 @@ def _plain(name: str, column: Sequence[Any]) -> list[Any]:
     result = []
     for row, value in enumerate(column):
         try:
-            result.append(plain_json(value, big_integers=True))
+            result.append(plain_json(value))
             if type(result[-1]) not in _SIMPLE or isinstance(value, str):
                 orjson.dumps(result[-1])
         except (NotJson, TypeError) as error:
@@ -111,7 +120,7 @@ def _dumped(body: dict[str, Any]) -> bytes:
 def decode_envelope(line: bytes) -> Envelope:
     """Read a line; `MalformedEnvelope` says what is wrong with one that is not an envelope."""
     try:
-        content = orjson.loads(line)
+        content = read_json(line)
     except ValueError as error:
         raise _malformed(f"it is not JSON: {error}") from error
     if type(content) is not dict or content.keys() != {"version", "columns", "rows"}:

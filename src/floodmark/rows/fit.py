@@ -14,14 +14,43 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodmark.errors import SchemaConflict, UnserialisableValue
+from floodmark.config import SpoolSettings
+from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.rows.arrowfit import conform
 from floodmark.rows.fitting import Faults, fit_values
+from floodmark.rows.identities import rows_without_identity
 from floodmark.rows.inference import infer
 from floodmark.rows.scalars import as_float32, shown
 from floodmark.schema import Column, Schema
 from floodmark.schema.names import check_column_name
-from floodmark.schema.types import INT, WIDER, ColumnType
+from floodmark.schema.types import INT, STRING, WIDER, ColumnType, width
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What is asked of rows beside the schema."""
+
+    limits: SpoolSettings
+    identity: tuple[tuple[str, ...], ...] = ()
+    """A row must have one of these identities; empty where it need not."""
+
+    def check_columns(self, schema: Schema, new: Sequence[str], *, taken: int | None = None) -> None:
+        """`SchemaConflict` if the schema has no room for so many new columns. `taken`: what they take up."""
+        if not new:
+            return
+        if len(new) > self.limits.new_columns_max:
+            raise SchemaConflict(
+                f"{len(new):,} new columns came at once, and new_columns_max is {self.limits.new_columns_max:,}.",
+                hint="Put what has many keys into one column of objects, declare the columns, or raise "
+                "new_columns_max in [spool] of floodmark.toml.",
+            )
+        total = sum(width(column.type) for column in schema) + (len(new) if taken is None else taken)
+        if total > self.limits.columns_max:
+            raise SchemaConflict(
+                f"The dataset would have {total:,} columns, and columns_max is {self.limits.columns_max:,}.",
+                hint="Put what has many keys into one column of objects, or raise columns_max in [spool] of "
+                "floodmark.toml.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +83,80 @@ class Fit:
         return bool(self.new_columns or self.widened)
 
 
-def fit(schema: Schema, columns: Sequence[str], values: Sequence[Sequence[Any]], rows: int) -> Fit:
+@dataclass(frozen=True, slots=True)
+class FittedRows:
+    """Rows that were fitted, and those that fit as the landing log takes them."""
+
+    fit: Fit
+    columns: list[str]
+    values: list[Sequence[Any]]
+
+
+def fit_rows(schema: Schema, rows: Any, demands: Demands) -> FittedRows:
+    """Fit rows of Python. What is wrong with a name, or with too many of them, refuses the whole call."""
+    columns, values = rows_to_columns(rows, schema, demands)
+    fitted = fit(schema, columns, values, rows=len(rows), demands=demands)
+    if fitted.kept is not None:
+        values = [[column[row] for row in fitted.kept] for column in values]
+    return FittedRows(fitted, columns, values)
+
+
+def fit_each(schema: Schema, rows: list[dict[str, Any]], demands: Demands) -> FittedRows:
+    """Fit rows of a text, of which nobody else has a copy: a bad name, or one too many, is its own row's fault."""
+    try:
+        return fit_rows(schema, rows, demands)
+    except (InvalidName, SchemaConflict):
+        reasons = _name_faults(schema, rows, demands)
+    good = [row for row in range(len(rows)) if row not in reasons]
+    inner = fit_rows(schema, [rows[row] for row in good], demands)
+    kept = good if inner.fit.kept is None else [good[row] for row in inner.fit.kept]
+    misfits = [replace(misfit, row=good[misfit.row]) for misfit in inner.fit.misfits]
+    misfits += [Misfit(row, None, reason) for row, reason in reasons.items()]
+    misfits.sort(key=operator.attrgetter("row"))
+    return replace(inner, fit=replace(inner.fit, kept=kept, misfits=misfits))
+
+
+def _name_faults(schema: Schema, rows: list[dict[str, Any]], demands: Demands) -> dict[int, str]:
+    """Why rows cannot be stored under the names they have, given those before them that can."""
+    new: list[str] = []
+    grown = schema
+    known: dict[tuple[str, ...], str | None] = {}
+    faults: dict[int, str] = {}
+    for index, row in enumerate(rows):
+        names = tuple(row)
+        if names not in known:
+            unknown = [name for name in names if name not in grown]
+            try:
+                for name in unknown:
+                    check_column_name(name)
+                demands.check_columns(schema, [*new, *unknown])
+                grown = grown.merge(Column(name, STRING) for name in unknown)
+                new += unknown
+                known[names] = None
+            except (InvalidName, SchemaConflict) as error:
+                known[names] = error.message.removesuffix(".")
+        reason = known[names]
+        if reason is not None:
+            faults[index] = reason
+    return faults
+
+
+def fit(
+    schema: Schema,
+    columns: Sequence[str],
+    values: Sequence[Sequence[Any]],
+    rows: int,
+    *,
+    demands: Demands | None = None,
+) -> Fit:
     """Fit rows, given column by column, to the schema.
 
-    A bad or clashing column name refuses the whole call (`InvalidName`, `SchemaConflict`); a value that does
-    not fit refuses its row. Columns the schema lacks get a type from the rows that otherwise fit.
+    A bad or clashing column name, or one too many, refuses the whole call (`InvalidName`, `SchemaConflict`); a value
+    that does not fit refuses its row. Columns the schema lacks get a type from the rows that otherwise fit.
     """
     _check_shape(columns, values, rows)
+    if demands is not None:
+        demands.check_columns(schema, [name for name in columns if name not in schema])
     work = _Fitting(schema, rows)
     came = dict(zip(columns, values, strict=True))
     for column in schema.columns:
@@ -69,6 +165,8 @@ def fit(schema: Schema, columns: Sequence[str], values: Sequence[Sequence[Any]],
     for name in columns:
         if name not in schema:
             work.unknown(name, came[name], fitting)
+    if demands is not None and demands.identity and rows:
+        work.demand(demands.identity)
     return work.result()
 
 
@@ -80,6 +178,14 @@ def _check_shape(columns: Sequence[str], values: Sequence[Sequence[Any]], rows: 
     if len(set(columns)) != len(columns):
         twice = next(name for name in columns if list(columns).count(name) > 1)
         raise SchemaConflict(f"The column {twice!r} came twice.", hint="Give each column once.")
+
+
+_NO_COLUMN = ""
+"""Where a fault is kept that is no single column's: no column has an empty name."""
+
+
+def _no_identity(identity: tuple[tuple[str, ...], ...]) -> str:
+    return f"its identity ({', else '.join('+'.join(names) for names in identity)}) is null"
 
 
 class _Fitting:
@@ -121,6 +227,11 @@ class _Fitting:
         self.new[name] = kind
         self.add_faults(name, str(kind), faults)
 
+    def demand(self, identity: tuple[tuple[str, ...], ...]) -> None:
+        missing = rows_without_identity(self.arrays, identity, self.rows)
+        if missing:
+            self.faults[_NO_COLUMN] = dict.fromkeys(missing, _no_identity(identity))
+
     def add_faults(self, name: str, wanted: str, faults: Faults) -> None:
         if faults:
             self.faults[name] = {row: f"column {name!r} is {wanted}: {reason}" for row, reason in faults.items()}
@@ -152,7 +263,11 @@ class _Fitting:
         return Fit(table, kept, self.misfits(), tuple(new), tuple(widened), merged)
 
     def misfits(self) -> list[Misfit]:
-        found = [Misfit(row, name, reason) for name, faults in self.faults.items() for row, reason in faults.items()]
+        found = [
+            Misfit(row, name if name != _NO_COLUMN else None, reason)
+            for name, faults in self.faults.items()
+            for row, reason in faults.items()
+        ]
         found.sort(key=operator.attrgetter("row"))
         return found
 
@@ -178,18 +293,25 @@ def _table(schema: Schema, arrays: Mapping[str, Any], rows: int) -> pa.Table:
     return pa.Table.from_arrays([arrays[name] for name in names], schema=schema.arrow(names))
 
 
-def fit_table(schema: Schema, table: pa.Table | pa.RecordBatch) -> Fit:
+def fit_table(schema: Schema, table: pa.Table | pa.RecordBatch, *, demands: Demands | None = None) -> Fit:
     """Fit an Arrow table to the schema.
 
     Types are the table's own, so a type that does not fit refuses the whole table with `SchemaConflict`. Rows
     are out only for a null in a required column, or for text that is not JSON in a json column.
     """
     conformed = conform(schema, table)
+    if demands is not None:
+        new = conformed.schema.columns[len(schema) :]
+        taken = sum(width(column.type) for column in new)
+        demands.check_columns(schema, [column.name for column in new], taken=taken)
     misfits = [
         Misfit(row, name, f"column {name!r} is {conformed.schema.column(name).text}: {reason}")
         for name, faults in conformed.faults.items()
         for row, reason in faults.items()
     ]
+    if demands is not None and demands.identity:
+        missing = rows_without_identity(conformed.arrays, demands.identity, table.num_rows)
+        misfits += [Misfit(row, None, _no_identity(demands.identity)) for row in missing]
     misfits.sort(key=operator.attrgetter("row"))
     arrays, rows, kept = conformed.arrays, table.num_rows, None
     if misfits:
@@ -208,8 +330,13 @@ def fit_table(schema: Schema, table: pa.Table | pa.RecordBatch) -> Fit:
     )
 
 
-def rows_to_columns(rows: Any) -> tuple[list[str], list[Sequence[Any]]]:
-    """The rows' columns, in order of first appearance; null where a row does not have one."""
+def rows_to_columns(
+    rows: Any, schema: Schema | None = None, demands: Demands | None = None
+) -> tuple[list[str], list[Sequence[Any]]]:
+    """The rows' columns, in order of first appearance; null where a row does not have one.
+
+    The demands on columns are checked before rows and columns are multiplied with each other.
+    """
     if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Sequence):
         raise UnserialisableValue(
             f"Rows are a list of dicts, not a {type(rows).__name__}.", hint='Give [{"id": 1}, {"id": 2}].'
@@ -230,6 +357,8 @@ def rows_to_columns(rows: Any) -> tuple[list[str], list[Sequence[Any]]]:
         if values is not None:
             return _checked_keys(names), values
     names = _checked_keys(list(dict.fromkeys(name for row in rows for name in row)))
+    if demands is not None and schema is not None:
+        demands.check_columns(schema, [name for name in names if name not in schema])
     return names, [[row.get(name) for row in rows] for name in names]
 
 

@@ -6,10 +6,12 @@ order of columns, or on int → long and float → double.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from floodmark.rows.content import content_ids
+from floodmark.schema.names import CONTENT_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +32,24 @@ def are_distinct(table: pa.Table, identity: Sequence[Sequence[str]]) -> bool:
     return bool(keys.group_by(list(identity[0])).aggregate([]).num_rows == keys.num_rows)
 
 
+def rows_without_identity(arrays: Mapping[str, Any], identity: Sequence[Sequence[str]], rows: int) -> list[int]:
+    """The places of the rows of which no identity is complete."""
+    import pyarrow.compute as pc
+
+    missing = None
+    for names in identity:
+        if not all(name in arrays for name in names):
+            continue
+        columns = [arrays[name] for name in names]
+        if not any(column.null_count for column in columns):
+            return []
+        incomplete = functools.reduce(pc.or_, map(pc.is_null, columns))
+        missing = incomplete if missing is None else pc.and_(missing, incomplete)
+    if missing is None:
+        return list(range(rows))
+    return [int(place) for place in pc.indices_nonzero(missing).to_pylist()]
+
+
 def is_plain(kind: pa.DataType) -> bool:
     """Whether every engine says the same of two values: equal, or not."""
     from pyarrow import types
@@ -47,8 +67,13 @@ def is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def identity_hashes(table: pa.Table, identity: Sequence[Sequence[str]], event_time: str | None) -> list[str | None]:
-    """Of each row: the first identity whose columns are all there, with the event time; None where none is."""
+def identity_hashes(
+    table: pa.Table, identity: Sequence[Sequence[str]], event_time: str | None, *, by_content: bool = False
+) -> list[str | None]:
+    """Of each row: the first identity whose columns are all there, with the event time; None where none is.
+
+    `by_content`: the row's content hash, if it is in the table, where none is.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -62,4 +87,6 @@ def identity_hashes(table: pa.Table, identity: Sequence[Sequence[str]], event_ti
         for name in names:
             whole = pc.and_(whole, pc.is_valid(table[name].combine_chunks()))
         found = pc.coalesce(found, pc.if_else(whole, hashes, None))
+    if by_content and CONTENT_ID in table.column_names:
+        found = pc.coalesce(found, table[CONTENT_ID].combine_chunks())
     return list(found.to_pylist())

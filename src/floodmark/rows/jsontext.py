@@ -10,7 +10,7 @@ the Python value that was captured or as the JSON value that sealing read back:
 | Decimal, UUID             | text                                           |
 | bytes                     | base64 text                                    |
 | NaN, ±Infinity            | the texts `NaN`, `Infinity`, `-Infinity`        |
-| an integer beyond 64 bits | text in the landing log; no value of `json`     |
+| a number beyond 64 bits   | a number, with all of its digits               |
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ from typing import Any
 
 import orjson
 
+from floodmark.jsonread import NUMBER_CHARACTERS_MAX, ExactNumber
+
 DEPTH_MAX = 100
 """How deep a value nests at most: well inside what JSON parsers take, envelope included."""
 
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
-"""The integers that JSON carries exactly here; beyond them a JSON parser makes a float."""
+"""The integers that a JSON parser reads as such; many make a double of any other."""
+_BITS_MAX = 3 * NUMBER_CHARACTERS_MAX
+"""An integer of more bits would be longer than a number may be."""
 
 STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
 # orjson writes an offset's minutes and drops its seconds, which moves the instant (Amsterdam before 1937):
@@ -74,6 +78,7 @@ def _utc_text(value: dt.datetime) -> str:
 
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
     (enum.Enum, lambda value: value.value),
+    (ExactNumber, lambda value: orjson.Fragment(value.text)),
     (str, str.__str__),
     (int, int.__index__),
     (float, lambda value: float(value) if math.isfinite(value) else float_text(value)),
@@ -88,14 +93,11 @@ _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-def plain_json(value: Any, *, big_integers: bool, depth: int = 1) -> Any:
-    """A copy of the value in which everything is what JSON can hold; `NotJson` where something cannot be.
-
-    `big_integers` makes text of integers that JSON cannot carry exactly, instead of refusing them.
-    """
+def plain_json(value: Any, *, depth: int = 1) -> Any:
+    """A copy of the value in which everything is what orjson can write; `NotJson` where something cannot be."""
     kind = type(value)
     if kind is int:
-        return value if INTEGER_MIN <= value <= INTEGER_MAX else _big_integer(value, allowed=big_integers)
+        return value if INTEGER_MIN <= value <= INTEGER_MAX else _big_integer(value)
     if kind in _PLAIN:
         return value
     if kind is float:
@@ -105,24 +107,20 @@ def plain_json(value: Any, *, big_integers: bool, depth: int = 1) -> Any:
     if kind is dict:
         if not all(isinstance(key, str) for key in value):
             raise NotJson("an object's keys are texts")
-        return {
-            str.__str__(key): plain_json(item, big_integers=big_integers, depth=depth + 1)
-            for key, item in value.items()
-        }
+        return {str.__str__(key): plain_json(item, depth=depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
-        return [plain_json(item, big_integers=big_integers, depth=depth + 1) for item in value]
+        return [plain_json(item, depth=depth + 1) for item in value]
     try:
         converted = portable(value)
     except TypeError as error:
         raise NotJson(str(error)) from error
-    return plain_json(converted, big_integers=big_integers, depth=depth + 1)
+    return converted if type(converted) is orjson.Fragment else plain_json(converted, depth=depth + 1)
 
 
-def _big_integer(value: int, *, allowed: bool) -> str:
-    # 128 bits hold every decimal(38,0); a longer integer is no column's value, and its text may be huge.
-    if not allowed or value.bit_length() > 128:
-        raise NotJson(f"an integer of {value.bit_length()} bits is beyond the 64 that JSON carries exactly")
-    return str(value)
+def _big_integer(value: int) -> orjson.Fragment:
+    if value.bit_length() > _BITS_MAX:
+        raise NotJson(f"an integer of {value.bit_length():,} bits has more than {NUMBER_CHARACTERS_MAX:,} digits")
+    return orjson.Fragment(str(value))
 
 
 def canonical_json(value: Any) -> str:
@@ -140,7 +138,7 @@ def canonical_json(value: Any) -> str:
 
 def _carefully(value: Any) -> str:
     try:
-        text = orjson.dumps(plain_json(value, big_integers=False), option=_CANONICAL)
+        text = orjson.dumps(plain_json(value), option=_CANONICAL)
     except TypeError as error:
         raise NotJson(str(error)) from error
     # In a row null is the absence of a value, so nothing that is a value may be written like it.

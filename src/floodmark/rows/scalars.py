@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN, NOT_FINITE, NotJson, canonical_json
+from floodmark.jsonread import ExactNumber
+from floodmark.rows.jsontext import NOT_FINITE, NotJson, canonical_json
 from floodmark.schema.types import (
     BINARY,
     BOOLEAN,
@@ -57,6 +58,8 @@ class Rule:
 def shown(value: Any) -> str:
     """A value in a message: its type, and as much of it as is short and safe to print."""
     kind = type(value).__name__
+    if isinstance(value, ExactNumber):
+        return f"number {value.text if len(value.text) <= 45 else value.text[:42] + '…'}"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"{kind} of {value.bit_length()} bits"
     if isinstance(value, str | bytes) and len(value) > 40:
@@ -98,15 +101,21 @@ def _one_integer(bits: int) -> Callable[[Any], int]:
     return one
 
 
+_DOUBLE_BITS_MAX = 1023
+"""No longer integer is certain to be smaller than the largest double."""
+
+
 def _one_double(value: Any) -> float:
     if isinstance(value, float):
+        # A fraction of many digits is rounded: that is what doubles are. Whole numbers count things and name them.
+        if isinstance(value, ExactNumber) and value.is_whole:
+            raise Unfit(f"{shown(value)} is not exactly a double")
         return float(value)
     if isinstance(value, str) and value in NOT_FINITE:
         return NOT_FINITE[value]
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unfit(f"{shown(value)} is not a number")
-    # Beyond 64 bits JSON does not carry an integer as a number: the landing log could not bring it back.
-    if not INTEGER_MIN <= value <= INTEGER_MAX or int(float(value)) != value:
+    if value.bit_length() > _DOUBLE_BITS_MAX or int(float(value)) != value:
         raise Unfit(f"{shown(value)} is not exactly a double")
     return float(value)
 
@@ -153,15 +162,23 @@ def decimal_rule(kind: DecimalType) -> Rule:
             raise ValueError("not all are numbers")
         return texts.cast(to_arrow(kind))
 
+    def from_floats(values: Sequence[Any]) -> pa.Array:
+        return from_texts([None if value is None else repr(value) for value in values])
+
     collect = _array(kind)
-    return Rule(((_types(Decimal, int), collect), (_types(str), from_texts)), one, collect)
+    return Rule(
+        ((_types(Decimal, int), collect), (_types(str), from_texts), (_types(float, int), from_floats)), one, collect
+    )
 
 
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, str) and _NUMBER_TEXT.fullmatch(value):
         return Decimal(value)
-    if isinstance(value, Decimal) or (isinstance(value, int) and not isinstance(value, bool)):
-        number = Decimal(value)
+    if isinstance(value, ExactNumber):
+        return value.decimal
+    # JSON has one kind of number: a float is the decimal number that it is written as, also in Python.
+    if isinstance(value, Decimal | float) or (isinstance(value, int) and not isinstance(value, bool)):
+        number = Decimal(float.__repr__(value) if isinstance(value, float) else value)
         if number.is_finite():
             return number
     raise Unfit(f"{shown(value)} is not a decimal number")

@@ -282,6 +282,13 @@ def to_arrow(kind: ColumnType) -> pa.DataType:
     }[kind]
 
 
+def width(kind: ColumnType) -> int:
+    """How many columns a column takes up in a table: a struct's fields are columns too."""
+    if isinstance(kind, ListType):
+        return width(kind.element)
+    return sum(width(field) for _, field in kind.fields) if isinstance(kind, StructType) else 1
+
+
 def from_arrow(arrow_type: pa.DataType, *, column: str, depth: int = 1) -> ColumnType | None:
     """The column type for an Arrow type; None for Arrow's null type; `SchemaConflict` names what has none."""
     import pyarrow as pa

@@ -3,8 +3,10 @@
 Lists of dicts go to the landing log; Arrow tables become segments at once. Both are judged by the parser that sealing
 uses, so what is acknowledged here is what will be committed:
 
-- nothing fits → the call is refused and nothing is written; the producer still has the rows;
+- nothing of a call from Python fits → it is refused and nothing is written; the producer still has the rows;
 - some rows do not fit → they go to quarantine with their reasons, the others are taken, the receipt counts both;
+- rows of a text (a file, a stream, a request) are never refused: what is no row of the dataset goes to quarantine with
+  the place it came from;
 - new columns and wider types → the dataset grows, *before* the first such row is written, so that of two
   producers with different ideas of a new column the second is told.
 """
@@ -15,20 +17,31 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.clock import Clock
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
-from floodmark.errors import QuarantineFull, SchemaConflict, SpoolFull
-from floodmark.rows import Fit, encode_envelope, fit, fit_table, reasons_by_row, rows_to_columns
+from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
+from floodmark.rows import (
+    Fit,
+    FittedRows,
+    Problem,
+    encode_envelope,
+    fit_each,
+    fit_rows,
+    fit_table,
+    reasons_by_row,
+    row_payload,
+)
 from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
@@ -41,9 +54,8 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 32 << 20
 """A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
 BACKLOG_CHECK_SECONDS = 1.0
-
-_Row = tuple[list[str], list[list[Any]]]
-"""The columns and values of one row, as an envelope takes them."""
+REASONS_MAX = 20
+"""So many reasons a receipt gives: the first ones tell what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +64,33 @@ class Receipt:
 
     rows: int
     quarantined: int = 0
+    reasons: tuple[str, ...] = field(default=(), compare=False)
+    """Why the first of those are in quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Rows that were read from a text, where each of them stood, and what there was beside them."""
+
+    rows: list[dict[str, Any]] | pa.Table
+    place: Callable[[int], str]
+    """Where a row came from, for people: `path:line`."""
+    problems: Sequence[Problem] = ()
+    lasting: bool = False
+    """The places name the same lines when they are read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The rows of one call, fitted and not yet stored."""
+    """What was read from a text, fitted and not yet stored."""
 
     dataset: Dataset
-    """As it is grown by them."""
+    """As it is grown by the rows."""
     table: pa.Table
     held: list[Held]
     receipt: Receipt
-    size: int
+    line: bytes | None = None
+    """The rows as the landing log takes them, unless they are typed already."""
 
 
 @dataclass(slots=True)
@@ -81,6 +108,7 @@ class Capture:
     segments: SegmentStore
     clock: Clock
     backlog_bytes_max: int
+    limits: SpoolSettings = field(default_factory=SpoolSettings)
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _looks: dict[str, _BacklogLook] = field(default_factory=dict)
@@ -88,11 +116,8 @@ class Capture:
     _parsing: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
 
-    def capture(self, dataset: str, rows: Any, *, sender: Sender | None = None) -> Receipt:
-        """Store a list of dicts or an Arrow table; durable on return.
-
-        From a sender over HTTP nothing is refused because it does not fit: that goes to quarantine.
-        """
+    def capture(self, dataset: str, rows: Any) -> Receipt:
+        """Store a list of dicts or an Arrow table; durable on return."""
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
@@ -101,29 +126,51 @@ class Capture:
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
         # are several times faster than threads that hand it to each other in the middle.
         with self._parsing:
-            grown, fitted, held, line = self._parsed(declared, rows, sender)
+            grown, fitted, line = self._parsed(declared, rows)
         if not rows:
             return Receipt(rows=0)
+        held = self._held(
+            dataset, [Problem("", reason, _envelope(rows[row]), misfit=True) for row, reason in _reasons(fitted)]
+        )
+        self._store(grown, fitted.table, line, held)
+        return _receipt(fitted, held)
+
+    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
-            self.segments.add(grown, fitted.table, held=held)
+            self.segments.add(grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
-            self._hold(dataset, held)
-            if fitted.table.num_rows:
-                self._writer(dataset).append(line)
-        self.count(dataset, len(line))
-        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
+            self._hold(grown.name, held)
+            self._writer(grown.name).append(line)
+        self.count(grown.name, len(line))
 
-    def prepare(self, dataset: str, rows: Any, *, sender: Sender | None = None) -> Prepared:
-        """Fit a list of dicts, to be stored by `store`."""
+    def capture_texts(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Receipt:
+        """Store what was read from a text; durable on return.
+
+        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place.
+        """
+        found = self.prepare(dataset, texts, sender=sender, as_line=True)
+        if not found.receipt.rows:
+            self._hold(dataset, found.held)
+        elif found.line is not None:
+            self._store(found.dataset, found.table, found.line, found.held)
+        else:
+            self.segments.add(found.dataset, found.table, held=found.held)
+            self.count(dataset, found.table.nbytes)
+        return found.receipt
+
+    def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None, as_line: bool = False) -> Prepared:
+        """Fit what was read from a text, to be stored by `store`."""
         self._forget_after_fork()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
-            grown, fitted, held, line = self._parsed(declared, rows, sender)
-        return Prepared(
-            grown, fitted.table, held, Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held)), len(line)
-        )
+            grown, fitted, line = self._parsed_texts(declared, texts, as_line=as_line)
+        wrong = [
+            Problem(texts.place(row), why, _payload(texts.rows, row), misfit=True) for row, why in _reasons(fitted)
+        ]
+        held = self._held(dataset, [*wrong, *texts.problems], lasting=texts.lasting, sender=sender)
+        return Prepared(grown, fitted.table, held, _receipt(fitted, held), line)
 
     def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
         """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
@@ -148,8 +195,29 @@ class Capture:
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
         if not self.segments.add(grown, table, held=held, also=also):
             return False
-        self.count(grown.name, sum(one.size for one in prepared))
+        self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
+
+    def _parsed_texts(self, declared: Dataset, texts: Texts, *, as_line: bool) -> tuple[Dataset, Fit, bytes | None]:
+        """The dataset as it is grown by the rows, the fit, and the line to store, unless they are typed already."""
+        fitted_rows: list[FittedRows] = []
+
+        def fitting(schema: Schema) -> Fit:
+            demands = self._dataset(declared.name).demands(self.limits)
+            rows = texts.rows
+            if not isinstance(rows, list):
+                try:
+                    return fit_table(schema, rows, demands=demands)
+                except (SchemaConflict, InvalidName):
+                    rows = rows.to_pylist()
+            fitted_rows.append(fit_each(schema, rows, demands))
+            return fitted_rows[-1].fit
+
+        grown, fitted = self._fitted(declared, fitting)
+        line = None
+        if as_line and fitted_rows and fitted_rows[-1].fit is fitted:
+            line = encode_envelope(fitted_rows[-1].columns, fitted_rows[-1].values, rows=fitted.table.num_rows)
+        return grown, fitted, line
 
     def capture_step(
         self, dataset: str, table: pa.Table, step: SourceStep, *, also: Callable[[Connection], bool]
@@ -157,54 +225,52 @@ class Capture:
         """Store one step of a source, once: `also` moves its position in the same transaction; None if another did."""
         self._forget_after_fork()
         self.check_room(dataset)
-        grown, fitted = self._fitted(
-            self._dataset(dataset), lambda schema: fit_table(schema, table), rows=table.num_rows
+        grown, fitted = self._fitted_table(self._dataset(dataset), table)
+        held = self._held(
+            dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        held = self._held(dataset, fitted, lambda row: _row_of(table, row))
         if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
-        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
+        return _receipt(fitted, held)
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
             self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
 
-    def _parsed(self, declared: Dataset, rows: Any, sender: Sender | None) -> tuple[Dataset, Fit, list[Held], bytes]:
-        """The dataset as it is grown by the rows, the rows that fit, those that do not, and the line to store."""
-        columns, values = rows_to_columns(rows)
-        grown, fitted = self._fitted(
-            declared,
-            lambda schema: fit(schema, columns, values, rows=len(rows)),
-            rows=len(rows),
-            refuses=sender is None,
-        )
-        held = self._held(declared.name, fitted, lambda row: (columns, [[column[row]] for column in values]), sender)
-        if fitted.kept is not None:
-            values = [[column[row] for row in fitted.kept] for column in values]
-        return grown, fitted, held, encode_envelope(columns, values, rows=fitted.table.num_rows)
+    def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, bytes]:
+        """The dataset as it is grown by the rows, the fit, and the line to store."""
+        made: list[FittedRows] = []
+
+        def fitting(schema: Schema) -> Fit:
+            made.append(fit_rows(schema, rows, self._dataset(declared.name).demands(self.limits)))
+            return made[-1].fit
+
+        grown, fitted = self._fitted(declared, fitting)
+        _refuse_if_nothing_fits(fitted, rows=len(rows))
+        return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
+
+    def _fitted_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> tuple[Dataset, Fit]:
+        demands = declared.demands(self.limits)
+        grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table, demands=demands))
+        _refuse_if_nothing_fits(fitted, rows=table.num_rows)
+        return grown, fitted
 
     def _held(
-        self,
-        dataset: str,
-        fitted: Fit,
-        row_of: Callable[[int], tuple[list[str], list[list[Any]]]],
-        sender: Sender | None = None,
+        self, dataset: str, problems: Sequence[Problem], *, lasting: bool = False, sender: Sender | None = None
     ) -> list[Held]:
-        """The rows that do not fit, each as an envelope of its own, in a few entries."""
-        misfits = grouped(
-            [
-                Misfit(reason, encode_envelope(*row_of(row), rows=1))
-                for row, reason in reasons_by_row(fitted.misfits).items()
-            ]
-        )
-        if misfits and sender is not None and len(misfits) > sender.room():
-            raise _quarantine_full(dataset, fitted)
+        """What does not fit, in a few entries; what was read from a lasting place, each under a key of it."""
+        misfits = [Misfit(item.reason, item.payload, place=item.place, is_row=item.misfit) for item in problems]
+        entries = misfits if lasting else grouped(misfits)
+        if entries and sender is not None and len(entries) > sender.room():
+            raise _quarantine_full(dataset, problems)
         held = []
-        for misfit in misfits:
-            text, path = keep_payload(self.root, dataset, name=uuid.uuid4().hex, payload=misfit.payload)
+        for item in entries:
+            key = quarantine.source_key(item.place, item.payload) if lasting else None
+            text, path = keep_payload(self.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
+            reason = f"{item.place}: {item.reason}" if item.place else item.reason
             token = None if sender is None else sender.token
-            held.append(Held(misfit.reason, text, path, rows=misfit.rows, token=token))
+            held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
         return held
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
@@ -226,18 +292,18 @@ class Capture:
             writer.close()
 
     def _capture_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> Receipt:
-        grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table), rows=table.num_rows)
+        grown, fitted = self._fitted_table(declared, table)
         if table.num_rows == 0:
             return Receipt(rows=0)
-        held = self._held(declared.name, fitted, lambda row: _row_of(table, row))
+        held = self._held(
+            declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
+        )
         self.segments.add(grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
-        return Receipt(rows=fitted.table.num_rows, quarantined=_rows_of(held))
+        return _receipt(fitted, held)
 
-    def _fitted(
-        self, declared: Dataset, fitting: Callable[[Schema], Fit], *, rows: int, refuses: bool = True
-    ) -> tuple[Dataset, Fit]:
-        """Fit, and grow the dataset by what the rows bring.
+    def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit]) -> tuple[Dataset, Fit]:
+        """Fit, and grow the dataset by what the rows that fit bring.
 
         The schema this process remembers may be narrower than the dataset's by now, so it is looked at afresh
         before a row is called a misfit or the call is refused.
@@ -248,9 +314,7 @@ class Capture:
                 return self._grow(declared, fitted), fitted
         declared = self._dataset(declared.name, fresh=True)
         fitted = fitting(declared.schema)
-        if refuses:
-            _refuse_if_nothing_fits(fitted, rows=rows)
-        return self._grow(declared, fitted), fitted
+        return (self._grow(declared, fitted) if fitted.table.num_rows else declared), fitted
 
     def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
         if not fitted.evolves:
@@ -310,19 +374,28 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
         )
 
 
-def _rows_of(held: Sequence[Held]) -> int:
-    return sum(item.rows for item in held)
+def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
+    reasons = tuple(item.reason for item in held[:REASONS_MAX])
+    return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in held), reasons=reasons)
 
 
-def _quarantine_full(dataset: str, fitted: Fit) -> QuarantineFull:
-    wrong = len({misfit.row for misfit in fitted.misfits})
+def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFull:
+    first = problems[0]
     return QuarantineFull(
-        f"{wrong:,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
-        f"Row {fitted.misfits[0].row}: {fitted.misfits[0].reason}.",
+        f"{len(problems):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"{first.place[:1].upper()}{first.place[1:]}: {first.reason}.",
         hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
     )
 
 
-def _row_of(table: pa.Table | pa.RecordBatch, row: int) -> _Row:
-    values = table.slice(row, 1).to_pylist()[0]
-    return list(values), [[value] for value in values.values()]
+def _reasons(fitted: Fit) -> list[tuple[int, str]]:
+    return list(reasons_by_row(fitted.misfits).items())
+
+
+def _envelope(row: Mapping[str, Any]) -> bytes:
+    """A row of Python as it is kept in quarantine; one that has no such form refuses the call, as its caller has it."""
+    return encode_envelope(list(row), [[value] for value in row.values()], rows=1)
+
+
+def _payload(rows: list[dict[str, Any]] | pa.Table | pa.RecordBatch, row: int) -> bytes:
+    return row_payload(rows[row] if isinstance(rows, list) else rows.slice(row, 1).to_pylist()[0])

@@ -17,6 +17,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.errors import Retryable
 from floodmark.rows.identities import identity_hashes
+from floodmark.schema import CONTENT_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +61,7 @@ def _columns(path: Path, declared: Dataset) -> pa.Table:
     import pyarrow.parquet as pq
 
     wanted = {name for names in declared.identity for name in names} | {declared.event_time}
+    wanted |= {CONTENT_ID} if declared.by_content else set()
     try:
         held = pq.read_schema(path).names
         return pq.read_table(path, columns=[name for name in held if name in wanted])
@@ -87,7 +89,7 @@ def places_before(times: pa.ChunkedArray, cutoff: int) -> list[int]:
 
 
 def _purged(database: Database, rows: pa.Table, declared: Dataset) -> list[int]:
-    hashes = identity_hashes(rows, declared.identity, declared.event_time)
+    hashes = identity_hashes(rows, declared.identity, declared.key_time, by_content=declared.by_content)
     wanted = {item for item in hashes if item is not None}
     found = database.read(lambda c: removals.purged_among(c, declared.name, wanted))
     return [place for place, item in enumerate(hashes) if item in found]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from floodmark.clock import Clock
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
 from floodmark.control.database import Database
 from floodmark.control.quarantine import Entry
@@ -23,6 +24,7 @@ class Quarantine:
     database: Database
     segments: SegmentStore
     clock: Clock
+    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
     def entries(self, dataset: str | None = None) -> list[Entry]:
         """What is held, oldest first."""
@@ -52,7 +54,13 @@ class Quarantine:
                 hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
             ) from error
         declared = self.database.read(lambda c: datasets.get(c, entry.dataset))
-        fitted = fit(declared.schema, envelope.columns, envelope.values, rows=envelope.rows)
+        fitted = fit(
+            declared.schema,
+            envelope.columns,
+            envelope.values,
+            rows=envelope.rows,
+            demands=declared.demands(self.limits),
+        )
         if fitted.misfits:
             raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
         if fitted.evolves:

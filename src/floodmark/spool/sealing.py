@@ -25,6 +25,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.clock import Clock
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
 from floodmark.control.database import Database
@@ -77,6 +78,7 @@ class Sealer:
     database: Database
     segments: SegmentStore
     clock: Clock
+    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
     def landing_directory(self, dataset: str) -> Path:
         return self.root / "spool" / dataset / "landing"
@@ -160,7 +162,7 @@ class Sealer:
         runs = list(self._runs(dataset, lines, content, held))
         for _ in range(SCHEMA_RACES_MAX):
             declared = self.database.read(lambda c: datasets.get(c, dataset))
-            fits, misfits, schema = self._fit_runs(dataset, declared.schema, lines, runs, content)
+            fits, misfits, schema = self._fit_runs(declared, lines, runs, content)
             try:
                 declared = self._grow(declared, schema)
             except SchemaConflict:
@@ -175,14 +177,15 @@ class Sealer:
         return self.database.transact(lambda c: datasets.evolve(c, declared.name, schema.columns))
 
     def _fit_runs(
-        self, dataset: str, schema: Schema, lines: LandingRange, runs: list[_Run], content: bytes
+        self, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes
     ) -> tuple[list[Fit], list[Held], Schema]:
+        dataset, schema, demands = declared.name, declared.schema, declared.demands(self.limits)
         fits: list[Fit] = []
         held: list[Held] = []
         for run in runs:
             try:
-                fitted = fit(schema, run.columns, run.values, rows=len(run.origins))
-            except (InvalidName, SchemaConflict) as error:  # a name that no column can have: none of the rows fits
+                fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
+            except (InvalidName, SchemaConflict) as error:  # a name that no column can have, or one too many
                 reasons = dict.fromkeys(range(len(run.origins)), error.message)
             else:
                 schema = fitted.schema

@@ -40,10 +40,10 @@ from floodmark.files import (
     sync_directory,
     sync_file,
 )
-from floodmark.lake.overlap import DISTINCT, TIMED
+from floodmark.lake.overlap import DISTINCT, NAMED, TIMED
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.rows import content_ids, fit_table, partition_figures
-from floodmark.rows.identities import are_distinct
+from floodmark.rows.identities import are_distinct, rows_without_identity
 from floodmark.schema import CONTENT_ID, SEGMENT, Column
 
 if TYPE_CHECKING:
@@ -327,11 +327,19 @@ def _group_rows(table: pa.Table) -> int:
 def _notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
     """What flush would otherwise have to find out by a shuffle."""
     notes = {}
-    if dataset.identity and are_distinct(table, dataset.identity):
+    named = bool(dataset.identity) and not rows_without_identity(_arrays(table), dataset.identity, table.num_rows)
+    if named:
+        notes[NAMED] = b"1"
+    # Rows that go by their content may be twice in it.
+    if dataset.identity and (named or not dataset.by_content) and are_distinct(table, dataset.identity):
         notes[DISTINCT] = b"1"
     if dataset.event_time in table.column_names and table[dataset.event_time].null_count == 0:
         notes[TIMED] = b"1"
     return notes
+
+
+def _arrays(table: pa.Table) -> dict[str, Any]:
+    return {name: table[name] for name in table.column_names}
 
 
 def segment_names(directory: Path) -> dict[str, int]:

@@ -30,8 +30,9 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
 from floodmark.errors import Permanent, Retryable
 from floodmark.removal import Selection, Stretch, Verdict, judge
+from floodmark.rows import content_ids
 from floodmark.rows.identities import identity_hashes
-from floodmark.schema import is_system_column
+from floodmark.schema import CONTENT_ID, is_system_column
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import Sealer
@@ -171,7 +172,8 @@ class Purge:
         if not places:
             return 0, 0
         gone, left = _parted(rows, places)
-        hashes = [item for item in identity_hashes(gone, declared.identity, declared.event_time) if item is not None]
+        whole = gone.append_column(CONTENT_ID, content_ids(gone)[0])
+        hashes = [item for item in _identities(declared, whole) if item is not None]
         for _ in range(TRIES_MAX):
             try:
                 replaced, new = self._replace(declared, id, left, hashes)
@@ -289,14 +291,14 @@ class Purge:
         known = {name for name, _ in state.columns}
         names = dict.fromkeys([name for names in declared.identity for name in names] + ([declared.event_time or ""]))
         columns = tuple(name for name in names if name in known)
+        columns += (CONTENT_ID,) if declared.by_content else ()
         found: list[str] = []
         for within in _windows([item for items in counted.stretches.values() for item in items]):
             parts = self.remover.lake.scan(
                 state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where
             )
             for part in parts:
-                hashes = identity_hashes(part, declared.identity, declared.event_time)
-                found += [item for item in hashes if item is not None]
+                found += [item for item in _identities(declared, part) if item is not None]
         return found
 
     # ── a dry run ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -383,3 +385,8 @@ def _already_delivered(counted: Counted, positions: Sequence[Position]) -> tuple
         inside = [_let_through(one, item.where) for one in here if one.range.intersect(item.delivered)]
         found[item.name] = found.get(item.name, 0) + sum(inside)
     return tuple(AlreadyDelivered(name, rows) for name, rows in sorted(found.items()) if rows)
+
+
+def _identities(declared: Dataset, rows: pa.Table) -> list[str | None]:
+    """The hash of what each row is known by again."""
+    return identity_hashes(rows, declared.identity, declared.key_time, by_content=declared.by_content)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from floodmark.clock import Clock
 from floodmark.control import quarantine
 from floodmark.control.database import Database
@@ -20,6 +18,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Entry
 from floodmark.errors import FloodmarkError
 from floodmark.files import durable_remove
+from floodmark.jsonread import read_json
 from floodmark.lake.filters import check_text
 from floodmark.lake.table import Lake
 from floodmark.rows import fit
@@ -111,7 +110,7 @@ class QuarantinePurge:
         try:
             payload = kept_payload(self.root, entry)
             if entry.sink is not None:
-                row = orjson.loads(payload)
+                row = read_json(payload)
                 return {name: [value] for name, value in row.items()} if isinstance(row, dict) else None
             envelope = decode_payload(payload)
         except (ValueError, FloodmarkError):

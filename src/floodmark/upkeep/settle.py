@@ -96,6 +96,8 @@ class Resettler:
             declared.partition_by,
             self.changed_max,
             kept_back(look.needs.by_partition),
+            any_time=declared.identity_scope == datasets.ALL,
+            by_content=declared.by_content,
         )
         return self.remover.lake.resettle(request)
 

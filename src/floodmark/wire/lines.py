@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from floodmark.errors import MalformedChunk
+from floodmark.jsonread import is_suspect, lines_change, read_json
 from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN
 from floodmark.schema import BINARY, BOOLEAN, JSON, LONG, STRING, ColumnType, DecimalType, ListType, Schema, StructType
 from floodmark.schema.types import DATE, DOUBLE, FLOAT, TIMESTAMP, from_arrow
@@ -153,7 +154,7 @@ def _plain(kind: ColumnType) -> Callable[[Any], Any]:
         return lambda item: None if item is None else {name: one(item[name]) for name, one in fields.items()}
     if kind == BINARY:
         return lambda value: value  # msgspec writes base64, as captured bytes are
-    return lambda value: plain_json(value, big_integers=True)
+    return plain_json
 
 
 # ── lines to rows ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,7 +206,7 @@ def _columns_alike(content: bytes, limits: Limits | None = None) -> tuple[list[s
     """The same for lines that all have the keys of the first, and simple values: the usual case, twice as fast.
 
     None for all others, and wherever this parser could read something else than the one that captured rows go through:
-    integers beyond 64 bits, and several objects in a line.
+    numbers beyond 64 bits, and several objects in a line.
     """
     import msgspec
 
@@ -222,6 +223,8 @@ def _columns_alike(content: bytes, limits: Limits | None = None) -> tuple[list[s
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return None
     if len(lines) != _line_count(content):
+        return None
+    if is_suspect(content) and msgspec.json.Encoder().encode_lines(lines).strip() != content.strip():
         return None
     values: list[Sequence[Any]] = list(zip(*map(as_tuple, lines), strict=True))
     return (list(names), values, len(lines)) if all(map(_is_read_alike, values)) else None
@@ -265,6 +268,8 @@ def parse_lines(content: bytes) -> list[dict[str, Any]]:
         lines.pop()
     try:
         objects = list(map(orjson.loads, lines))
+        if lines_change(lines, objects):
+            objects = list(map(read_json, lines))
     except ValueError:
         number = next(number for number, line in enumerate(lines, 1) if not _is_json(line))
         raise MalformedChunk(

@@ -93,15 +93,14 @@ def decoded(content: bytes, format: str, schema: Schema) -> pa.Table:
 
 def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
     """Lines have the forms that capture takes, so capture's own parser reads them."""
-    import orjson
-
     from floodmark.errors import FloodmarkError
+    from floodmark.jsonread import read_json
     from floodmark.rows import fit
     from floodmark.rows.fit import rows_to_columns
 
     if lines and not lines.endswith(b"\n"):
         raise ValueError("its last line is torn")
-    rows = [orjson.loads(line) for line in lines.split(b"\n")[:-1]]
+    rows = [read_json(line) for line in lines.split(b"\n")[:-1]]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a line of it is not an object")
     try:
