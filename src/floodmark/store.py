@@ -39,6 +39,7 @@ from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
+from floodmark.lake.sparklog import empty_log, log_file
 from floodmark.lake.table import Lake
 from floodmark.loading import Loader
 from floodmark.providers import Provider
@@ -464,7 +465,11 @@ class Store:
         if not dry_run:
             self._capture.give_file_up(dataset)
         staged = StagedPurge(self.path, self._database, self._lake)
-        return Purge(self._remover, self._segments, self._sealer, staged).purge(dataset, where=where, dry_run=dry_run)
+        purge = Purge(self._remover, self._segments, self._sealer, staged)
+        report = purge.purge(dataset, where=where, dry_run=dry_run)
+        if not dry_run:
+            empty_log(self.path)  # Spark's errors may quote a row
+        return report
 
     def rebuild(
         self,
@@ -569,7 +574,9 @@ class Store:
             return self._given_spark
         spark = self.settings.spark
         return start_session(
-            master=spark.master, settings={"spark.driver.memory": spark.driver_memory, **spark.settings}
+            master=spark.master,
+            settings={"spark.driver.memory": spark.driver_memory, **spark.settings},
+            log=log_file(self.path),
         )
 
     def _spark_lake(self) -> Any:
