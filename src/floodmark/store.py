@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +98,7 @@ class Store:
         self.settings = settings
         self._clock = clock or SystemClock()
         check_present(root)
-        self._database = Database(sqlite_url(root / CONTROL_FILE))
+        self._database = Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
         migrate(self._database, create=False)
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
@@ -146,6 +147,10 @@ class Store:
         self._capture.close()
         self._exporter.close()
         self._database.close()
+
+    def check_writable(self) -> None:
+        """`StoreReadOnly` if the store can only be looked at: no right to write, or a read-only file system."""
+        self._database.check_writable()
 
     @property
     def store_id(self) -> str:
@@ -655,6 +660,12 @@ def _holds_datasets(file: Path) -> bool:
         return True
     finally:
         found.close()
+
+
+def _is_writable(root: Path) -> bool:
+    """Whether this process may change the store; if not, it may still look at it."""
+    control = root / CONTROL_FILE
+    return os.access(root, os.W_OK) and (os.access(control, os.W_OK) or not control.exists())
 
 
 def _url(place: str | Path) -> str:
