@@ -119,6 +119,7 @@ class Capture:
     def capture(self, dataset: str, rows: Any) -> Receipt:
         """Store a list of dicts or an Arrow table; durable on return."""
         self._forget_after_fork()
+        self.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
