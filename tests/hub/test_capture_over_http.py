@@ -97,6 +97,14 @@ def test_a_line_that_is_no_object_goes_to_quarantine_with_its_number(hub, store,
     }
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_if_no_row_fits_all_of_them_go_to_quarantine(hub, store, key):
+    store.add_dataset("events", schema={"id": "long"})
+    assert hub.capture(b'[{"id":"one"}]', key=key).json() == {"rows": 0, "quarantined": 1}
+    assert spooled(store) == []
+    assert [entry.rows for entry in store.quarantine.entries("events")] == [1]
+
+
 @pytest.mark.parametrize(
     ("content", "media"),
     [

@@ -121,8 +121,9 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
             held["settle"],
             generation,
             layout=Layout.from_json(held["layout"]),
-            identity_null=held["identity_null"],
-            identity_scope=held["identity_scope"],
+            # A table of before says nothing of these, and its rows were compared in this way.
+            identity_null=held.get("identity_null", KEEP),
+            identity_scope=held.get("identity_scope", EVENT_TIME),
         )
 
     return read_back(f"dataset {name!r}, which its table keeps", read)

@@ -170,7 +170,7 @@ class Capture:
         wrong = [
             Problem(texts.place(row), why, _payload(texts.rows, row), misfit=True) for row, why in _reasons(fitted)
         ]
-        held = self._held(dataset, [*wrong, *texts.problems], lasting=texts.lasting, sender=sender)
+        held = self._held(dataset, [*wrong, *texts.problems], texts=texts, sender=sender)
         return Prepared(grown, fitted.table, held, _receipt(fitted, held), line)
 
     def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
@@ -258,11 +258,14 @@ class Capture:
         return grown, fitted
 
     def _held(
-        self, dataset: str, problems: Sequence[Problem], *, lasting: bool = False, sender: Sender | None = None
+        self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None
     ) -> list[Held]:
-        """What does not fit, in a few entries; what was read from a lasting place, each under a key of it."""
+        """What does not fit, in a few entries; each line of a file or a stream in one of its own, under a key of its
+        place if that lasts.
+        """
         misfits = [Misfit(item.reason, item.payload, place=item.place, is_row=item.misfit) for item in problems]
-        entries = misfits if lasting else grouped(misfits)
+        entries = misfits if texts is not None and sender is None else grouped(misfits)
+        lasting = texts is not None and texts.lasting
         if entries and sender is not None and len(entries) > sender.room():
             raise _quarantine_full(dataset, problems)
         held = []
