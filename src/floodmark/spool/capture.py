@@ -163,6 +163,7 @@ class Capture:
     def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None, as_line: bool = False) -> Prepared:
         """Fit what was read from a text, to be stored by `store`."""
         self._forget_after_fork()
+        self.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
