@@ -54,9 +54,10 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 
 .PHONY: soak
 soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulated crashes for as long; prints the seed that fails
-	@SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2400 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
+	@TEST_SEED=fresh SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2400 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
+	@TEST_SEED=fresh $(PYTHON) -m pytest -p no:cacheprovider -m "not spark" tests/unit tests/scenarios tests/eventlog tests/backfill tests/hub
 	@$(PYTHON) -m tests.kills --minutes $(or $(MINUTES),60)
-	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/fuzz
+	@TEST_SEED=fresh FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/fuzz
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
 .PHONY: evidence

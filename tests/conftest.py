@@ -9,16 +9,29 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import seeds
 from floodmark import faults
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
 from s3 import s3_server  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parent.parent
-# How long an example takes is the machine's affair, not the product's.
-settings.register_profile("floodmark", deadline=None)
+# How long an example takes is the machine's affair, not the product's. What failed here once is not remembered: every
+# machine tries the same examples.
+settings.register_profile("floodmark", deadline=None, database=None, print_blob=True)
 settings.load_profile("floodmark")
 os.environ.setdefault("FLOODMARK_JARS", str(ROOT / ".cache" / "jars"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws from the run's one seed, unless its own option names another."""
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(seeds.SEED)
+
+
+def pytest_report_header() -> str:
+    return seeds.header()
 
 
 @pytest.fixture(autouse=True)

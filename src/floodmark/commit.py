@@ -191,12 +191,12 @@ class Append:
     """The numbers of rows whose identity was purged: they stay out too."""
     partition_by: tuple[str, ...] = ()
     """The columns that a settle function must leave alone, beside the event time."""
+    declaration: str | None = None
+    """What the table keeps of the dataset's declaration."""
     any_time: bool = False
     """Rows of one identity are one row also where their event times differ."""
     by_content: bool = False
     """Rows whose identity is null are compared by their content hash (B10)."""
-    declaration: str | None = None
-    """What the table keeps of the dataset's declaration."""
     settlement: Settlement = field(default_factory=Settlement, compare=False)
 
     @property

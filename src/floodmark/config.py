@@ -51,7 +51,7 @@ class SparkSettings:
     master: str = "local[*]"
     """Where a session runs, if the application has not started one."""
     driver_memory: str = "1g"
-    """The JVM's heap for a local session."""
+    """The JVM's heap for a local session: a whole number and m or g, at least 512m."""
     settings: dict[str, str] = field(default_factory=dict, repr=False)
     """Any further Spark settings, as texts."""
 
@@ -146,6 +146,9 @@ class Settings:
     catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
 
+_HEAP_BYTES_MIN = 512 << 20
+"""Spark refuses to start with less than about 450 MB."""
+_MASTER = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|[a-z][a-z0-9+.-]*://\S+")
 _CATALOGS = "catalogs"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 _SECTIONS: dict[str, type] = {
@@ -209,7 +212,32 @@ def _section(path: Path, name: str, given: Any) -> Any:
         if key not in known:
             raise InvalidSetting(f"{path}: unknown key {name}.{key}.", hint=f"Allowed here: {', '.join(known)}.")
         _check_value(path, f"{name}.{key}", value, known[key])
+    if name == "spark":
+        _check_spark(path, given)
     return kind(**given)
+
+
+def _check_spark(path: Path, given: dict[str, Any]) -> None:
+    """What Spark's launcher would answer with a page of Java."""
+    memory = {"spark.driver_memory": given.get("driver_memory")}
+    memory['spark.settings."spark.driver.memory"'] = given.get("settings", {}).get("spark.driver.memory")
+    for key, text in memory.items():
+        if text is not None and _heap_bytes(text) < _HEAP_BYTES_MIN:
+            raise InvalidSetting(
+                f"{path}: {key} is not a size that a JVM can be started with.",
+                hint='Write a whole number and m or g, at least 512m: "1g".',
+            )
+    master = given.get("master")
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise InvalidSetting(
+            f"{path}: spark.master is not the address of a Spark master.",
+            hint='Write "local[*]", "local[4]", "yarn", or the URL of a cluster: "spark://host:7077", "k8s://…".',
+        )
+
+
+def _heap_bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,12})([kmgt])", text.strip().lower())
+    return 0 if found is None else int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
 
 def _catalogs(path: Path, given: Any) -> dict[str, CatalogSettings]:

@@ -119,6 +119,10 @@ class StoreMissing(Permanent):
     """There is no store at that place."""
 
 
+class StoreReadOnly(Permanent):
+    """The store can be looked at, but not be written to by this process."""
+
+
 class StoreTooNew(Permanent):
     """The store was written by a newer version of Floodmark."""
 

@@ -24,7 +24,7 @@ POINTS: dict[str, str] = {
     "segment.written": "the segment's file is written and synced, not yet registered",
     "segment.registered": "the segment is registered",
     "seal.landing_finished": "a dead writer's landing file is sealed to its end, not yet removed",
-    "seal.landing_removed": "a landing file is unlinked, its row still says `open`",
+    "seal.landing_removed": "a landing file's row says `removed`, the file is still there",
     "flush.base_loaded": "the base is known, nothing is reserved",
     "flush.reserved": "a block is reserved",
     "flush.appending": "about to send the append",

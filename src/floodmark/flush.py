@@ -373,9 +373,9 @@ class Flusher:
             event_cutoff=declared.event_cutoff,
             purged=purged,
             partition_by=declared.partition_by,
+            declaration=declared.declaration if declared.generation == block.base.generation else None,
             any_time=declared.identity_scope == datasets.ALL,
             by_content=declared.by_content,
-            declaration=declared.declaration if declared.generation == block.base.generation else None,
         )
 
     def _send(self, request: Append) -> tuple[bool, Exception | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
 from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
+from floodmark.lake.sparklog import empty_log, log_file
 from floodmark.lake.table import Lake
 from floodmark.loading import Loader
 from floodmark.providers import Provider
@@ -96,7 +98,7 @@ class Store:
         self.settings = settings
         self._clock = clock or SystemClock()
         check_present(root)
-        self._database = Database(sqlite_url(root / CONTROL_FILE))
+        self._database = Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
         migrate(self._database, create=False)
         self._given_spark = spark
         self._lake = lake or self._embedded_lake()
@@ -158,6 +160,10 @@ class Store:
         self._capture.close()
         self._exporter.close()
         self._database.close()
+
+    def check_writable(self) -> None:
+        """`StoreReadOnly` if the store can only be looked at: no right to write, or a read-only file system."""
+        self._database.check_writable()
 
     @property
     def store_id(self) -> str:
@@ -506,7 +512,11 @@ class Store:
         if not dry_run:
             self._capture.give_file_up(dataset)
         staged = StagedPurge(self.path, self._database, self._lake)
-        return Purge(self._remover, self._segments, self._sealer, staged).purge(dataset, where=where, dry_run=dry_run)
+        purge = Purge(self._remover, self._segments, self._sealer, staged)
+        report = purge.purge(dataset, where=where, dry_run=dry_run)
+        if not dry_run:
+            empty_log(self.path)  # Spark's errors may quote a row
+        return report
 
     def rebuild(
         self,
@@ -611,7 +621,9 @@ class Store:
             return self._given_spark
         spark = self.settings.spark
         return start_session(
-            master=spark.master, settings={"spark.driver.memory": spark.driver_memory, **spark.settings}
+            master=spark.master,
+            settings={"spark.driver.memory": spark.driver_memory, **spark.settings},
+            log=log_file(self.path),
         )
 
     def _spark_lake(self) -> Any:
@@ -690,6 +702,12 @@ def _holds_datasets(file: Path) -> bool:
         return True
     finally:
         found.close()
+
+
+def _is_writable(root: Path) -> bool:
+    """Whether this process may change the store; if not, it may still look at it."""
+    control = root / CONTROL_FILE
+    return os.access(root, os.W_OK) and (os.access(control, os.W_OK) or not control.exists())
 
 
 def _url(place: str | Path) -> str:

@@ -22,6 +22,7 @@ import pytest
 import floodmark
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store
+from seeds import SEED
 from sending import Sender, check, entry, spooled, spooled_ids
 
 START_SECONDS_MAX = 60
@@ -154,9 +155,7 @@ def test_a_hub_that_is_killed_again_and_again_stores_every_row_of_two_hundred_ch
     hub: HubProcess, central: Store
 ) -> None:
     """H1, H2: two channels, two workers; now a worker dies, now all of it."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     hub.start()
     senders = [Sender(origin="edge-1"), Sender(origin="edge-2")]
     answers: list[list[int]] = [[], []]

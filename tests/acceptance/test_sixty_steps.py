@@ -34,9 +34,11 @@ from floodmark.hub.settings import HubSettings
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
 from floodmark.upkeep.rebuild import GRACE
+from seeds import FIXED, SEED
 
-SPARK_SEEDS = range(int(os.environ.get("SIXTY_STEPS_SEEDS", "1")))
-MEMORY_SEEDS = range(3)
+FIRST_SEED = 0 if FIXED else SEED
+SPARK_SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("SIXTY_STEPS_SEEDS", "1")))
+MEMORY_SEEDS = range(FIRST_SEED, FIRST_SEED + 3)
 STEPS = {
     "export": 12,
     "retain": 8,

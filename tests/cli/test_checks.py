@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from read_only import read_only
+
 
 @pytest.fixture
 def archive(shop, tmp_path: Path):
@@ -170,3 +172,39 @@ def test_a_missing_control_database_is_corruption_and_can_be_made_anew(archive, 
     assert archive("flush").code == 0
     assert archive("status", "--json").json["datasets"][0]["rows"] == 3
     assert archive("fsck", "--deep").code == 0
+
+    assert archive("fsck").code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "read orders",
+        "dataset list",
+        "sink list",
+        "quarantine list",
+        "token list",
+        "audit archive",
+        "trace orders id=1",
+        "fsck",
+        "export --dry-run",
+    ],
+)
+def test_a_store_that_can_only_be_read_answers_every_command_that_only_looks(archive, tmp_path: Path, command):
+    whole = archive(*command.split())
+    with read_only(tmp_path / "store"):
+        looked = archive(*command.split())
+    assert (looked.code, looked.err) == (whole.code, whole.err)
+    assert looked.out == whole.out
+
+
+@pytest.mark.parametrize(
+    "command", ["capture orders -", "flush", "dataset add more", "sink remove archive", "run --once", "hub"]
+)
+def test_a_store_that_can_only_be_read_refuses_the_others_in_a_sentence(archive, tmp_path: Path, command):
+    with read_only(tmp_path / "store"):
+        done = archive(*command.split(), stdin=b'{"id": 4}\n')
+    assert done.code == 1
+    assert "can only be read here" in done.out + done.err
+    assert "Traceback" not in done.err

@@ -195,3 +195,13 @@ def test_what_the_operating_system_refuses_is_told_with_the_path(capsys, tmp_pat
     said = capsys.readouterr().err
     assert said.startswith("Error: /")
     assert "File name too long.\nTry:   " in said
+
+
+def test_verbose_shows_what_spark_says_and_no_other_command_does(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("floodmark.lake.sparklog.show_spark_output", lambda: asked.append(True))
+    init(tmp_path / "store").close()
+    run(["-s", str(tmp_path / "store"), "status"])
+    assert asked == []
+    run(["-v", "-s", str(tmp_path / "store"), "status"])
+    assert asked == [True]

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from floodmark.cli.entry import run
+from read_only import read_only
 
 pytestmark = pytest.mark.spark
 
@@ -58,3 +59,14 @@ def test_captured_rows_come_back_by_read_and_by_sql(call, tmp_path: Path):
     assert (code, out) == (1, "")
     assert err.startswith("Error: The query failed: ")
     assert "Traceback" not in err
+
+
+def test_a_store_that_can_only_be_read_answers_queries(call, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    capture = ("capture", "orders", str(tmp_path / "rows.jsonl"))
+    for arguments in (("init",), ("dataset", "add", "orders"), capture, ("flush",)):
+        assert call(*arguments)[0] == 0
+    with read_only(tmp_path / "store"):
+        assert call("sql", "SELECT sum(id) AS total FROM orders")[1].split() == ["total", "3"]
+        assert call("read", "orders")[1] == '{"id":1}\n{"id":2}\n'
+        assert call("status")[0] == 0

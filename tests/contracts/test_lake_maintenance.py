@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from floodmark.errors import FilesMissing, Retryable
 from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
+from seeds import SEED
 
 WIDTH = 100
 FILE_BYTES = 64 << 20
@@ -65,8 +66,9 @@ def test_only_the_files_of_the_range_are_touched(narrow: Blocks) -> None:
 def test_joined_files_stand_in_order_and_keep_to_their_size(driver: Driver, tmp_path: Path) -> None:
     schema = Schema.declare({"id": "long", "name": "string"})
     blocks = Blocks(driver, tmp_path, schema=schema)
+    chance = random.Random(SEED)
     for start in range(0, 4000, 1000):
-        blocks.commit([{"id": id, "name": os.urandom(40).hex()} for id in range(start, start + 1000)])
+        blocks.commit([{"id": id, "name": chance.randbytes(40).hex()} for id in range(start, start + 1000)])
     (before,) = blocks.lake.buckets(blocks.state())
     rewrite(blocks, before.range, file_bytes=before.bytes // 3)
     (bucket,) = blocks.lake.buckets(blocks.state())

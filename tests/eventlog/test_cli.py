@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -127,8 +130,6 @@ def test_status_and_fsck_name_what_is_wrong(forked, call):
 
 
 def test_project_runs_a_projection_into_a_database(ledger, tmp_path, call, monkeypatch):
-    import sqlite3
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "views.py").write_text(
         "from floodmark.eventlog import projection\n"
@@ -146,6 +147,59 @@ def test_project_runs_a_projection_into_a_database(ledger, tmp_path, call, monke
     with sqlite3.connect(tmp_path / "t.db") as connection:
         assert list(connection.execute("SELECT amount FROM totals")) == [(5,)]
     assert "not a projection" in str(call("project", ledger, "views:plain", "--target", target, raises=Permanent))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "event-log.md"
+
+
+def page_command(word):
+    """The arguments of the command on the page, as one types them."""
+    (line,) = re.findall(rf"^\$ floodmark log ({word} .*)$", PAGE.read_text(), re.MULTILINE)
+    return line.split()
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """The page's own module, written down as the page has it, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    blocks = re.findall(r"```python\n# shop/ledger.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "shop" / "ledger.py").write_text("\n".join(blocks))
+    yield
+    for name in ("shop", "shop.ledger"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_projection_and_the_command_of_the_page_work_as_they_stand_there(ledger, tmp_path, call):
+    call("append", ledger, "account-1", '{"amount": 8}')
+    assert call(*page_command("project")) == "2 events applied, 0 in quarantine.\n"
+    with sqlite3.connect(tmp_path / "balances.db") as connection:
+        assert list(connection.execute("SELECT * FROM balances")) == [("account-1", 13)]
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_resolver_and_the_command_of_the_page_work_as_they_stand_there(forked, call):
+    assert call(*page_command("reconcile")) == "1 forks decided, 0 left open.\n"
+
+
+def test_a_projection_written_for_another_connection_is_refused_in_a_sentence(ledger, tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text(
+        "from floodmark.eventlog import projection\n"
+        "@projection('plain', on_poison='quarantine', setup=lambda c: c.execute('CREATE TABLE t (a INTEGER)'))\n"
+        "def plain(event, connection): pass\n"
+    )
+    error = call("project", ledger, "plain:plain", "--target", f"sqlite:///{tmp_path / 't.db'}", raises=Permanent)
+    assert "'plain' failed in its setup: ObjectNotExecutableError" in error.message
+    assert "SQLAlchemy" in error.hint
+
+
+def test_a_module_that_fails_when_it_is_loaded_is_told_with_its_reason(ledger, tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hasty.py").write_text("nowhere.run()\n")
+    error = call("project", ledger, "hasty:x", "--target", "sqlite://", raises=Permanent)
+    assert "NameError: name 'nowhere' is not defined" in error.message
 
 
 def test_graph_draws_the_same_transactions_in_every_format(forked, tmp_path, call):

@@ -32,8 +32,8 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U31": "about a look, not about a row",
     "U32": "models have no repair: they recover by themselves",
     "B6": "models have no values that a function could change",
-    "B10": "a model's rows have nothing but their identity",
     "B9": "models have no values that a function could change",
+    "B10": "a model's rows have nothing but their identity",
 }
 NOT_IN_THE_SIMULATION: dict[str, str] = {
     "D8": "the simulated network has one hub at one address",

@@ -8,6 +8,7 @@ from pathlib import Path
 from . import Listing, Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "evidence.md"
+PROMISES = Path(__file__).parent / "promises.md"
 
 OPENING = """\
 # Evidence
@@ -51,7 +52,7 @@ clear error, or a quarantined row with its reason, and nothing stored.
 def render(records: Mapping[str, Record]) -> str:
     """The whole page."""
     chapters = [_chapter(about, records[name]) for name, about in CHAPTERS.items() if name in records]
-    return "\n".join([OPENING, *chapters])
+    return "\n".join([OPENING, *chapters, PROMISES.read_text(encoding="utf-8")])
 
 
 def _chapter(about: str, run: Record) -> str:

@@ -33,15 +33,8 @@ _numbers = count()
 
 
 def inputs(ordinary: int) -> Any:
-    """How many inputs a property is tried with: the same ones in every ordinary run, others with FUZZ_EXAMPLES."""
-    return settings(
-        max_examples=max(ordinary, WANTED),
-        derandomize=not WANTED,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    """How many inputs a property is tried with; which they are, the run's seed says."""
+    return settings(max_examples=max(ordinary, WANTED), suppress_health_check=list(HealthCheck))
 
 
 def refusal(kind: str, work: Callable[[], T]) -> tuple[T | None, FloodmarkError | None]:

@@ -319,3 +319,16 @@ def test_a_purge_of_a_dataset_without_rows_does_nothing(world: Aged) -> None:
     report = world.store.purge(NAME, BOB)
     assert (report.rows, report.spool_rows, report.quarantined) == (0, 0, 0)
     assert world.lake.load(TABLE) is None
+
+
+def test_what_spark_has_quoted_of_a_row_in_its_log_goes_too(world: Aged) -> None:
+    world.store.capture(NAME, [bob(world, 1)])
+    world.store.flush()
+    log = world.store.path / "logs" / "spark.log"
+    log.parent.mkdir()
+    for file in (log, log.with_name("spark.log.1")):
+        file.write_text("ERROR Executor: [CAST_INVALID_INPUT] The value 'bob the purged' cannot be cast\n")
+    world.store.purge(NAME, BOB, dry_run=True)
+    assert log.stat().st_size > 0
+    world.store.purge(NAME, BOB)
+    assert [file.read_bytes() for file in log.parent.iterdir()] == [b"", b""]

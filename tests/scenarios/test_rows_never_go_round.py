@@ -126,8 +126,8 @@ def test_a_chunk_without_rows_stops_no_forwarding(ring: Ring) -> None:
 def test_an_edge_speaks_only_of_stores_that_its_token_is_bound_to(ring: Ring) -> None:
     """H5. Else any edge could have the hub's own forwarding refused, by naming the hub that it forwards to."""
     a, c = ring.stores["a"], ring.stores["c"]
-    _, bound = add_token(a, "edge", origins=["liar"])
-    _, relay = add_token(a, "relay", origins=["liar"], relay=True)
+    _, bound = add_token(a, "edge", origins=["liar"], datasets=[DATASET])
+    _, relay = add_token(a, "relay", origins=["liar"], datasets=[DATASET], relay=True)
     assert ring.send("a", liar(c.store_id), bound).status_code == 403
     assert list_provenance(a) == []
     assert ring.send("a", liar(), bound).status_code == 200

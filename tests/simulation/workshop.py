@@ -109,7 +109,9 @@ class Workshop:
                 world.stage.clear()
                 others.known.clear()  # now: a beginning that is made for the next world must not know of it
                 for role in kind.roles:
-                    database._engine(Database(f"sqlite:///{place / role / 'control.db'}").url).dispose()
+                    database._engine(
+                        Database(f"sqlite:///{place / role / 'control.db'}").url, read_only=False
+                    ).dispose()
 
 
 def _declare(store: Store, kind: Kind, role: str) -> None:

@@ -387,7 +387,7 @@ class World:
             if process.role == "edge":
                 self.crash(process)
         file = self.root / "edge" / "control.db"
-        database._engine(Database(f"sqlite:///{file}").url).dispose()
+        database._engine(Database(f"sqlite:///{file}").url, read_only=False).dispose()
         for end in ("", "-wal", "-shm"):
             file.with_name(f"{file.name}{end}").unlink(missing_ok=True)
         shutil.copy(self.root / "backup.db", file)

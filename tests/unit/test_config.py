@@ -62,6 +62,16 @@ def test_settings_are_taken(file: Path) -> None:
         ('store_id = "s"\n[flush]\nrows_max = 1.5', r"flush\.rows_max is 1\.5"),
         ('store_id = "s"\n[spark]\nmaster = 1', r"spark\.master is of type int"),
         ('store_id = "s"\n[spark.settings]\na = 1', r"spark\.settings is"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "lots"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = ""', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "1"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "1.5g"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "1gb"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "-1g"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark]\ndriver_memory = "100m"', r"spark\.driver_memory is not a size"),
+        ('store_id = "s"\n[spark.settings]\n"spark.driver.memory" = "lots"', r"driver\.memory\" is not a size"),
+        ('store_id = "s"\n[spark]\nmaster = "everywhere"', r"spark\.master is not the address"),
+        ('store_id = "s"\n[spark]\nmaster = "local[many]"', r"spark\.master is not the address"),
     ],
 )
 def test_a_mistake_is_told_with_its_key_and_a_hint(file: Path, text: str, words: str) -> None:
@@ -70,6 +80,20 @@ def test_a_mistake_is_told_with_its_key_and_a_hint(file: Path, text: str, words:
         config.load(file)
     assert str(file) in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("size", ["512m", "600M", "1g", "2G", "1t", "1048576k"])
+def test_a_heap_of_every_size_that_spark_starts_with_is_taken(file: Path, size: str) -> None:
+    file.write_text(f'store_id = "s"\n[spark]\ndriver_memory = "{size}"')
+    assert config.load(file).spark.driver_memory == size
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[2]", "local[2, 3]", "yarn", "spark://a:7077,b:7077", "k8s://https://h:443"]
+)
+def test_every_kind_of_spark_master_is_taken(file: Path, master: str) -> None:
+    file.write_text(f'store_id = "s"\n[spark]\nmaster = "{master}"')
+    assert config.load(file).spark.master == master
 
 
 def test_bytes_that_are_no_text_are_told_too(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -601,3 +602,23 @@ def test_a_check_without_repair_changes_nothing(shop: Shop):
     second = check(shop, deep=True)
     assert first.findings == second.findings
     assert sorted(path for path in shop.store.path.rglob("*") if "control" not in path.name) == files
+
+
+POINTS = [point for point in faults.POINTS if point.startswith(("flush.", "segment.", "seal."))]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_after_a_kill_at_any_point_of_a_flush_nothing_is_wrong(shop: Shop, point: str):
+    """What the next flush resolves by itself is a note."""
+    shop.commit(2)
+    capture(shop, 10)
+    shop.again()  # the landing file of the writer before can be removed
+    capture(shop, 11, arrow=True)
+    faults.arm(point, _die)
+    with contextlib.suppress(SimulatedCrash):  # a point that this flush does not pass is no harm
+        shop.store.flush(DATASET)
+    faults.disarm_all()
+    assert wrong(shop) == []
+    shop.again().flush(DATASET)
+    assert committed(shop) == [1, 2, 10, 11]
+    assert [item for item in check(shop, deep=True).findings if item.wrong] == []

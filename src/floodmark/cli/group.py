@@ -79,9 +79,10 @@ def _exists(name: str) -> bool:
     show_envvar=True,
     help="The store's directory, or the floodmark.toml in it.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Show Spark's own output as well. It is kept in logs/spark.log.")
 @click.version_option(package_name="floodmark", message="floodmark %(version)s")
 @click.pass_context
-def app(ctx: click.Context, store: Path) -> None:
+def app(ctx: click.Context, store: Path, verbose: bool) -> None:
     """Every row delivered exactly once, at a cost that follows the new rows.
 
     Rows go in durably (capture), one commit gives each the next sequence number (flush), and every reader asks
@@ -99,3 +100,7 @@ def app(ctx: click.Context, store: Path) -> None:
     contradicts itself.
     """
     ctx.obj = store
+    if verbose:
+        from floodmark.lake.sparklog import show_spark_output
+
+        show_spark_output()

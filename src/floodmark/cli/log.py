@@ -11,7 +11,7 @@ import click
 
 from floodmark.cli.options import json_option
 from floodmark.cli.output import note, print_json, print_table
-from floodmark.errors import Permanent, Retryable
+from floodmark.errors import Permanent, Retryable, reason_of
 
 if TYPE_CHECKING:
     from floodmark.eventlog import Event, EventLog, Fork, RecordedEvent
@@ -290,10 +290,10 @@ def _load(name: str) -> Any:
         if not colon:
             raise AttributeError("there is no colon in it")
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # the module runs its own code when it is imported
         raise Permanent(
-            f"{name} cannot be loaded: {error}.",
-            hint="Write package.module:name, importable from the current directory.",
+            f"{name} cannot be loaded: {type(error).__name__}: {reason_of(error)}.",
+            hint="Write package.module:name, importable from the current directory without errors.",
         ) from error
     finally:
         sys.path.pop(0)
@@ -365,9 +365,11 @@ def fsck(path: Path, as_json: bool) -> None:
 def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json: bool) -> None:
     """Run a projection over everything that has arrived, each event exactly once.
 
+    The projection gets a SQLAlchemy connection to the target, also for SQLite.
+
     \b
     Example:
-      floodmark log project ledger shop.ledger:balances --target sqlite:///balances.db
+      floodmark log project ledger shop.ledger:Balances --target sqlite:///balances.db
     """
     from floodmark.eventlog import Projection, Runner, SqlTarget
 

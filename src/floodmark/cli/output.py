@@ -96,8 +96,9 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show that something takes its time; only where somebody looks."""
-    if not sys.stderr.isatty():
+    """Show that something takes its time; only where somebody looks, and where no line of Spark would break it."""
+    context = click.get_current_context(silent=True)
+    if not sys.stderr.isatty() or (context is not None and context.find_root().params.get("verbose")):
         yield
         return
     from rich.console import Console

@@ -54,6 +54,7 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
     from floodmark.daemon.presence import present
 
     store = open_store()
+    store.check_writable()
     with present(store.path, beside=beside) as another:
         daemon = Daemon(store, _tell_json if as_json else _tell)
         begun = time.monotonic()

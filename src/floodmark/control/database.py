@@ -6,6 +6,9 @@ server says that two of them could not be put in an order. So a `work` function 
 and must keep its effects inside the transaction.
 
 A COMMIT whose answer is lost may have happened. The rows carry ids that we chose, so `landed` can look.
+
+A store that this process cannot write to is opened for looking: nothing is created, migrated or written. SQLite's
+write-ahead log makes that a matter of its own, see `_look_only`.
 """
 
 from __future__ import annotations
@@ -14,21 +17,24 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Dialect, Engine, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import Pool
+from sqlalchemy.pool import NullPool, Pool
 from sqlalchemy.util import LRUCache
 
 from floodmark.control.schema import meta
-from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreTooNew
+from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreReadOnly, StoreTooNew
 from floodmark.files import create_private
 
 T = TypeVar("T")
@@ -54,9 +60,10 @@ _dialects: dict[str, Dialect] = {}
 class Database:
     """One control database. Safe to share between threads; not across a fork (each process opens its own)."""
 
-    def __init__(self, url: str | URL) -> None:
+    def __init__(self, url: str | URL, *, read_only: bool = False) -> None:
         self.url = make_url(url)
-        self._engine = _engine(self.url)
+        self.read_only = read_only
+        self._engine = _engine(self.url, read_only=read_only)
         self._process = os.getpid()
 
     @property
@@ -70,6 +77,7 @@ class Database:
         new transaction: true means that it did happen and `work`'s result stands; false runs it again.
         Without `landed` the caller gets `OutcomeUnknown`.
         """
+        self.check_writable()
         for attempt in range(ATTEMPTS_MAX):
             with self._connection() as connection:
                 transaction = connection.begin()
@@ -105,19 +113,43 @@ class Database:
                 hint="Run the same command again when the control database is back: it looks first.",
             ) from lost
 
+    def check_writable(self) -> None:
+        """`StoreReadOnly` where nothing can be written: for those who write elsewhere before they write here."""
+        if self.read_only:
+            raise StoreReadOnly(
+                f"The store can only be read here, and this needs to write: {self.url.database} cannot be changed.",
+                hint="Run it where, and as the user for whom, the store's directory is writable.",
+            )
+
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` on one consistent view; it must not write."""
         for attempt in range(ATTEMPTS_MAX):
             with self._connection() as connection:
                 connection.execution_options(floodmark_read=True)
+                before = self._unlocked_state()
                 try:
                     with connection.begin():
-                        return work(connection)
+                        result = work(connection)
+                    if self._unlocked_state() == before:
+                        return result
                 except DBAPIError as error:
+                    if before != self._unlocked_state():
+                        continue
                     if not is_serialization_failure(error):
                         raise
             _spread(attempt)
         raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
+
+    def _unlocked_state(self) -> object:
+        """What changes if others write to a file that is read without locks: then this read counts for nothing."""
+        if not self.read_only:
+            return None
+        file = Path(self.url.database or "")
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return None if _in_use(file) else (found.st_size, found.st_mtime_ns, found.st_ino)
 
     def forget_freed(self) -> None:
         """Let nothing of deleted values stay in the file: SQLite keeps them in free pages and in its log.
@@ -159,14 +191,14 @@ def sqlite_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
-def _engine(url: URL) -> Engine:
-    engine = _engine_of_its_own(url)
+def _engine(url: URL, *, read_only: bool) -> Engine:
+    engine = _engine_of_its_own(url, read_only=read_only)
     engine.update_execution_options(compiled_cache=_compiled)
     engine.dialect = _dialects.setdefault(engine.dialect.name, engine.dialect)
     return engine
 
 
-def _engine_of_its_own(url: URL) -> Engine:
+def _engine_of_its_own(url: URL, *, read_only: bool) -> Engine:
     if url.get_backend_name() == "postgresql":
         return create_engine(
             url.set(drivername="postgresql+psycopg"), isolation_level="SERIALIZABLE", pool_pre_ping=True, **_SILENT
@@ -176,6 +208,12 @@ def _engine_of_its_own(url: URL) -> Engine:
             f"A control database on {url.get_backend_name()!r} is not supported.",
             hint="Use a SQLite file or a postgresql:// URL.",
         )
+    if read_only:
+        # A new connection each time: whether others have the file open may have changed.
+        file = Path(url.database or "")
+        looking = create_engine("sqlite://", creator=lambda: _look_only(file), poolclass=NullPool, **_SILENT)
+        event.listen(looking, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        return looking
     if url.database and url.database != ":memory:":
         with contextlib.suppress(OSError):  # the connection will tell what is wrong with the place
             create_private(Path(url.database))
@@ -198,6 +236,34 @@ def _engine_of_its_own(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _in_use(file: Path) -> bool:
+    """Whether the files are there by which SQLite's processes agree: somebody has it open, or died with it open."""
+    return all(file.with_name(f"{file.name}-{part}").exists() for part in ("shm", "wal"))
+
+
+def _look_only(file: Path) -> sqlite3.Connection:
+    """A connection that creates nothing. With a write-ahead log, SQLite wants two files beside the database's own.
+
+    Both there: they are used, in agreement with whoever writes. Only a log that holds something: its writer is gone,
+    and without the other file SQLite cannot read it in place, so a copy in memory is read. Neither: the file is whole.
+    """
+    place = quote(str(file))
+    wal = file.with_name(f"{file.name}-wal")
+    if _in_use(file):
+        found = sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=BUSY_SECONDS_MAX, check_same_thread=False)
+    elif wal.exists() and wal.stat().st_size:
+        found = sqlite3.connect(":memory:", check_same_thread=False)
+        with tempfile.TemporaryDirectory(prefix="floodmark-control-") as scratch:
+            for part in (file, wal):
+                shutil.copyfile(part, Path(scratch) / part.name)
+            with contextlib.closing(sqlite3.connect(Path(scratch) / file.name)) as copy:
+                copy.backup(found)
+    else:
+        found = sqlite3.connect(f"file:{place}?immutable=1", uri=True, check_same_thread=False)
+    found.isolation_level = None
+    return found
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
@@ -249,24 +315,16 @@ def migrate(database: Database, *, create: bool = True) -> None:
     Without `create`, a database without any of them is `Corrupt`: a store's records are not made by the way.
     """
     scripts = _migrations(database.dialect)
+    if database.read_only:
+        _check_version(database, len(scripts))
+        return
 
     def work(connection: Connection) -> None:
         version = _version(connection)
-        if version is None and not create:
-            raise Corrupt(
-                "The control database of this store has no tables.",
-                hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
-                "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
-            )
         if version is None:
-            connection.execute(text("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"))
-            connection.execute(meta.insert().values(name="schema_version", value="0"))
-            version = 0
+            version = _begin(connection, create=create)
         if version > len(scripts):
-            raise StoreTooNew(
-                f"The control database is of version {version}; this Floodmark knows version {len(scripts)}.",
-                hint="Use a newer Floodmark.",
-            )
+            raise _too_new(version, len(scripts))
         for script in scripts[version:]:
             for statement in script:
                 # Without parameters, so that no driver looks for a placeholder in a statement that holds a `%`.
@@ -281,6 +339,45 @@ def migrate(database: Database, *, create: bool = True) -> None:
         # PostgreSQL does not put two CREATE TABLE of one name in an order: the second fails. Then it is done.
         if database.read(_version) != len(scripts):
             raise
+
+
+def _begin(connection: Connection, *, create: bool) -> int:
+    """The version of a database without tables."""
+    if not create:
+        raise _without_tables()
+    connection.execute(text("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)"))
+    connection.execute(meta.insert().values(name="schema_version", value="0"))
+    return 0
+
+
+def _without_tables() -> Corrupt:
+    return Corrupt(
+        "The control database of this store has no tables.",
+        hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
+        "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+    )
+
+
+def _check_version(database: Database, known: int) -> None:
+    """Of a store that can only be read: what is older cannot be brought up to date."""
+    version = database.read(_version)
+    if version is None:
+        raise _without_tables()
+    if version > known:
+        raise _too_new(version, known)
+    if version < known:
+        raise StoreReadOnly(
+            f"The control database is of version {version} and must be brought to version {known}, but the store can "
+            "only be read here.",
+            hint="Run `floodmark status` once where, and as the user for whom, the store's directory is writable.",
+        )
+
+
+def _too_new(version: int, known: int) -> StoreTooNew:
+    return StoreTooNew(
+        f"The control database is of version {version}; this Floodmark knows version {known}.",
+        hint="Use a newer Floodmark.",
+    )
 
 
 def _version(connection: Connection) -> int | None:

@@ -93,6 +93,8 @@ class Dataset:
             "event_time": self.event_time,
             "partition_by": self.partition_by,
             "settle": self.settle,
+            "identity_null": self.identity_null,
+            "identity_scope": self.identity_scope,
             "schema": self.schema.to_json(),
             "layout": self.layout.to_json(),
             "identity_null": self.identity_null,

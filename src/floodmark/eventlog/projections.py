@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from floodmark import faults
-from floodmark.errors import InvalidSetting, LogReadOnly, ProjectionStopped, Retryable
+from floodmark.errors import FloodmarkError, InvalidSetting, LogReadOnly, ProjectionStopped, Retryable, reason_of
 from floodmark.eventlog.checkpoints import leadership
 from floodmark.eventlog.courses import ArrivalCourse, CanonicalCourse, Course
 from floodmark.eventlog.log import EventLog
@@ -221,9 +221,19 @@ class Runner:
         return RunReport(applied, refused)
 
     def _set_up(self) -> None:
-        if self._projection.setup is not None:
-            with self._session() as session:
+        if self._projection.setup is None:
+            return
+        with self._session() as session:
+            try:
                 self._projection.setup(session.connection)
+            except FloodmarkError:
+                raise
+            except Exception as error:
+                raise ProjectionStopped(
+                    f"Projection {self._projection.name!r} failed in its setup: {type(error).__name__}: "
+                    f"{reason_of(error)}.",
+                    hint=f"It gets a connection of {_maker(session.connection)}; correct it and run it again.",
+                ) from error
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Session]:
@@ -297,7 +307,7 @@ class Runner:
             stop = ProjectionStopped(
                 f"Projection {self._projection.name!r} refused event {event.event_id} of stream {event.stream!r} "
                 f"(seq {event.seq}): {reason}.",
-                hint="Mend the projection and run it again, or let it set such events aside: on_poison=quarantine.",
+                hint="Correct the projection and run it again, or let it set such events aside: on_poison=quarantine.",
             )
             stop.__cause__ = error
             return stop, False
@@ -314,3 +324,10 @@ class Runner:
                 raise
             return error
         return None
+
+
+def _maker(connection: Any) -> str:
+    """Which library a connection is from: statements are written differently for each."""
+    return {"sqlalchemy": "SQLAlchemy", "sqlite3": "sqlite3"}.get(
+        type(connection).__module__.partition(".")[0], "yours"
+    )

@@ -2,7 +2,7 @@
 
 Terms
     header        line 1: who wrote the transaction, what it had seen, and the hash of the rest.
-    body          everything after the first LF: one line per event.
+    body          everything after the first LF: one line per event; blank lines are passed over.
     base          per stream, the version that the writer saw when it wrote.
     decision      a fork that this transaction settles: the stream and the concurrent transactions on it.
 
@@ -166,7 +166,9 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
         raise InvalidTransaction("torn: the file ends in the middle of a line")
     header = _decode_header(line)
     _check_header(header, line, body, name=name)
-    lines = [_decode_line(text) for text in body.split(b"\n")[:-1]]
+    # Other tools write a transaction without events as a header and one blank line. A blank line holds nothing, and the
+    # hash above covers it: one that came in later is damage, as any other change is.
+    lines = [_decode_line(text) for text in body.split(b"\n") if text.strip()]
     if _DOUBTFUL.search(body) or body.count(b"[") + body.count(b"{") > _NESTING_SAFE:
         for line_of in lines:  # what passes here and cannot be read later would stop whoever reads the log
             orjson.loads(memoryview(line_of.event_data))

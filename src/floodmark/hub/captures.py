@@ -177,17 +177,18 @@ class Captures:
         if media in JSON_LINES:
             self.limits.check_rows(_BLANK_LINES.sub(b"\n", content).count(b"\n"))
         self.limits.check_text(content)
-        texts = self._lines(content) if media in JSON_LINES else _elements(content)
-        wire.check_objects(texts.rows, self.limits)
-        return texts
+        found = self._lines(content) if media in JSON_LINES else _elements(content)
+        wire.check_objects(found.rows, self.limits)
+        return found
 
     def _lines(self, content: bytes) -> Texts:
-        def place(number: int) -> str:
-            return f"line {number} of a request"
-
-        limit = self.intake.capture.limits.line_bytes_max
-        parsed = parse_lines(content, before=0, place=place, line_bytes_max=limit)
-        return Texts(parsed.rows, lambda row: place(parsed.numbers[row]), problems=parsed.problems)
+        parsed = parse_lines(
+            content,
+            before=0,
+            place=lambda number: f"line {number} of a request",
+            line_bytes_max=self.intake.capture.limits.line_bytes_max,
+        )
+        return Texts(parsed.rows, lambda row: f"line {parsed.numbers[row]} of a request", problems=parsed.problems)
 
 
 def lost_races() -> Retryable:

@@ -72,6 +72,7 @@ def serve(
         tls.check()
     raise_descriptors()
     with open_store(path) as store:  # what is wrong with it is told here, once, and not by every worker
+        store.check_writable()
         check_exposure(store, host)
         root = store.path
     listener = _listen(host, port)

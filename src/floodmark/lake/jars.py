@@ -6,7 +6,9 @@ Spark apply here too. Sessions then start from files: offline, and without the r
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodmark.errors import EnvironmentProblem
-from floodmark.files import make_directory, sync_directory, sync_file
+from floodmark.files import durable_write, make_directory, sync_directory, sync_file
 from floodmark.lake.java import check_java
 
 
@@ -53,6 +55,9 @@ JARS = (
     ),
 )
 
+CHECKED_FILE = "checked.json"
+"""Which files were read and found good: their pinned checksum, size, times and inode."""
+
 
 def jar_directory() -> Path:
     """Where the jars are kept: `FLOODMARK_JARS`, else the user's cache."""
@@ -64,12 +69,43 @@ def jar_directory() -> Path:
 
 
 def ready_jars(directory: Path | None = None) -> list[Path]:
-    """The jars' paths, fetching what is missing."""
+    """The jars' paths, each with the pinned content, fetching what is missing."""
     directory = directory or jar_directory()
     missing = [jar for jar in JARS if not (directory / jar.file_name).is_file()]
     if missing:
         fetch(directory)
+    _check_content(directory)
     return [directory / jar.file_name for jar in JARS]
+
+
+def _check_content(directory: Path) -> None:
+    """Refuse a jar with another content. Each is read once, and then again only if the file has changed."""
+    record = directory / CHECKED_FILE
+    known = _known(record)
+    checked: dict[str, list[object]] = {}
+    for jar in JARS:
+        path = directory / jar.file_name
+        status = path.stat()
+        # The change time as well: a copy may keep the modification time.
+        state = [jar.sha256, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        if known.get(jar.file_name) != state and not _is_good(path, jar):
+            raise EnvironmentProblem(
+                f"{path} is not the jar that this version was tested with (its checksum differs).",
+                hint="Run `floodmark jars`: it fetches the jar again.",
+            )
+        checked[jar.file_name] = state
+    if checked != known:
+        # A directory that cannot be written to costs a tenth of a second at each start, and nothing else.
+        with contextlib.suppress(OSError):
+            durable_write(record, json.dumps(checked).encode())
+
+
+def _known(record: Path) -> dict[str, list[object]]:
+    try:
+        found = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def fetch(directory: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Java: found and new enough, or a sentence that says what to install."""
+"""Java: found, and of a version that Spark runs on, or a sentence that says what to install."""
 
 from __future__ import annotations
 
@@ -12,35 +12,59 @@ from pathlib import Path
 from floodmark.errors import EnvironmentProblem
 
 JAVA_MIN = 17
-_INSTALL = (
-    "Install a JDK 17 or newer (Debian: `apt-get install openjdk-17-jre-headless`; macOS: `brew install openjdk@17`)"
-)
+JAVA_MAX = 22
+"""In Java 23 a method fails that Spark calls for every file (`Subject.getSubject`); from 24 on it is gone for good."""
+_INSTALL = "Install Java 17 or 21 (Debian: `apt-get install openjdk-17-jre-headless`; macOS: `brew install openjdk@17`)"
+_PLACES = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home", "/opt/homebrew/opt/openjdk@*")
 
 
 def check_java() -> int:
     """The major version of the Java that Spark will use; `EnvironmentProblem` says what to install."""
     program = _java_program()
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', java_build())
-    if found is None:
+    major = _major(java_build(), r'version "')
+    if major is None:
         raise EnvironmentProblem(f"{program} does not say which Java it is.", hint=f"{_INSTALL}.")
-    major = int(found[2] or 0) if found[1] == "1" else int(found[1])
-    if major < JAVA_MIN:
+    if not JAVA_MIN <= major <= JAVA_MAX:
         raise EnvironmentProblem(
-            f"Spark needs Java {JAVA_MIN} or newer; {program} is Java {major}.",
-            hint=f"{_INSTALL} and point JAVA_HOME to it.",
+            f"Spark does not run on Java {major} ({program}); it needs Java 17 or 21.",
+            hint=_use_another(),
         )
     return major
 
 
-@functools.cache
 def java_build() -> str:
     """Which Java it is, to the very build, in its own words."""
-    program = _java_program()
+    return _build(_java_program())
+
+
+@functools.cache
+def _build(program: str) -> str:
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, errors="replace")
     except OSError as error:
         raise EnvironmentProblem(f"Java at {program} does not start: {error}.", hint=f"{_INSTALL}.") from error
     return done.stderr + done.stdout
+
+
+def _major(text: str, before: str) -> int | None:
+    """17 of `17.0.15` and of `17-ea`, 8 of `1.8.0_392`."""
+    found = re.search(rf"{before}(\d+)(?:\.(\d+))?", text)
+    if found is None:
+        return None
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def _use_another() -> str:
+    """Name a Java that is installed and fits, or say what to install."""
+    for pattern in _PLACES:
+        for home in sorted(Path("/").glob(pattern[1:])):
+            try:
+                major = _major((home / "release").read_text(errors="replace"), 'JAVA_VERSION="')
+            except OSError:
+                continue
+            if major is not None and JAVA_MIN <= major <= JAVA_MAX and (home / "bin" / "java").is_file():
+                return f"Java {major} is installed: set JAVA_HOME={home}."
+    return f"{_INSTALL} and point JAVA_HOME to it."
 
 
 def _java_program() -> str:

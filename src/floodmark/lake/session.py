@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.errors import InvalidSetting
+from floodmark.errors import EnvironmentProblem, InvalidSetting
 from floodmark.lake.classes import archive_options
 from floodmark.lake.jars import ready_jars
 from floodmark.lake.java import check_java
+from floodmark.lake.sparklog import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +64,8 @@ _AT_START = (
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself recognises one
 
 
-def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
-    """The process's session: the one that is active already, or a new local one.
+def start_session(*, master: str, settings: Mapping[str, str], log: Path | None = None) -> SparkSession:
+    """The process's session: the one that is active already, or a new local one, whose own words go to `log`.
 
     A session that the application made (on a cluster, or over Spark Connect) is used as it is: it must have the
     Iceberg runtime on its class path.
@@ -89,7 +90,7 @@ def start_session(*, master: str, settings: Mapping[str, str]) -> SparkSession:
             # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
             "spark.jars": ",".join(str(path) for path in ready_jars()),
         }
-        _launch({key: value for key, value in whole.items() if _may_be_seen(key)})
+        _launch({key: value for key, value in whole.items() if _may_be_seen(key)}, log)
         builder = SparkSession.builder
         for key, value in whole.items():
             builder = builder.config(key, value)
@@ -117,16 +118,34 @@ def check_settings(session: SparkSession) -> None:
             )
 
 
-def _launch(settings: Mapping[str, str]) -> None:
+def _launch(settings: Mapping[str, str], log: Path | None) -> None:
     """Start the JVM with what it needs to start. PySpark would put every setting on its command line, passwords and
     keys among them, and that is for every user of the machine to see; the others follow over its own connection.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - the one way to start it with fewer settings
+    if SparkContext._gateway is not None:  # noqa: SLF001 - a session was stopped; its JVM is still there
+        return
+    output = SparkLog(log)
+    try:
+        gateway = launch_gateway(conf, {"stdout": output.input, "stderr": output.input})
+    except PySparkRuntimeError as error:
+        output.handed_over()
+        where = "run it with -v" if log is None else f"look into {log}"
+        raise EnvironmentProblem(
+            f"Spark's JVM did not start: {output.last_words()}.",
+            hint=f"For everything that it said, {where}. [spark] in floodmark.toml says how it is started.",
+        ) from error
+    except BaseException:
+        output.handed_over()
+        raise
+    output.handed_over()
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 - the one way to start it with fewer settings
 
 
 def _may_be_seen(key: str) -> bool:

@@ -116,7 +116,7 @@ def _held_back(
     held: set[int] = set()
     if not request.identity or not request.spared:
         return held
-    exact = DuplicateKey(request.identity, request.event_time).exact().alias(KEY)
+    exact = DuplicateKey(request.identity, request.key_time, request.by_content).exact().alias(KEY)
     stays = is_spared(request.spared, request.schema, request.partition_by)
     for _ in range(HELD_BACK_MAX):
         ours = changed.join(_numbers(lake, sorted(held)), SEQ, "left_anti").select(SEQ, exact)

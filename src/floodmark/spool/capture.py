@@ -70,14 +70,15 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The rows of one call, fitted and not yet stored."""
+    """What was read from a text, fitted and not yet stored."""
 
     dataset: Dataset
-    """As it is grown by them."""
+    """As it is grown by the rows."""
     table: pa.Table
     held: list[Held]
     receipt: Receipt
-    size: int
+    line: bytes | None = None
+    """The rows as the landing log takes them, unless they are typed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Capture:
     def capture(self, dataset: str, rows: Any) -> Receipt:
         """Store a list of dicts or an Arrow table; durable on return."""
         self._forget_after_fork()
+        self.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
@@ -128,13 +130,15 @@ class Capture:
             grown, fitted, line = self._parsed(declared, rows)
         if not rows:
             return Receipt(rows=0)
-        held = self._held(dataset, grouped([Misfit(reason, _envelope(rows[row])) for row, reason in _reasons(fitted)]))
-        self._store(grown, fitted, line, held)
+        held = self._held(
+            dataset, [Problem("", reason, _envelope(rows[row]), misfit=True) for row, reason in _reasons(fitted)]
+        )
+        self._store(grown, fitted.table, line, held)
         return _receipt(fitted, held)
 
-    def _store(self, grown: Dataset, fitted: Fit, line: bytes, held: list[Held]) -> None:
+    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
-            self.segments.add(grown, fitted.table, held=held)
+            self.segments.add(grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(grown.name, held)
@@ -144,33 +148,31 @@ class Capture:
     def capture_texts(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Receipt:
         """Store what was read from a text; durable on return.
 
-        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place; what a sender over
-        HTTP brings of that shares a few entries, of which each sender has its share (`QuarantineFull`).
+        Nothing of it is refused. What is no row of the dataset goes to quarantine with its place.
         """
-        self._forget_after_fork()
-        declared = self._dataset(dataset)
-        self.check_room(dataset)
-        with self._parsing:
-            grown, fitted, line = self._parsed_texts(declared, texts, as_line=True)
-        held = self._held_texts(dataset, texts, fitted, sender)
-        if not fitted.table.num_rows:
-            self._hold(dataset, held)
-        elif line is not None:
-            self._store(grown, fitted, line, held)
+        found = self.prepare(dataset, texts, sender=sender, as_line=True)
+        if not found.receipt.rows:
+            self._hold(dataset, found.held)
+        elif found.line is not None:
+            self._store(found.dataset, found.table, found.line, found.held)
         else:
-            self.segments.add(grown, fitted.table, held=held)
-            self.count(dataset, fitted.table.nbytes)
-        return _receipt(fitted, held)
+            self.segments.add(found.dataset, found.table, held=found.held)
+            self.count(dataset, found.table.nbytes)
+        return found.receipt
 
-    def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Prepared:
+    def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None, as_line: bool = False) -> Prepared:
         """Fit what was read from a text, to be stored by `store`."""
         self._forget_after_fork()
+        self.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
-            grown, fitted, _ = self._parsed_texts(declared, texts, as_line=False)
-        held = self._held_texts(dataset, texts, fitted, sender)
-        return Prepared(grown, fitted.table, held, _receipt(fitted, held), fitted.table.nbytes)
+            grown, fitted, line = self._parsed_texts(declared, texts, as_line=as_line)
+        wrong = [
+            Problem(texts.place(row), why, _payload(texts.rows, row), misfit=True) for row, why in _reasons(fitted)
+        ]
+        held = self._held(dataset, [*wrong, *texts.problems], texts=texts, sender=sender)
+        return Prepared(grown, fitted.table, held, _receipt(fitted, held), line)
 
     def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
         """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
@@ -195,7 +197,7 @@ class Capture:
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
         if not self.segments.add(grown, table, held=held, also=also):
             return False
-        self.count(grown.name, sum(one.size for one in prepared))
+        self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
 
     def _parsed_texts(self, declared: Dataset, texts: Texts, *, as_line: bool) -> tuple[Dataset, Fit, bytes | None]:
@@ -226,7 +228,9 @@ class Capture:
         self._forget_after_fork()
         self.check_room(dataset)
         grown, fitted = self._fitted_table(self._dataset(dataset), table)
-        held = self._held(dataset, _misfits(table, fitted))
+        held = self._held(
+            dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
+        )
         if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
@@ -254,13 +258,24 @@ class Capture:
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         return grown, fitted
 
-    def _held(self, dataset: str, misfits: Sequence[Misfit], *, token: str | None = None) -> list[Held]:
-        """What does not fit, as it is put away; what was read from a lasting place, under a key of it."""
+    def _held(
+        self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None
+    ) -> list[Held]:
+        """What does not fit, in a few entries; each line of a file or a stream in one of its own, under a key of its
+        place if that lasts.
+        """
+        misfits = [Misfit(item.reason, item.payload, place=item.place, is_row=item.misfit) for item in problems]
+        entries = misfits if texts is not None and sender is None else grouped(misfits)
+        lasting = texts is not None and texts.lasting
+        if entries and sender is not None and len(entries) > sender.room():
+            raise _quarantine_full(dataset, problems)
         held = []
-        for misfit in misfits:
-            name = misfit.source_key or uuid.uuid4().hex
-            text, path = keep_payload(self.root, dataset, name=name, payload=misfit.payload)
-            held.append(Held(misfit.told, text, path, rows=misfit.rows, token=token, source_key=misfit.source_key))
+        for item in entries:
+            key = quarantine.source_key(item.place, item.payload) if lasting else None
+            text, path = keep_payload(self.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
+            reason = f"{item.place}: {item.reason}" if item.place else item.reason
+            token = None if sender is None else sender.token
+            held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
         return held
 
     def _held_texts(self, dataset: str, texts: Texts, fitted: Fit, sender: Sender | None) -> list[Held]:
@@ -296,7 +311,9 @@ class Capture:
         grown, fitted = self._fitted_table(declared, table)
         if table.num_rows == 0:
             return Receipt(rows=0)
-        held = self._held(declared.name, _misfits(table, fitted))
+        held = self._held(
+            declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
+        )
         self.segments.add(grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
         return _receipt(fitted, held)
@@ -378,19 +395,11 @@ def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
     return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in held), reasons=reasons)
 
 
-def _misfits(table: pa.Table | pa.RecordBatch, fitted: Fit) -> list[Misfit]:
-    return grouped([Misfit(reason, _payload(table, row)) for row, reason in _reasons(fitted)])
-
-
-def _misfit(problem: Problem, *, lasting: bool = False) -> Misfit:
-    key = quarantine.source_key(problem.place, problem.payload) if lasting else None
-    return Misfit(problem.reason, problem.payload, place=problem.place, source_key=key)
-
-
-def _quarantine_full(dataset: str, wrong: Sequence[Problem]) -> QuarantineFull:
+def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFull:
+    first = problems[0]
     return QuarantineFull(
-        f"{len(wrong):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
-        f"{wrong[0].place}: {wrong[0].reason}.",
+        f"{len(problems):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"{first.place[:1].upper()}{first.place[1:]}: {first.reason}.",
         hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,42 +48,35 @@ class Misfit:
     payload: bytes
     rows: int = 1
     place: str = ""
-    """Where it, or the first of them, came from, if that can be said."""
-    source_key: str | None = None
-    """What that place is called by, if the same row can be read from it again."""
-
-    @property
-    def told(self) -> str:
-        return f"{self.place}: {self.reason}" if self.place else self.reason
+    """Where the first of it came from, for people."""
+    is_row: bool = True
+    """It is a row, and may fit some day; else it is something that never was one."""
 
 
 def grouped(misfits: Sequence[Misfit]) -> list[Misfit]:
     """The same misfits as a few entries, where there are many: one call must not fill the control database.
 
     What stands before the first colon of a reason names column and type; behind it is the value, another in each row.
+    Rows are not put together with what is none: then they could not be replayed.
     """
     if len(misfits) <= ENTRIES_MAX:
         return list(misfits)
-    groups: dict[str, list[Misfit]] = {}
+    groups: dict[tuple[bool, str], list[Misfit]] = {}
     for misfit in misfits:
-        key = misfit.reason.partition(":")[0]
-        if key not in groups and len(groups) >= ENTRIES_MAX - 1:
-            key = ""
+        key = (misfit.is_row, misfit.reason.partition(":")[0])
+        if key not in groups and len(groups) >= ENTRIES_MAX - 2:
+            key = (misfit.is_row, "")
         groups.setdefault(key, []).append(misfit)
-    return [
-        Misfit(
-            _common_reason(group),
-            b"".join(one.payload.removesuffix(b"\n") + b"\n" for one in group),
-            sum(one.rows for one in group),
-            group[0].place,
-        )
-        for group in groups.values()
-    ]
+    return [_together(group) for group in groups.values()]
 
 
-def _common_reason(group: Sequence[Misfit]) -> str:
-    more = sum(one.rows for one in group) - group[0].rows
-    return group[0].reason if not more else f"{group[0].reason} (and {more:,} more rows of the same request)"
+def _together(group: Sequence[Misfit]) -> Misfit:
+    first, rows = group[0], sum(one.rows for one in group)
+    if len(group) == 1:
+        return first
+    payload = b"".join(one.payload.rstrip(b"\n") + b"\n" for one in group)
+    reason = f"{first.reason} (and {rows - first.rows:,} more rows of the same request)"
+    return replace(first, reason=reason, payload=payload, rows=rows)
 
 
 def decode_payload(payload: bytes) -> Envelope:

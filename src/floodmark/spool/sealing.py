@@ -122,11 +122,13 @@ class Sealer:
         return self.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
 
     def _remove(self, path: Path, report: SealReport) -> None:
-        """L5. The name goes first and durably; only then may the row say so."""
+        """L5. The row says so first: a file that is still there behind it is removed by whoever seals next. One that is
+        gone while its row says that it is open is damage, and nothing else.
+        """
         faults.reach("seal.landing_finished")
-        durable_remove(path)
-        faults.reach("seal.landing_removed")
         self.database.transact(lambda c: records.close_landing(c, path.stem, now=self.clock.now()))
+        faults.reach("seal.landing_removed")
+        durable_remove(path)
         report.files_removed += 1
 
     def _seal_lines(
