@@ -1,0 +1,23 @@
+"""The table of the source's size and shape is made of the source, and by running it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from floodmark.lake.memory import MemoryLake
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_table_counts_files_contract_and_the_modules_that_a_row_meets():
+    script = [sys.executable, str(ROOT / "scripts" / "house.py"), "--json"]
+    found = json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
+    assert found["source files"] == len(list((ROOT / "src" / "floodmark").rglob("*.py")))
+    assert 0 < found["modules with exactly one importer"] < found["source files"]
+    public = [name for name in dir(MemoryLake) if not name.startswith("_") and callable(getattr(MemoryLake, name))]
+    assert 0 < found["public methods of the lake contract"] <= len(public)
+    # Fewer would mean that a part of the way was not watched: capture, spool, flush, lake, delivery, its sink.
+    assert 20 < found["modules that one row meets, capture to object"] < found["source files"]
