@@ -21,7 +21,8 @@ from floodmark.hub.problems import problem_of
 from floodmark.lake.memory import MemoryLake
 from floodmark.lake.memory_tables import MemoryTable
 from floodmark.lake.memory_targets import MemoryTarget
-from floodmark.lake.targets import TargetAppend, TargetName, TargetState
+from floodmark.lake.targets import Claim, TargetAppend, TargetName, TargetState
+from floodmark.schema import Schema
 from floodmark.wire import HEADER, ChunkHeader
 
 from .stage import ServerDied, Stage
@@ -137,6 +138,11 @@ class SimulatedTarget(MemoryTarget):
     def load(self) -> TargetState | None:
         self.stage.pause("target.load")
         return MemoryTarget.load(self)
+
+    def fit(self, columns: Schema, claim: Claim) -> None:
+        self.stage.pause("target.fit")
+        with self.stage.at_once():  # it holds the target's lock: whoever stood still in there would stop everybody
+            MemoryTarget.fit(self, columns, claim)
 
     def append(self, request: TargetAppend) -> None:
         MemoryTarget.append(self, request)
