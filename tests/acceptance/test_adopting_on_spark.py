@@ -37,7 +37,7 @@ def test_an_iceberg_table_is_adopted_once_at_the_version_it_was_begun_with(store
             name
         ).append()
     spark.sql(f"DELETE FROM {name} WHERE n = 50")
-    store.add_sink("out", "blob", url=(tmp_path / "out").as_uri(), datasets=["numbers"])
+    store.add_sink("out", "blob", url=(tmp_path / "out").as_uri(), datasets=["numbers"], later=True)
 
     report = store.adopt(name, "numbers")
     first, second = store.export("out"), store.export("out")
