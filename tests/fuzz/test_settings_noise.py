@@ -18,7 +18,7 @@ from floodmark import config
 from floodmark.errors import FloodmarkError
 from floodmark.lake.catalogs import configured
 from floodmark.schema import parse_type
-from floodmark.store import Store, open_store
+from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake
 
 WHOLE = (
@@ -137,8 +137,7 @@ def test_a_store_that_cannot_be_opened_is_told(made: str) -> None:
 @inputs(12)
 def test_a_control_database_of_noise_is_told(content: st.DataObject) -> None:
     with scratch() as place:
-        (place / config.FILE_NAME).write_bytes(b'store_id = "x"\n')
-        with open_store(place, lake=MemoryLake()) as store:
+        with init(place, lake=MemoryLake()) as store:
             store.add_dataset("events", ["id"])
             store.capture("events", [{"id": 1}])
             store.seal("events")

@@ -133,7 +133,7 @@ def _read_events(file: Any) -> list[Event]:
         if line.strip():
             try:
                 found.append(msgspec.json.decode(line, type=Event))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Permanent(
                     f"Line {number} is no event: {error}.", hint='Write {"stream": "account-1", "data": {"amount": 5}}.'
                 ) from error

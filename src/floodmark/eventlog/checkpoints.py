@@ -59,7 +59,7 @@ def decode_checkpoint(text: str, *, name: str, ingestion: IngestionLog) -> Check
     """A stored checkpoint, or the bare position that other tools of this format keep."""
     try:
         return msgspec.json.decode(text, type=Checkpoint)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
         seq = seq_of(UUID(text.strip()))

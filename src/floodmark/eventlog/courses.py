@@ -87,7 +87,7 @@ class CanonicalCourse:
     def _go_on_from(self, text: str) -> bool:
         try:
             saved = msgspec.json.decode(text, type=_Prefix)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # of a live projection, or damaged: nothing of it can be used
         for _ in islice(self._places, saved.count):
             self.take()

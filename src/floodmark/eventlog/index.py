@@ -62,7 +62,7 @@ def load(path: Path) -> IndexContent | None:
         return None
     try:
         found = _decoder.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     four = iter(found.signatures)
     signatures = list(zip(four, four, four, four, strict=True))

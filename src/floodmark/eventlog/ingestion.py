@@ -114,7 +114,7 @@ class IngestionLog:
             return set(msgspec.json.decode(self._absent_path.read_bytes(), type=list[str]))
         except FileNotFoundError:
             return set()
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def _settle_identity(self, content: bytes, *, existed: bool, lost: bool) -> None:
@@ -136,7 +136,7 @@ class IngestionLog:
     def _load_identity(self) -> _Identity | None:
         try:
             return msgspec.json.decode(self._identity_path.read_bytes(), type=_Identity)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def save_identity(self, content: bytes | None = None) -> None:
@@ -256,7 +256,7 @@ def _parse(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
     try:
         text = raw.removesuffix(b"\n").replace(b"\n", b",")
         entries = [(line.seq, line.event_id) for line in _decode_lines(b"[%b]" % text)]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _parse_damaged(raw)
     numbers = [seq for seq, _ in entries]
     if sorted(set(numbers)) != numbers or numbers[0] < 1:

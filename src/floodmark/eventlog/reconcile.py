@@ -71,7 +71,7 @@ class Refusals:
         self.reasons: dict[str, str] = {}
         try:
             self.reasons = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             # A lost reason is only a lost remark: the fork itself is found again from the files.
             self.reasons = {}
 

@@ -45,7 +45,7 @@ class Snapshots:
         durable_write(self._path(stream, name), msgspec.json.encode(stored))
 
     def load(self, history: History, *, stream: str, name: str) -> Snapshot | None:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             stored = msgspec.json.decode(self._path(stream, name).read_bytes(), type=_Stored)
             if _covered(history, stream, stored.version) == stored.covered:
                 return Snapshot(stored.version, stored.state)
