@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,22 @@ def test_a_read_beside_which_a_writer_came_and_went_is_made_again(filled):
 
     assert looking.read(work) == seen[0] + 1
     assert len(seen) == 2
+
+
+def test_a_read_beside_a_writer_holds_its_view_by_the_lock_that_the_writer_knows(filled):
+    """The writer cannot take away what is being read: it is told so, and the next checkpoint goes on."""
+    file = filled.path / CONTROL_FILE
+    looking = Database(sqlite_url(file), read_only=True)
+
+    def work(connection):
+        before = connection.execute(text("SELECT count(*) FROM datasets")).scalar_one()
+        filled.add_dataset("more")
+        with contextlib.closing(sqlite3.connect(file, timeout=0)) as writer:
+            busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return busy, before, connection.execute(text("SELECT count(*) FROM datasets")).scalar_one()
+
+    assert looking.read(work) == (1, 1, 1)
+    assert len(looking.read(lambda c: c.execute(text("SELECT name FROM datasets")).fetchall())) == 2
 
 
 def test_a_store_of_an_older_version_is_left_as_it_is_and_the_way_out_is_told(filled, lake):
