@@ -97,8 +97,6 @@ class Dataset:
             "identity_scope": self.identity_scope,
             "schema": self.schema.to_json(),
             "layout": self.layout.to_json(),
-            "identity_null": self.identity_null,
-            "identity_scope": self.identity_scope,
         }
         return json.dumps(held, sort_keys=True)
 

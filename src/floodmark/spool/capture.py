@@ -69,6 +69,18 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """Rows that were read from a text, where each of them stood, and what there was beside them."""
+
+    rows: list[dict[str, Any]] | pa.Table
+    place: Callable[[int], str]
+    """Where a row came from, for people: `path:line`."""
+    problems: Sequence[Problem] = ()
+    lasting: bool = False
+    """The places name the same lines when they are read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """What was read from a text, fitted and not yet stored."""
 
@@ -79,18 +91,6 @@ class Prepared:
     receipt: Receipt
     line: bytes | None = None
     """The rows as the landing log takes them, unless they are typed already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Rows that were read from a text, where each of them stood, and what there was beside them."""
-
-    rows: list[dict[str, Any]] | pa.Table
-    place: Callable[[int], str]
-    """Where a row came from, for people: `path:line`."""
-    problems: Sequence[Problem] = ()
-    lasting: bool = False
-    """The places name the same lines when they are read again."""
 
 
 @dataclass(slots=True)
@@ -277,17 +277,6 @@ class Capture:
             token = None if sender is None else sender.token
             held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
         return held
-
-    def _held_texts(self, dataset: str, texts: Texts, fitted: Fit, sender: Sender | None) -> list[Held]:
-        wrong = [Problem(texts.place(row), why, _payload(texts.rows, row)) for row, why in _reasons(fitted)]
-        if sender is None:
-            every = (*wrong, *texts.problems)
-            return self._held(dataset, [_misfit(item, lasting=texts.lasting) for item in every])
-        # Apart from each other: what is no row cannot be replayed, and would keep rows from it.
-        misfits = [*grouped(list(map(_misfit, wrong))), *grouped(list(map(_misfit, texts.problems)))]
-        if misfits and len(misfits) > sender.room():
-            raise _quarantine_full(dataset, [*wrong, *texts.problems])
-        return self._held(dataset, misfits, token=sender.token)
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
         if held:
