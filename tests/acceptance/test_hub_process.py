@@ -326,7 +326,7 @@ def raw(hub: HubProcess, content: bytes, *, leaves: bool = False) -> bytes:
         return answer.partition(b"\r\n")[0]
 
 
-HEAD = b"POST /v1/datasets/events/capture HTTP/1.1\r\nHost: hub\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/datasets/events/capture HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.timeout(120)
