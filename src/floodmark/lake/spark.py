@@ -274,9 +274,15 @@ class SparkLake(SparkGenerations):
     def _keep_declaration(self, table: str, text: str) -> None:
         """By the catalog itself: a text of any kind needs no quoting there, and no JVM."""
         loaded = self.catalog.table(table)
-        if loaded is not None:
-            with loaded.transaction() as transaction:
-                transaction.set_properties({DECLARATION_PROPERTY: text})
+        if loaded is None:
+            return
+        if loaded.format_version > 2:  # PyIceberg reads such a table, and cannot write it
+            literal = text.replace("\\", "\\\\").replace("'", "\\'")
+            name = self.catalog.spark_name(table)
+            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{DECLARATION_PROPERTY}' = '{literal}')")
+            return
+        with loaded.transaction() as transaction:
+            transaction.set_properties({DECLARATION_PROPERTY: text})
 
     def _creation(self, table: str, schema: Schema, layout: Layout) -> list[str]:
         name = self.catalog.spark_name(table)
