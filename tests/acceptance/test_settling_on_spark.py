@@ -42,6 +42,7 @@ def store(tmp_path: Path, spark: Any) -> Any:
         tmp_path / "store",
         spark,
         identity=["key"],
+        identity_null="keep",
         event_time="at",
         partition_by=[],
         schema={"key": "string", "at": "timestamp"},
