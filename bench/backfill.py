@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from bench.measure import Cost, measured, median
 from bench.sample import renewed, table
 from bench.store import SCHEMA, SEGMENT_ROWS, _plain_append, _prepare_plain, _ratios, _speed
-from floodmark.backfill import spread
+from floodmark.sources import parallel_text
 from floodmark.store import Store, init
 
 WARMING_TURNS = 6
@@ -86,10 +86,10 @@ def large_text(store: Store, directory: Path, count: int, *, rounds: int = 2) ->
                 rows = renewed(like, first=number * count + first).slice(0, count // 4 - first).to_pylist()
                 size += file.write(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     held: dict[str, list[Cost]] = {"here": [], "workers": []}
-    usual = spread.LARGE_BYTES
+    usual = parallel_text.LARGE_BYTES
     try:
         for turn in range(rounds + 1):
-            for way, spread.LARGE_BYTES in (("here", size + 1), ("workers", 1)):
+            for way, parallel_text.LARGE_BYTES in (("here", size + 1), ("workers", 1)):
                 name = f"lines_{way}_{turn}"
                 store.add_dataset(name, identity=["part_id"], event_time="ts", schema=SCHEMA)
                 found: list[Any] = []
@@ -99,7 +99,7 @@ def large_text(store: Store, directory: Path, count: int, *, rounds: int = 2) ->
                 if turn:  # the first turn warms the JVM up for both
                     held[way].append(cost)
     finally:
-        spread.LARGE_BYTES = usual
+        parallel_text.LARGE_BYTES = usual
     here, workers = median(held["here"]), median(held["workers"])
     return {
         "rows": count,
@@ -149,8 +149,13 @@ def live_dedup(store: Store, sizes: list[int], *, batch: int = 10_000, turns: in
             "files_opened": statistics.median(opened),
             "milliseconds": round(1000 * statistics.median(times)),
         }
-    spread = [item["milliseconds"] for item in found.values()]
-    return {"rows": batch, "by_stored_rows": found, "time_ratio": round(max(spread) / min(spread), 2), "target": "flat"}
+    parallel_text = [item["milliseconds"] for item in found.values()]
+    return {
+        "rows": batch,
+        "by_stored_rows": found,
+        "time_ratio": round(max(parallel_text) / min(parallel_text), 2),
+        "target": "flat",
+    }
 
 
 def _untouched(store: Store) -> list[Path]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from floodmark.commit import Snapshot, TableState, Verdict
+from floodmark.commit.protocol import Snapshot, TableState, Verdict
 from floodmark.removal import Spared
 from floodmark.schema import Schema
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 
 from floodmark import config
-from floodmark.backfill.load import Backfiller
-from floodmark.backfill.purging import StagedPurge
-from floodmark.backfill.report import BackfillReport
-from floodmark.backfill.shaping import Shape, moment
 from floodmark.clock import Clock, SystemClock
+from floodmark.commit.flush import Flusher, FlushReport
+from floodmark.commit.recovery import Recovery
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
@@ -27,48 +25,49 @@ from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
-from floodmark.declaring import declaration, declare, provided
-from floodmark.delivery.administration import Sinks
+from floodmark.datasets import declaration, declare, provided
+from floodmark.delivery.administration import Remedies, Replayed, Sinks, Skipped
+from floodmark.delivery.context import Stop
 from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.preview import Forecast, forecast, rows_waiting
-from floodmark.delivery.remedies import Remedies, Replayed, Skipped
 from floodmark.delivery.report import ExportReport, together
-from floodmark.delivery.shared import Stop
 from floodmark.delivery.tick import Exporter
 from floodmark.errors import FloodmarkError, Permanent, StoreExists
-from floodmark.feed import Feed, FeedReport, event_dataset
 from floodmark.files import durable_write, make_directory
-from floodmark.flush import Flusher, FlushReport
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.sparklog import empty_log, log_file
 from floodmark.lake.table import Lake
-from floodmark.loading import Loader
+from floodmark.maintenance.audit import Auditor, AuditReport
+from floodmark.maintenance.compact import Compactor, CompactReport
+from floodmark.maintenance.control_recovery import CONTROL_FILE, RebuiltRecords, check_present
+from floodmark.maintenance.control_recovery import rebuild_records as make_records
+from floodmark.maintenance.fsck import Fsck, FsckReport
+from floodmark.maintenance.mending import Workshop
+from floodmark.maintenance.purge import Purge, PurgeReport
+from floodmark.maintenance.rebuild import Rebuilder, RebuildReport
+from floodmark.maintenance.remover import Remover
+from floodmark.maintenance.retain import RetainReport, Retention
+from floodmark.maintenance.settle import Resettler
+from floodmark.maintenance.trace import Trace, Tracer
 from floodmark.providers import Provider
 from floodmark.providers import find as find_provider
 from floodmark.read import Batch, Reader, known_columns, slice_of
-from floodmark.recovery import Recovery
 from floodmark.schema import (
     check_dataset_name,
 )
 from floodmark.sequence import Cursor, SequenceRange
+from floodmark.sources.adopt import Adopter, AdoptReport
+from floodmark.sources.eventlog import Feed, FeedReport, event_dataset
+from floodmark.sources.load import Backfiller
+from floodmark.sources.loading import Loader
+from floodmark.sources.shaping import Shape, moment
+from floodmark.sources.staging import StagedPurge
+from floodmark.sources.units import BackfillReport
 from floodmark.spool.capture import Capture, Receipt, Texts
 from floodmark.spool.replay import Quarantine
 from floodmark.spool.sealing import Sealer, SealReport
 from floodmark.spool.segments import SegmentStore
 from floodmark.status import Status, read_status
-from floodmark.upkeep.adopt import Adopter, AdoptReport
-from floodmark.upkeep.audit import Auditor, AuditReport
-from floodmark.upkeep.compact import Compactor, CompactReport
-from floodmark.upkeep.fsck import Fsck, FsckReport
-from floodmark.upkeep.lost_records import CONTROL_FILE, RebuiltRecords, check_present
-from floodmark.upkeep.lost_records import rebuild_records as make_records
-from floodmark.upkeep.mending import Workshop
-from floodmark.upkeep.purge import Purge, PurgeReport
-from floodmark.upkeep.rebuild import Rebuilder, RebuildReport
-from floodmark.upkeep.removing import Remover
-from floodmark.upkeep.retain import RetainReport, Retention
-from floodmark.upkeep.settle import Resettler
-from floodmark.upkeep.trace import Trace, Tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import floodmark
-from floodmark.backfill import files, load
+from floodmark.sources import files, load
 
 
 def main(root: str, table: str) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from acceptance.stores import make_store, said_by, start_script
 from floodmark import faults
-from floodmark.backfill import files, known, load, spread
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.sources import files, load, parallel_text
+from floodmark.sources import load as known
 from floodmark.store import open_store
 
 pytestmark = pytest.mark.spark
@@ -72,9 +73,9 @@ def test_frames_tables_and_queries_beside_live_rows(store, tmp_path: Path, spark
 def test_large_texts_are_parsed_by_sparks_workers(store, tmp_path: Path, monkeypatch) -> None:
     """In pieces, beside live rows; interrupted, and gone on with; and nobody can tell from the rows."""
     for module, name, value in (
-        (spread, "LARGE_BYTES", 1),
-        (spread, "PIECE_BYTES", 4_000),
-        (spread, "GROUP_BYTES", 40_000),
+        (parallel_text, "LARGE_BYTES", 1),
+        (parallel_text, "PIECE_BYTES", 4_000),
+        (parallel_text, "GROUP_BYTES", 40_000),
         (files, "BLOCK_BYTES", 3_000),
         (load, "STEP_ROWS", 100),
     ):

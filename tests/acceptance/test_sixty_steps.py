@@ -31,9 +31,9 @@ from stores import make_store
 from floodmark.hub.app import Hub, build_app
 from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
+from floodmark.maintenance.rebuild import GRACE
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
-from floodmark.upkeep.rebuild import GRACE
 from seeds import FIXED, SEED
 
 FIRST_SEED = 0 if FIXED else SEED

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.backfill import files
-from floodmark.backfill import spread as spread_module
 from floodmark.control import database
-from floodmark.lake import spreading
+from floodmark.lake import parallel_text
+from floodmark.sources import files
+from floodmark.sources import parallel_text as spread_module
 from floodmark.store import Store
 
 Work = Callable[[Any], Iterator[tuple[Any, ...]]]
@@ -58,8 +58,8 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     def gathered(_: object, tasks: Sequence[Any], work: Work, *, columns: str) -> list[dict[str, Any]]:
         return [row for task in tasks for row in _done(work, task, columns)]
 
-    monkeypatch.setattr(spreading, "written", written)
-    monkeypatch.setattr(spreading, "gathered", gathered)
+    monkeypatch.setattr(parallel_text, "written", written)
+    monkeypatch.setattr(parallel_text, "gathered", gathered)
     monkeypatch.setattr(Store, "spark", None)
     monkeypatch.setattr(files, "BLOCK_BYTES", 120)
     for name, value in (("LARGE_BYTES", 1), ("PIECE_BYTES", 150), ("GROUP_BYTES", 400)):

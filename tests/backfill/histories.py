@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodmark.backfill.report import BackfillReport
+from floodmark.sources.units import BackfillReport
 from floodmark.store import Store
 
 

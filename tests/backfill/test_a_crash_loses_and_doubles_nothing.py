@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 
 from backfill.histories import jsonl, parquet, rows, stored
 from floodmark import faults
-from floodmark.backfill import files, load
 from floodmark.control.schema import segments as segments_table
 from floodmark.errors import Retryable, SpoolFull
+from floodmark.sources import files, load
 from floodmark.spool.segments import SegmentStore, WrittenSegment
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store

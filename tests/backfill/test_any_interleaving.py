@@ -15,11 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from backfill.histories import jsonl, parquet
 from floodmark import faults
-from floodmark.backfill import files, known, load
-from floodmark.backfill.framed import Frame, load_frame
-from floodmark.backfill.shaping import Shape
 from floodmark.control import database
 from floodmark.errors import FloodmarkError
+from floodmark.sources import files, load
+from floodmark.sources import load as known
+from floodmark.sources.loading import Frame, load_frame
+from floodmark.sources.shaping import Shape
 from floodmark.store import Store, init, open_store
 from floodmark.testing import AnswerLost, ManualClock, MemoryLake, SimulatedCrash, kill_store
 

@@ -9,9 +9,10 @@ import pytest
 
 from backfill.histories import adds_up, jsonl, rows, stored
 from floodmark import faults
-from floodmark.backfill import known, load
 from floodmark.errors import Retryable
 from floodmark.schema import SEQ
+from floodmark.sources import load
+from floodmark.sources import load as known
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from backfill.histories import adds_up, csv, jsonl, parquet, rows, stored
-from floodmark.backfill import files, load, spread
-from floodmark.backfill.staged import Staging
 from floodmark.errors import Permanent, Retryable
-from floodmark.lake import spreading
+from floodmark.lake import parallel_text as spreading
+from floodmark.sources import files, load, parallel_text
+from floodmark.sources.staging import Staging
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 
@@ -75,12 +75,12 @@ def test_what_was_begun_in_one_way_goes_on_in_the_other(
     """B1, B4: the marks are the same. Without an identity, they are all that tells what is stored."""
     request.getfixturevalue("spread")
     if first == "here":
-        monkeypatch.setattr(spread, "LARGE_BYTES", 1 << 20)
+        monkeypatch.setattr(parallel_text, "LARGE_BYTES", 1 << 20)
         point = "backfill.stored"
     with crash_at(point, time=time):
         messages.backfill(dataset, history)
     kill_store(messages)
-    monkeypatch.setattr(spread, "LARGE_BYTES", 1 if first == "here" else 1 << 20)
+    monkeypatch.setattr(parallel_text, "LARGE_BYTES", 1 if first == "here" else 1 << 20)
     again = reopen()
     again.backfill(dataset, history)
     assert stored(again, dataset) == list(range(80))
@@ -124,7 +124,7 @@ def test_columns_that_change_their_names_do_so_once(
 ) -> None:
     """… also those of a row that fits for its worker, but not behind an earlier piece, which gave its column a type."""
     request.getfixturevalue("spread")
-    monkeypatch.setattr(spread, "GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(parallel_text, "GROUP_BYTES", 1 << 20)
     store.add_dataset("messages", ["id"], schema={"id": "long"})
     content: list[dict[str, Any]] = [{"id": id, "right": "r"} for id in range(40)]
     content[20] |= {"left": 5}
@@ -177,7 +177,7 @@ def test_little_that_is_left_needs_no_workers(
     messages: Store, history: Path, spread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts is what is still to be read, and not the history."""
-    from floodmark.backfill import spread as module
+    from floodmark.sources import parallel_text as module
 
     messages.backfill("messages", history)
     jsonl(history / "6.jsonl", rows(80, 90))

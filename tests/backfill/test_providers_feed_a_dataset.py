@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from backfill.histories import adds_up, stored
-from floodmark.backfill import given, load
 from floodmark.errors import InvalidSetting, ProviderFailed, UnknownProvider
 from floodmark.providers import Declaration, Item, Provider, Unit
+from floodmark.sources import iterables, load
 from floodmark.store import Store
 from floodmark.testing import crash_at
 
@@ -51,7 +51,7 @@ def test_the_dataset_is_declared_as_the_provider_suggests(store: Store) -> None:
 
 def test_units_that_are_done_are_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "STEP_ROWS", 2)
-    monkeypatch.setattr(given, "BATCH_ROWS", 2)
+    monkeypatch.setattr(iterables, "BATCH_ROWS", 2)
     shelf = Shelf({"a": [1, 2, 3, 4], "b": [5, 6], "c": [7]})
     with crash_at("backfill.stored", time=3):
         store.backfill("rows", "cellar", provider=shelf.provider())
@@ -62,7 +62,7 @@ def test_units_that_are_done_are_not_read_again(store: Store, monkeypatch: pytes
 
 
 def test_a_provider_that_fails_keeps_what_it_gave_and_goes_on_there(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(given, "BATCH_ROWS", 2)
+    monkeypatch.setattr(iterables, "BATCH_ROWS", 2)
     shelf = Shelf({"a": [1, 2], "b": [3, 4, 5]})
     broken = {**shelf.boxes, "b": [3, 4, "no number"]}
     shelf.boxes, whole = broken, shelf.boxes  # comparing it with 0 fails

@@ -11,8 +11,8 @@ import pytest
 from backfill.histories import stored
 from backfill.test_what_spark_wrote_down import Table, staged
 from floodmark import faults
-from floodmark.backfill import files, load
 from floodmark.errors import Retryable
+from floodmark.sources import files, load
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 

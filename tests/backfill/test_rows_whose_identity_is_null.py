@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from histories import jsonl, parquet
 
-from floodmark.backfill import known
-from floodmark.backfill.units import Batch, Unit
 from floodmark.control.database import Database
 from floodmark.control.datasets import from_declaration
-from floodmark.declaring import declaration
+from floodmark.datasets import declaration
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.lake.overlap import DISTINCT, NAMED
+from floodmark.sources import load
+from floodmark.sources.units import Batch, Unit
 from floodmark.spool import segments
 from floodmark.store import Store
 
@@ -76,7 +76,7 @@ def test_the_forecast_for_large_files_is_not_certain_of_rows_without_an_identity
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B2, B10: it looks for identities. Flush must still look for the rows that have none."""
-    monkeypatch.setattr(known, "STORED_ROWS_MIN", 1)
+    monkeypatch.setattr(load, "STORED_ROWS_MIN", 1)
     store.add_dataset("messages", ["id"], schema={"id": "long"})
     rows = [{"id": n, "text": f"row {n}"} for n in range(5)] + [{"id": None, "text": "nameless"}] * 2
     assert store.backfill("messages", parquet(tmp_path / "one.parquet", rows)).new == 6
@@ -90,13 +90,13 @@ def test_a_file_is_certain_to_bring_nothing_twice_only_if_all_of_its_rows_were_l
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, is_certain: bool
 ) -> None:
     """B2, B10: what is certain, flush does not look for again."""
-    monkeypatch.setattr(known, "STORED_ROWS_MIN", 1)
+    monkeypatch.setattr(load, "STORED_ROWS_MIN", 1)
     store.add_dataset("messages", ["id"], schema={"id": "long"}, identity_null=policy)
     store.backfill("messages", parquet(tmp_path / "one.parquet", [{"id": 1}, {"id": None}]))
     for rows, certain in ([{"id": 2}], True), ([{"id": 2}, {"id": None}], is_certain):
         path = parquet(tmp_path / "two.parquet", rows)
         unit = Unit("two", lambda _: iter(()), file=path)
-        looked = known.stored_rows(store._lake, store.datasets()[0], [unit], {})
+        looked = load.stored_rows(store._lake, store.datasets()[0], [unit], {})
         assert (looked.notes(Batch(pq.read_table(path), None, str), path) != {}) is certain
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backfill.histories import jsonl, rows, stored
-from floodmark.backfill import given, load
 from floodmark.errors import InvalidSetting, Permanent
+from floodmark.sources import iterables, load
 from floodmark.store import Store
 from floodmark.testing import crash_at
 
@@ -56,7 +56,7 @@ def test_rows_from_python_need_a_name(plain: Store) -> None:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "STEP_ROWS", 4)
-    monkeypatch.setattr(given, "BATCH_ROWS", 2)
+    monkeypatch.setattr(iterables, "BATCH_ROWS", 2)
 
 
 @pytest.mark.usefixtures("small_steps")

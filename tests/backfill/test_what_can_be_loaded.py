@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from backfill.histories import adds_up, csv, jsonl, parquet, rows, stored
-from floodmark.backfill import files, given, load
 from floodmark.errors import InvalidSetting, Permanent, SchemaConflict, UnserialisableValue
 from floodmark.providers import Declaration, Provider
 from floodmark.providers import Unit as ProviderUnit
+from floodmark.sources import files, iterables, load
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 
@@ -40,8 +40,8 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """In one piece, and in pieces that end in the middle of everything."""
     monkeypatch.setattr(files, "BATCH_ROWS", request.param)
     monkeypatch.setattr(files, "BLOCK_BYTES", request.param * 40)
-    monkeypatch.setattr(given, "BATCH_ROWS", request.param)
-    monkeypatch.setattr(given, "TABLE_ROWS", request.param)
+    monkeypatch.setattr(iterables, "BATCH_ROWS", request.param)
+    monkeypatch.setattr(iterables, "TABLE_ROWS", request.param)
     monkeypatch.setattr(load, "STEP_ROWS", request.param * 2)
     return request.param
 

@@ -10,12 +10,13 @@ import pytest
 
 from backfill.histories import parquet, rows, stored
 from floodmark import faults
-from floodmark.backfill import files, known, load
-from floodmark.backfill.framed import Frame, load_frame
-from floodmark.backfill.report import BackfillReport
-from floodmark.backfill.shaping import Shape
-from floodmark.backfill.staged import Staging
 from floodmark.errors import InvalidSetting, Permanent, Retryable
+from floodmark.sources import files, load
+from floodmark.sources import load as known
+from floodmark.sources.loading import Frame, load_frame
+from floodmark.sources.shaping import Shape
+from floodmark.sources.staging import Staging
+from floodmark.sources.units import BackfillReport
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from floodmark.daemon.presence import present
+from floodmark.daemon.loop import present
 
 
 def test_one_round_commits_and_delivers_and_says_so(shop, tmp_path: Path):

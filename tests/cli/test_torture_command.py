@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from floodmark.testing.oracle import Finding
+from floodmark.torture.chaos_run import Trial
 from floodmark.torture.members import Kill
-from floodmark.torture.trial import Trial
 from floodmark.torture.verdict import Compared, Exercised, Verdict
 
 KILLS = (Kill(1.0, "daemon", "alone", "a commit"), Kill(2.0, "writer", "at random", "between two captures"))

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.commit import Append, Base, BlockSegment, TableState, Verdict, verdict
-from floodmark.lake.memory import MemoryLake
+from floodmark.commit.protocol import Append, Base, BlockSegment, TableState, Verdict, verdict
 from floodmark.lake.table import Lake
 from floodmark.rows.content import content_ids
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
+from floodmark.testing.memory.lake import MemoryLake
 
 TABLE = "events_g1"
 EVERYTHING = SequenceRange(0, 2**62)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import channels
-from floodmark.commit import Base
-from floodmark.control.bases import record_base, recorded_base
+from floodmark.commit.protocol import Base
+from floodmark.control.chunks import record_base, recorded_base
 from floodmark.control.database import Database
 from floodmark.sequence import SequenceRange, Tally
 

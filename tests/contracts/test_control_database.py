@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, event, func, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from floodmark.commit import Base
+from floodmark.commit.protocol import Base
 from floodmark.control import blocks, datasets, deliveries, events, quarantine, removals, schema, segments
 from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
@@ -1029,7 +1029,7 @@ def test_a_late_record_of_an_older_block_does_not_lower_the_horizon(database: Da
 ALLOCATE = """
 import sys
 from datetime import UTC, datetime
-from floodmark.commit import Base
+from floodmark.commit.protocol import Base
 from floodmark.control import blocks, segments
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database

@@ -29,8 +29,8 @@ from lakes import (
     some,
 )
 
-from floodmark import commit
-from floodmark.commit import Append, Verdict
+from floodmark.commit import protocol
+from floodmark.commit.protocol import Append, Verdict
 from floodmark.errors import Corrupt, Retryable
 from floodmark.rows.content import content_ids, partition_figures
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
@@ -94,7 +94,7 @@ def test_an_append_names_its_segments_if_they_are_few(blocks: Blocks, monkeypatc
     """U4: by them it is known whether what is lost of it is still in the spool."""
     request = blocks.commit([{"id": 1}], [{"id": 2}])
     assert blocks.state().lineage[0].segments == {segment.id for segment in request.segments}
-    monkeypatch.setattr(commit, "SEGMENTS_NAMED_MAX", 1)
+    monkeypatch.setattr(protocol, "SEGMENTS_NAMED_MAX", 1)
     blocks.commit([{"id": 3}], [{"id": 4}])
     assert blocks.state().lineage[0].segments == set()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, SparkDriver, numbers
 
-from floodmark.commit import Barrier, Verdict, verdict
+from floodmark.commit.protocol import Barrier, Verdict, verdict
 from floodmark.lake.files import local_path
-from floodmark.lake.memory import MemoryLake
 from floodmark.lake.table import AppendRefused
+from floodmark.testing.memory.lake import MemoryLake
 
 
 @pytest.mark.parametrize("rows_before", [0, 2])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, SparkDriver, some
 
-from floodmark.commit import Base, Verdict
+from floodmark.commit.protocol import Base, Verdict
 from floodmark.errors import Retryable
 from floodmark.lake.generations import Copy
 from floodmark.layout import Layout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, numbers, some
 
-from floodmark.commit import Snapshot, Verdict
+from floodmark.commit.protocol import Snapshot, Verdict
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema

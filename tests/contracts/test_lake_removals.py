@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from lakes import EVERYTHING, NOON, TABLE, Blocks, Driver, SparkDriver
 
-from floodmark.commit import Verdict
+from floodmark.commit.protocol import Verdict
 from floodmark.errors import InvalidSetting
 from floodmark.removal import Selection, Spared
 from floodmark.rows.content import tally_of_ids

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from lakes import NOON, TABLE, TIMED, Blocks, Driver
 
-from floodmark.commit import Barrier, Base, Verdict
+from floodmark.commit.protocol import Barrier, Base, Verdict
 from floodmark.errors import Retryable
 from floodmark.lake.table import AppendRefused
 from floodmark.layout import Layout

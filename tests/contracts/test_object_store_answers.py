@@ -14,7 +14,7 @@ from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks import remote
 from floodmark.delivery.sinks.blob import KIND
 from floodmark.delivery.sinks.objects import ObjectPlace
-from floodmark.delivery.sinks.places import place_of
+from floodmark.delivery.sinks.storage import place_of
 from floodmark.errors import FloodmarkError, Permanent
 from s3 import SECRET, Reply, S3Server, free_port, refusal, scripted, settings
 

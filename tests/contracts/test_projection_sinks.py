@@ -21,10 +21,10 @@ from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.destination import CopyingDestination, Parcel, Surroundings, TransactionalDestination
 from floodmark.delivery.sinks.projection import KIND, Delivery
-from floodmark.lake.memory import MemoryLake
 from floodmark.rows.content import tally_of_ids
 from floodmark.sequence import SequenceRange
 from floodmark.testing import SimulatedCrash
+from floodmark.testing.memory.lake import MemoryLake
 
 RANGES = [SequenceRange(0, 3), SequenceRange(3, 5)]
 MODULE = "functions_of_this_test"

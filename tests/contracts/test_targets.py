@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from lakes import Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
-from floodmark.commit import Base
+from floodmark.commit.protocol import Base
 from floodmark.errors import FilesMissing, Permanent, Retryable, SchemaConflict
 from floodmark.lake.targets import (
     ORIGIN_COLUMNS,

@@ -10,7 +10,7 @@ import uvicorn
 
 from floodmark.hub.app import Hub, build_app
 from floodmark.hub.intake import Intake
-from floodmark.hub.protocol import BoundedProtocol
+from floodmark.hub.serve import BoundedProtocol
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store
 

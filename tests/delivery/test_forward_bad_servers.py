@@ -29,7 +29,7 @@ from delivery.servers import (
     in_turn,
 )
 from floodmark.delivery.outcomes import Busy, Refused
-from floodmark.delivery.sinks import exchange
+from floodmark.delivery.sinks import http
 from floodmark.errors import FloodmarkError, Permanent, Retryable
 
 TOKEN = "fm-t0ken/with+signs="
@@ -103,7 +103,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_as_a_whole(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte for itself is in time, and the last one would never come."""
-    monkeypatch.setattr(exchange, "WHOLE_TIMEOUTS", 1)
+    monkeypatch.setattr(http, "WHOLE_TIMEOUTS", 1)
     with DrippingServer() as server:
         sink = sender.sink(server.url, timeout_seconds=0.5)
         began = time.monotonic()

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from floodmark.eventlog import EventLog
-from floodmark.eventlog import index as persisted
+from floodmark.eventlog import view as persisted
 from floodmark.eventlog.directory import EventsDirectory
 
 

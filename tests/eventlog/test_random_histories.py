@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replicas import SteppedClock, merged
 
 from floodmark import faults
-from floodmark.eventlog import Event, EventLog, Runner, SqliteTarget, Unresolvable, index, projection
+from floodmark.eventlog import Event, EventLog, Runner, SqliteTarget, Unresolvable, projection, view
 from floodmark.eventlog.dag import is_ancestor
 from floodmark.eventlog.forks import find_forks, identity_conflicts
 from floodmark.eventlog.history import History
@@ -52,7 +52,7 @@ class Histories(RuleBasedStateMachine):
         self.logs = []
         self.written = 0
         # Files here are younger than an index would trust; trust them, so that opening goes through the index.
-        self.settle, index._SETTLE_NANOSECONDS = index._SETTLE_NANOSECONDS, -(10**12)
+        self.settle, view._SETTLE_NANOSECONDS = view._SETTLE_NANOSECONDS, -(10**12)
 
     @initialize(count=st.integers(2, 5))
     def make_replicas(self, count):
@@ -173,7 +173,7 @@ class Histories(RuleBasedStateMachine):
             if self.logs:
                 self.converge()
         finally:
-            index._SETTLE_NANOSECONDS = self.settle
+            view._SETTLE_NANOSECONDS = self.settle
             for log in self.logs:
                 log.close()
             shutil.rmtree(self.root)

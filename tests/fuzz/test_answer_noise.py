@@ -17,8 +17,8 @@ from trying import TRIED, inputs, refusal, scratch
 
 from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered
 from delivery.servers import HUB, KeyOnlyServer
-from floodmark.delivery.sinks import exchange
-from floodmark.delivery.sinks.replies import Reply
+from floodmark.delivery.sinks import http
+from floodmark.delivery.sinks.http import Reply
 
 GIVEN_UP = {"rows": 1, "ranges": [[0, 1]], "more": False}
 STORED = {
@@ -153,7 +153,7 @@ def test_bytes_that_are_no_answer_deliver_nothing_and_lose_nothing(
 @pytest.fixture(scope="module")
 def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "WHOLE_TIMEOUTS", 1)
+        patch.setattr(http, "WHOLE_TIMEOUTS", 1)
         yield patch
 
 

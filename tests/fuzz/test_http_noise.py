@@ -383,7 +383,7 @@ def port() -> Iterator[tuple[Stand, int]]:
     """The hub behind a real socket, with uvicorn and the protocol of the product in between."""
     import uvicorn
 
-    from floodmark.hub.protocol import BoundedProtocol
+    from floodmark.hub.serve import BoundedProtocol
 
     with scratch_store() as store:
         made = Stand(store)

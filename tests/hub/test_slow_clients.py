@@ -13,9 +13,9 @@ import httpx
 import pytest
 import uvicorn
 
-from floodmark.hub import protocol
+from floodmark.hub import serve
 from floodmark.hub.connections import Connections
-from floodmark.hub.protocol import BoundedProtocol
+from floodmark.hub.serve import BoundedProtocol
 from floodmark.hub.tokens import add_token
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
@@ -23,7 +23,7 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
 
 @pytest.fixture
 def address(hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(serve, "HEADER_SECONDS_MAX", 0.3)
     config = uvicorn.Config(hub.app, http=BoundedProtocol, ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -114,7 +114,7 @@ def first_line(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize("limits", [Connections(all_max=100, address_max=3), Connections(all_max=3)], ids=str)
 def test_idle_connections_are_counted_and_one_too_many_is_refused_in_words(address, monkeypatch, limits):
     """Before descriptors run out: then a worker could neither answer nor open a file, and would fill its log."""
-    monkeypatch.setattr(protocol, "HEADER_SECONDS_MAX", 20)
+    monkeypatch.setattr(serve, "HEADER_SECONDS_MAX", 20)
     monkeypatch.setattr(BoundedProtocol, "counted", limits)
     idle = [socket.create_connection(address) for _ in range(3)]
     try:

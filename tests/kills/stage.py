@@ -14,13 +14,12 @@ import floodmark.store
 from floodmark.config import Settings, SparkSettings
 from floodmark.store import Store
 from floodmark.torture import reading
-from floodmark.torture.course import Course, doing, exercised
+from floodmark.torture.chaos_run import Course, doing, exercised, flush_store
 from floodmark.torture.daemons import DaemonMember
 from floodmark.torture.hubs import HubMember
 from floodmark.torture.members import Member
 from floodmark.torture.processes import floodmark as command_line
 from floodmark.torture.scratch import Planned, make_store
-from floodmark.torture.trial import flush_store
 from floodmark.torture.verdict import Compared, Verdict, compared, oracle_of, unexercised
 from floodmark.torture.writers import WriterMember
 

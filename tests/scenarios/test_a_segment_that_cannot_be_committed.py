@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from worlds import DATASET, TABLE, World, dies
 
-from floodmark.commit import Append
+from floodmark.commit.protocol import Append
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.segments import sealed
 from floodmark.errors import Retryable

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from floodmark.lake.adoptable import Part
+from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, crash_at, kill_store
-from floodmark.upkeep.adopt import Adopter
 from scenarios.destinations import Files
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from worlds import DATASET, World, dies, interrupted
 
+from floodmark.maintenance.settle import Resettler, SettledAgain
 from floodmark.schema import SEQ
 from floodmark.store import Store
 from floodmark.testing import kill_store
-from floodmark.upkeep.settle import Resettler, SettledAgain
 
 known: dict[str, str | None] = {}
 """What a key turns out to be; None: no row at all."""

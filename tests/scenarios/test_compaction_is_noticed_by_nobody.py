@@ -16,11 +16,11 @@ from floodmark import faults
 from floodmark.control import blocks, datasets
 from floodmark.errors import Retryable, UnknownDataset
 from floodmark.layout import Layout
+from floodmark.maintenance.compact import DatasetCompaction
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
 from floodmark.testing import SimulatedCrash, kill_store
-from floodmark.upkeep.compact import DatasetCompaction
 
 POINTS = [point for point in faults.POINTS if point.startswith(("compact.", "upkeep."))]
 OFTEN = ["compact.rewriting", "compact.rewritten", "upkeep.synced"]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark import faults
-from floodmark.control import chunking
+from floodmark.control import deliveries
 from floodmark.delivery.channel import INTENT_CHUNKS_MAX
-from floodmark.delivery.shared import Stop
+from floodmark.delivery.context import Stop
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
@@ -191,7 +191,7 @@ def test_a_block_of_more_rows_than_one_intent_takes_is_still_cut_into_whole_chun
 def test_rows_are_looked_up_ahead_by_one_group_and_no_more_once_it_is_to_stop(
     store: Store, clock: ManualClock, sink: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floodmark.delivery.shipping.SCAN_ROWS_MAX", 3)
+    monkeypatch.setattr("floodmark.delivery.channel.SCAN_ROWS_MAX", 3)
     capture(store, *range(30))
     looks: list[object] = []
     scan = MemoryLake.scan
@@ -207,17 +207,17 @@ def test_rows_are_looked_up_ahead_by_one_group_and_no_more_once_it_is_to_stop(
 
 
 def test_a_stretch_counts_with_its_share_inside_a_range() -> None:
-    stretch = chunking.Stretch(10, 101, 200)
+    stretch = deliveries.Stretch(10, 101, 200)
     assert stretch.within(SequenceRange(0, 500)) == stretch
-    assert stretch.within(SequenceRange(150, 500)) == chunking.Stretch(5, 151, 200)
-    assert stretch.within(SequenceRange(0, 101)) == chunking.Stretch(1, 101, 101)
+    assert stretch.within(SequenceRange(150, 500)) == deliveries.Stretch(5, 151, 200)
+    assert stretch.within(SequenceRange(0, 101)) == deliveries.Stretch(1, 101, 101)
 
 
 def test_chunks_tile_their_range_without_holes() -> None:
     whole = SequenceRange(10, 1_000)
-    found = [chunking.Stretch(5, 20, 24), chunking.Stretch(1, 100, 100), chunking.Stretch(40, 500, 900)]
+    found = [deliveries.Stretch(5, 20, 24), deliveries.Stretch(1, 100, 100), deliveries.Stretch(40, 500, 900)]
 
-    ranges = chunking.chunk_ranges(whole, found, rows_max=7)
+    ranges = deliveries.chunk_ranges(whole, found, rows_max=7)
 
     assert (ranges[0].after, ranges[-1].through) == (10, 1_000)
     assert all(left.through == right.after for left, right in pairwise(ranges))

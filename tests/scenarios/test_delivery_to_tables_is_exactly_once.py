@@ -21,14 +21,14 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
 from floodmark.delivery.destination import Copied, Parcel, Source, Surroundings
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
-from floodmark.lake.memory import MemoryLake
-from floodmark.lake.memory_targets import MemoryTarget, MemoryTargets
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
 from floodmark.schema.types import DOUBLE
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store
 from floodmark.testing import crash_at
+from floodmark.testing.memory.lake import MemoryLake
+from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
 
 TARGET = "central.copies.events"
 FIRST, SECOND = SequenceRange(0, 3), SequenceRange(3, 5)

@@ -11,7 +11,7 @@ import pytest
 from worlds import DATASET, TABLE, World, dies
 
 from floodmark import faults
-from floodmark.commit import Append, Base
+from floodmark.commit.protocol import Append, Base
 from floodmark.control import blocks as block_records
 from floodmark.testing import MemoryLake
 

@@ -10,7 +10,7 @@ import pytest
 from worlds import DATASET, TABLE, World, dies
 
 from floodmark import faults
-from floodmark.commit import Append, TableState
+from floodmark.commit.protocol import Append, TableState
 from floodmark.errors import Retryable
 from floodmark.lake.table import AppendRefused
 from floodmark.testing import MemoryLake

@@ -10,7 +10,7 @@ import pytest
 
 from floodmark.delivery import channel
 from floodmark.delivery.outcomes import Busy
-from floodmark.delivery.sinks.writer import ObjectWriter
+from floodmark.delivery.sinks.blob import ObjectWriter
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, kill_store
 from scenarios.destinations import DATASET, SINK, Files

@@ -14,8 +14,7 @@ from floodmark.control import sinks
 from floodmark.control.blocks import BatchLimits
 from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.look import look_at
-from floodmark.daemon.presence import AlreadyRunning, present
+from floodmark.daemon.loop import AlreadyRunning, look_at, present
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.errors import Corrupt, Permanent

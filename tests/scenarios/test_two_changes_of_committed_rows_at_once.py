@@ -15,11 +15,11 @@ from worlds import interrupted
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
 from floodmark.errors import Retryable
+from floodmark.maintenance.remover import Look, Remover
+from floodmark.maintenance.settle import Resettler
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing import crash_at, kill_store
-from floodmark.upkeep.removing import Look, Remover
-from floodmark.upkeep.settle import Resettler
 from scenarios.hubs import forget_deliveries
 
 known: dict[str, str | None] = {}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from worlds import dies
 
-from floodmark.lake.memory_targets import MemoryTarget
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
+from floodmark.testing.memory.targets import MemoryTarget
 
 TARGET = "central.copies.events"
 

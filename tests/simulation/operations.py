@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from floodmark.errors import Permanent
 from floodmark.schema import SEQ
+from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
-from floodmark.upkeep.adopt import Adopter
 
 from .others import Legacy, Unsteady
 from .world import DATASET, World

@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import orjson
 
 from floodmark.delivery.outcomes import Busy
-from floodmark.delivery.sinks.replies import Reply
+from floodmark.delivery.sinks.http import Reply
 from floodmark.errors import Retryable
 from floodmark.hub.problems import problem_of
-from floodmark.lake.memory import MemoryLake
-from floodmark.lake.memory_tables import MemoryTable
-from floodmark.lake.memory_targets import MemoryTarget
 from floodmark.lake.targets import Claim, TargetAppend, TargetName, TargetState
 from floodmark.schema import Schema
+from floodmark.testing.memory.lake import MemoryLake
+from floodmark.testing.memory.tables import MemoryTable
+from floodmark.testing.memory.targets import MemoryTarget
 from floodmark.wire import HEADER, ChunkHeader
 
 from .stage import ServerDied, Stage

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from floodmark.backfill import load
-from floodmark.flush import Flusher
-from floodmark.lake import memory, memory_appends, memory_settling
-from floodmark.upkeep import settle
+from floodmark.commit.flush import Flusher
+from floodmark.maintenance import settle
+from floodmark.sources import load
+from floodmark.testing.memory import appends, lake, settling
 
 from . import others
 from .replacing import replaced
@@ -133,8 +133,8 @@ def _() -> Iterator[None]:
     others.mischief.append("it moves rows")
     try:
         with (
-            replaced(memory_appends, "settled_table", unchecked),
-            replaced(memory_settling, "settled_table", unchecked),
+            replaced(appends, "settled_table", unchecked),
+            replaced(settling, "settled_table", unchecked),
         ):
             yield
     finally:
@@ -149,7 +149,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
-    with mutated(memory_settling, "put_settled", appended, "False", onto=memory):
+    with mutated(settling, "put_settled", appended, "False", onto=lake):
         yield
 
 
@@ -160,7 +160,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
 )
 def _() -> Iterator[None]:
-    with mutated(memory_settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=memory):
+    with mutated(settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=lake):
         yield
 
 

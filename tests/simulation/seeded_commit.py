@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from floodmark.commit import Base
+from floodmark.commit.flush import Flusher
+from floodmark.commit.protocol import Base
 from floodmark.control import blocks
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
-from floodmark.flush import Flusher
-from floodmark.lake.memory import MemoryLake
 from floodmark.read import Reader
+from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import replaced
 from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops

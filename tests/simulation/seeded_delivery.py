@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import update
 
-from floodmark.control import bases, deliveries
+from floodmark.control import chunks as bases
 from floodmark.control import chunks as chunk_records
+from floodmark.control import deliveries
 from floodmark.control.schema import chunks, intents, watermarks
 from floodmark.delivery import channel
-from floodmark.delivery.channel import ChannelRun
+from floodmark.delivery.channel import ChannelRun, Shipment
+from floodmark.delivery.context import Errand
 from floodmark.delivery.outcomes import Holdings
-from floodmark.delivery.shared import Errand
-from floodmark.delivery.shipping import Shipment
 from floodmark.delivery.sinks.blob import BlobSink
 from floodmark.delivery.sinks.table import TableSink
 from floodmark.lake.targets import TargetAppend

@@ -10,19 +10,21 @@ from typing import Any
 
 from sqlalchemy import update
 
-from floodmark import compaction, flush
-from floodmark import recovery as recovery_module
+from floodmark import compaction
+from floodmark.commit import flush
+from floodmark.commit import recovery as recovery_module
 from floodmark.control import deliveries, generations, removals, sources
 from floodmark.control.schema import rebuilds
-from floodmark.lake import memory, memory_maintenance
+from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, retain
+from floodmark.maintenance.purge import Purge
+from floodmark.maintenance.rebuild import Rebuilder
+from floodmark.maintenance.remover import Remover
+from floodmark.maintenance.table_copy import Levelling
 from floodmark.removal import Need
 from floodmark.schema import SEQ
-from floodmark.upkeep import audit, compact, expiry, fsck, fsck_spool, purge, retain
-from floodmark.upkeep.adopt import Adopter
-from floodmark.upkeep.levelling import Levelling
-from floodmark.upkeep.purge import Purge
-from floodmark.upkeep.rebuild import Rebuilder
-from floodmark.upkeep.removing import Remover
+from floodmark.sources.adopt import Adopter
+from floodmark.testing.memory import lake as memory
+from floodmark.testing.memory import maintenance
 
 from .replacing import replaced
 from .schedule import Step
@@ -60,7 +62,7 @@ def _() -> Iterator[None]:
     def turned_round(rows: Any) -> Any:
         return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
 
-    with mutated(memory_maintenance, "rewritten", sorts, turned, onto=memory, turned=turned_round):
+    with mutated(maintenance, "rewritten", sorts, turned, onto=memory, turned=turned_round):
         yield
 
 
@@ -230,7 +232,7 @@ def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
         mutated(Remover, "_delete", "self.lake.raise_max_seq(table, selection.through)", "pass"),
-        mutated(memory_maintenance, "expired", "found.max_seq = highest_known(state)", "pass", onto=memory),
+        mutated(maintenance, "expired", "found.max_seq = highest_known(state)", "pass", onto=memory),
     ):
         yield
 

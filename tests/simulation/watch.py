@@ -10,11 +10,11 @@ import contextlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from floodmark.lake.memory_tables import MemoryTable
 from floodmark.schema import SEQ
+from floodmark.testing.memory.tables import MemoryTable
 
 if TYPE_CHECKING:
-    from floodmark.lake.memory import MemoryLake
+    from floodmark.testing.memory.lake import MemoryLake
 
     from .world import World
 

@@ -23,17 +23,18 @@ import pyarrow as pa
 
 from floodmark import faults, files, process
 from floodmark import store as store_module
-from floodmark.backfill import given, load
 from floodmark.control import database
 from floodmark.control.database import Database
-from floodmark.delivery import channel, shipping
+from floodmark.delivery import channel
+from floodmark.delivery import channel as shipping
 from floodmark.delivery.sinks import blob, forward
-from floodmark.lake.memory import MemoryLake
+from floodmark.maintenance import compact
+from floodmark.sources import iterables, load
 from floodmark.spool import landing, segments
 from floodmark.store import Store, init
 from floodmark.testing import ManualClock
+from floodmark.testing.memory.lake import MemoryLake
 from floodmark.testing.oracle import Oracle
-from floodmark.upkeep import compact
 
 from . import others, places
 from .replacing import everywhere, replaced
@@ -231,7 +232,7 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(store_module, "migrate", lambda _database, **_options: None)
     yield replaced(blob, "place_of", lambda _settings: world.bucket)
     yield replaced(forward, "Exchange", lambda **_options: world.network)
-    for owner, name in ((given, "BATCH_ROWS"), (load, "STEP_ROWS")):
+    for owner, name in ((iterables, "BATCH_ROWS"), (load, "STEP_ROWS")):
         yield replaced(owner, name, 1)  # so that a history of a few rows has a middle
     for module in (load, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 import floodmark
-from floodmark.backfill.report import BackfillReport
+from floodmark.commit.flush import FlushReport
 from floodmark.eventlog import Event, EventLog, RecordedEvent
-from floodmark.feed import FeedReport
-from floodmark.flush import FlushReport
 from floodmark.read import Batch
+from floodmark.sources.eventlog import FeedReport
+from floodmark.sources.units import BackfillReport
 from floodmark.spool.capture import Receipt
 from floodmark.status import Status
 from floodmark.store import Store

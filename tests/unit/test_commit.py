@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from floodmark.commit import Base, Snapshot, TableState, Verdict, verdict
+from floodmark.commit.protocol import Base, Snapshot, TableState, Verdict, verdict
 
 BLOCK = "ours"
 

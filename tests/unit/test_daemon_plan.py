@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floodmark.commit.flush import FlushReport
 from floodmark.config import RunSettings
 from floodmark.control.sinks import Sink
 from floodmark.daemon.plan import (
@@ -27,7 +28,6 @@ from floodmark.daemon.plan import (
 )
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, Retryable
-from floodmark.flush import FlushReport
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunSettings(flush_seconds=30, flush_bytes=1000, export_seconds=30)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from floodmark.lake.memory import MemoryLake
+from floodmark.testing.memory.lake import MemoryLake
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floodmark.commit import Append, Base, BlockSegment, Snapshot, TableState
+from floodmark.commit.protocol import Append, Base, BlockSegment, Snapshot, TableState
 from floodmark.lake.overlap import ABSENT, DISTINCT, TIMED, is_absent, is_distinct, looked_through
 from floodmark.rows.identities import are_distinct
 from floodmark.schema import Schema

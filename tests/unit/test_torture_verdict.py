@@ -15,10 +15,10 @@ from floodmark import config
 from floodmark.errors import Permanent
 from floodmark.testing.oracle import proof
 from floodmark.torture import processes, reading
-from floodmark.torture.books import Book, Page
+from floodmark.torture.daemons import Told
+from floodmark.torture.journal import Book, Page
 from floodmark.torture.members import ASTRAY_MAX, Kill, Records
 from floodmark.torture.scratch import settings_text
-from floodmark.torture.telling import Told
 from floodmark.torture.verdict import Exercised, Verdict, compared, compared_by_ledger, oracle_of, unexercised
 
 

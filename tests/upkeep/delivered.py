@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from floodmark.maintenance.audit import AuditReport
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
-from floodmark.upkeep.audit import AuditReport
 
 DATASET = "m"
 SINK = "out"

@@ -30,7 +30,7 @@ def test_without_deep_no_object_and_no_row_is_read(shop: Shop, monkeypatch):
     shop.add_files()
     shop.deliver()
     read = shop.lake.rows_read
-    monkeypatch.setattr("floodmark.delivery.sinks.objects_audit.decoded", None)
+    monkeypatch.setattr("floodmark.delivery.sinks.blob.decoded", None)
     assert shop.audit().sound
     assert shop.lake.rows_read == read
 
@@ -157,7 +157,7 @@ def test_what_is_delivered_while_the_audit_looks_is_no_damage(shop: Shop, monkey
     """U30: records and objects are read one after the other."""
     shop.add_files()
     shop.deliver(rounds=1)
-    from floodmark.upkeep import audit
+    from floodmark.maintenance import audit
 
     real, rounds = audit.read_records, iter(range(1))
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark import faults
+from floodmark.maintenance.fsck import FsckReport
 from floodmark.process import process_identity
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
-from floodmark.spool.unknown import UnknownSegments
+from floodmark.spool.unregistered import UnknownSegments
 from floodmark.testing import SimulatedCrash, crash_at
-from floodmark.upkeep.fsck import FsckReport
 from upkeep.delivered import DATASET, SINK, Shop
 
 TABLE = f"{DATASET}_g1"

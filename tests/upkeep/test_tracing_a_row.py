@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from floodmark.errors import SchemaConflict, UnknownDataset
+from floodmark.maintenance.trace import SinkStep, Trace
 from floodmark.testing import crash_at
-from floodmark.upkeep.trace import SinkStep, Trace
 from scenarios.destinations import Keys
 from upkeep.delivered import DATASET, SINK, Shop
 

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.findings import WRONG, finding_json, print_findings
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import print_json, print_table
-from floodmark.cli.stepwise import steps
+from floodmark.cli.output import WRONG, finding_json, print_findings, print_json, print_table, steps
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.audit import AuditReport
+    from floodmark.maintenance.audit import AuditReport
 
 
 @click.command()

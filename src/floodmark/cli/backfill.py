@@ -15,7 +15,7 @@ from floodmark.cli.output import note, print_json, print_table
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
-    from floodmark.backfill.report import BackfillReport
+    from floodmark.sources.units import BackfillReport
 
 
 def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -20,9 +20,9 @@ from floodmark.cli.output import note, print_json
 from floodmark.errors import FloodmarkError, Permanent, reason_of
 
 if TYPE_CHECKING:
-    from floodmark.backfill.units import Batch
     from floodmark.control.datasets import Dataset
     from floodmark.rows import Problem
+    from floodmark.sources.units import Batch
     from floodmark.spool.capture import Texts
     from floodmark.store import Store
 
@@ -210,9 +210,9 @@ def _capture_file(
     """A file is read as a backfill reads it. Typed batches become segments of their own."""
     import pyarrow as pa
 
-    from floodmark.backfill.files import read_file
-    from floodmark.backfill.fitting import kinds
-    from floodmark.backfill.units import SourceFile
+    from floodmark.sources.files import read_file
+    from floodmark.sources.shaping import kinds
+    from floodmark.sources.units import SourceFile
     from floodmark.spool.capture import Texts
 
     if kind == "arrow":

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import note, print_json, print_table, size_text
-from floodmark.cli.stepwise import steps
+from floodmark.cli.output import note, print_json, print_table, size_text, steps
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.compact import CompactReport, DatasetCompaction
+    from floodmark.maintenance.compact import CompactReport, DatasetCompaction
 
 
 @click.command()

@@ -11,7 +11,7 @@ from floodmark.cli.output import note, print_json, print_table, working
 from floodmark.errors import Corrupt, FloodmarkError
 
 if TYPE_CHECKING:
-    from floodmark.flush import FlushReport
+    from floodmark.commit.flush import FlushReport
 
 FAILED, CORRUPT = 1, 3
 
@@ -32,7 +32,7 @@ def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:
       floodmark flush
       floodmark flush orders --json
     """
-    from floodmark.flush import FlushReport
+    from floodmark.commit.flush import FlushReport
 
     with open_store() as store:
         names = [dataset] if dataset is not None else [item.name for item in store.datasets()]

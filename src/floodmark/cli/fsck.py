@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.findings import WRONG, finding_json, print_findings
 from floodmark.cli.options import json_option, open_store, store_path
-from floodmark.cli.output import note, print_json
-from floodmark.cli.stepwise import steps
+from floodmark.cli.output import WRONG, finding_json, note, print_findings, print_json, steps
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.fsck import FsckReport
-    from floodmark.upkeep.mending import Offer
+    from floodmark.maintenance.fsck import FsckReport
+    from floodmark.maintenance.mending import Offer
 
 
 @click.command()

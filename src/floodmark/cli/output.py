@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from floodmark.maintenance.findings import Finding
 
 
 def print_json(report: Any) -> None:
@@ -105,3 +108,48 @@ def working(text: str) -> Iterator[None]:
 
     with Console(stderr=True).status(text):
         yield
+
+
+# ── How findings of a check are shown: what is wrong, where, and what to run ─────────────────────────────────────────
+
+
+WRONG = 3
+"""The exit code of a check that found something."""
+SHOWN_MAX = 200
+
+
+def print_findings(findings: Sequence[Finding], *, sound: str) -> None:
+    wrong = [item for item in findings if item.wrong]
+    for item in [*wrong, *(item for item in findings if not item.wrong)][:SHOWN_MAX]:
+        click.echo(f"{'WRONG' if item.wrong else 'note '}  {item.kind}  {item.where}")
+        click.echo(f"       {item.what}")
+        click.echo(f"       {item.run}")
+    if len(findings) > SHOWN_MAX:
+        click.echo(f"… and {len(findings) - SHOWN_MAX} more: `--json` has all of them.")
+    click.echo(f"{len(wrong)} things are wrong." if wrong else sound)
+
+
+def finding_json(item: Finding) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "wrong": item.wrong,
+        "where": item.where,
+        "range": None if item.range is None else [item.range.after, item.range.through],
+        "what": item.what,
+        "run": item.run,
+    }
+
+
+# ── Progress of work in named steps, on standard error ───────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def steps(title: str) -> Iterator[Callable[[str], None] | None]:
+    """Show the step that is under way; only where somebody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{title} …") as status:
+        yield lambda step: status.update(f"{title}: {step} …")

@@ -10,7 +10,7 @@ from floodmark.cli.options import json_option, open_store
 from floodmark.cli.output import note, print_json, size_text, working
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.purge import PurgeReport
+    from floodmark.maintenance.purge import PurgeReport
 
 
 @click.command()

@@ -10,7 +10,7 @@ from floodmark.cli.options import column_list, json_option, open_store
 from floodmark.cli.output import note, print_json
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.rebuild import RebuildReport
+    from floodmark.maintenance.rebuild import RebuildReport
 
 
 @click.command()

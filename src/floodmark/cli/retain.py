@@ -10,7 +10,7 @@ from floodmark.cli.options import json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, size_text, working
 
 if TYPE_CHECKING:
-    from floodmark.upkeep.retain import RetainReport
+    from floodmark.maintenance.retain import RetainReport
 
 
 @click.command()

@@ -50,8 +50,7 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
     What happens is told on standard error, one line each. Exit codes: 0 stopped with everything finished; 1 a thing
     took longer than run.stop_seconds_max to finish, or something failed with --once; 130 stopped in the middle.
     """
-    from floodmark.daemon.loop import FAILED, RESTART, Daemon
-    from floodmark.daemon.presence import present
+    from floodmark.daemon.loop import FAILED, RESTART, Daemon, present
 
     store = open_store()
     store.check_writable()

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.findings import SHOWN_MAX, WRONG
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import note, print_json, print_table
+from floodmark.cli.output import SHOWN_MAX, WRONG, note, print_json, print_table
 
 if TYPE_CHECKING:
     from floodmark.torture.verdict import Verdict
@@ -76,8 +75,8 @@ def torture(
     """
     import secrets
 
+    from floodmark.torture.chaos_run import Trial
     from floodmark.torture.scratch import HubAccess
-    from floodmark.torture.trial import Trial
 
     # Its processes do not end with it by themselves.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))

@@ -11,7 +11,7 @@ from floodmark.cli.output import print_json, working
 
 if TYPE_CHECKING:
     from floodmark.control.datasets import Dataset
-    from floodmark.upkeep.trace import CommittedRow, Trace
+    from floodmark.maintenance.trace import CommittedRow, Trace
 
 UNKNOWN = 1
 """The exit code where the store knows nothing of the row."""

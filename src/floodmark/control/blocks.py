@@ -14,7 +14,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, false, func, select, update
 
-from floodmark.commit import Base, PartitionFigures
+from floodmark.commit.protocol import Base, PartitionFigures
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset, PartitionTotals

@@ -13,20 +13,23 @@ Invariants
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, update
+from sqlalchemy.sql import ColumnElement
 
+from floodmark.commit.protocol import Base
 from floodmark.control import quarantine
-from floodmark.control.chunking import check_tiling
 from floodmark.control.deliveries import (
     Channel,
     Intent,
     Watermark,
     channel_values,
+    check_tiling,
     get_intent,
     of_channel,
     open_intent,
@@ -248,3 +251,96 @@ def _chunk(row: Row) -> Chunk:  # type: ignore[type-arg]
     tally = None if row.row_count is None else Tally.of(row.row_count, row.checksum)
     root = None if row.root_after is None else Root(row.root_after, row.root_rows)
     return Chunk(SequenceRange(row.after_seq, row.through_seq), row.state, tally, root)
+
+
+# ── How far back a parcel reaches, where the destination keeps a ledger without holes ────────────────────────────────
+# Such a ledger takes only what begins where it ends, and it ends behind the last rows that it was sent. What was
+# settled
+# since without a row delivered, because it was empty or given up, belongs to the parcel that follows.
+
+
+REACH_MAX = 100_000
+"""A bound on the walk back over chunks without rows."""
+
+# Asked at every step back. Built once: to put a statement together takes longer than to run it.
+_EMPTY_BEFORE = (
+    select(chunks)
+    .join(intents, intents.c.id == chunks.c.intent)
+    .where(
+        of_channel(intents),
+        chunks.c.through_seq == bindparam("end"),
+        or_(chunks.c.state == "quarantined", and_(chunks.c.state == "acknowledged", chunks.c.row_count == 0)),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far back a parcel reaches: to the end of the last chunk that had rows and was delivered."""
+
+    after: int
+    before: Tally
+    """Of everything that was settled up to there."""
+    given_up: Tally
+    """Of everything that was settled since: each row of it is in quarantine."""
+
+
+def reach_back(connection: Connection, channel: Channel) -> Reach:
+    """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
+
+    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
+    """
+    return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()))
+
+
+def reach_of(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
+    """The range under which a settled chunk was sent."""
+    reach = _walked_back(connection, channel, Watermark(chunk.range.after, Tally()))
+    return SequenceRange(reach.after, chunk.range.through)
+
+
+def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> Reach:
+    after, before = mark.seq, mark.tally
+    for _ in range(REACH_MAX):
+        row = connection.execute(_EMPTY_BEFORE, channel_values(channel) | {"end": after}).one_or_none()
+        if row is None:
+            break
+        tally = Tally.of(row.row_count, row.checksum)
+        after, before = row.after_seq, before - tally
+    return Reach(after, before, mark.tally - before)
+
+
+# ── Bases ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# The base of a chunk: a table sink's target as it was before the first attempt to append the chunk there.
+#
+# D5: it is recorded before anything is sent, and the first one stands. A later attempt that recorded its own would
+# forget the time in which the earlier one may have landed, and append again what a user has since deleted.
+
+
+def recorded_base(connection: Connection, intent: Intent, range: SequenceRange) -> Base | None:
+    """The base on record, if there is one."""
+    text = connection.execute(select(chunks.c.base).where(_of(intent, range))).scalar_one_or_none()
+    return None if text is None else _parsed(text)
+
+
+def record_base(connection: Connection, intent: Intent, range: SequenceRange, base: Base) -> Base | None:
+    """Record what the target was, unless that is on record already. Returns the base that counts.
+
+    None if the chunk is settled, or its intent closed (D4): another process has seen to it, and nothing may be sent.
+    """
+    if open_intent(connection, intent.channel) != intent:
+        return None
+    text = json.dumps({"table": base.table_uuid, "snapshot": base.snapshot})
+    pending = and_(_of(intent, range), chunks.c.state == "pending")
+    connection.execute(update(chunks).where(pending, chunks.c.base.is_(None)).values(base=text))
+    found = connection.execute(select(chunks.c.base).where(pending)).scalar_one_or_none()
+    return None if found is None else _parsed(found)
+
+
+def _of(intent: Intent, range: SequenceRange) -> ColumnElement[bool]:
+    return and_(chunks.c.intent == intent.id, chunks.c.after_seq == range.after, chunks.c.through_seq == range.through)
+
+
+def _parsed(text: str) -> Base:
+    found = json.loads(text)
+    return Base(found["table"], 0, found["snapshot"])

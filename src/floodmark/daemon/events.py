@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark.commit.flush import FlushReport
 from floodmark.daemon.lanes import subject_of
 from floodmark.daemon.plan import Change, Export, Flush, Outcome, Work
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, FloodmarkError
-from floodmark.flush import FlushReport
 
 _NUMBERS = re.compile(r"[0-9]+")
 

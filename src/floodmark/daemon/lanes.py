@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from floodmark.clock import Clock
 from floodmark.daemon.plan import Export, Flush, Outcome, Work
-from floodmark.delivery.shared import Stop
+from floodmark.delivery.context import Stop
 
 JOIN_SECONDS_MAX = 1.0
 

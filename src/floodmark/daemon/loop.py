@@ -19,21 +19,118 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from sqlalchemy import Connection
+
 from floodmark import faults
-from floodmark.control import sinks
+from floodmark.commit.flush import FlushReport
+from floodmark.control import datasets, segments, sinks
 from floodmark.control.database import Database
 from floodmark.daemon.events import Event, Voice, told_of
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.look import look_at
-from floodmark.daemon.plan import Export, Flush, Moment, Outcome, Plan, Work
+from floodmark.daemon.plan import DatasetView, Export, Flush, Look, Moment, Outcome, Plan, SinkView, Work
+from floodmark.delivery.context import Stop
 from floodmark.delivery.report import ExportReport
-from floodmark.delivery.shared import Stop
-from floodmark.errors import Corrupt, UnknownSink
-from floodmark.flush import FlushReport
+from floodmark.errors import Corrupt, Retryable, UnknownSink
+from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost
 from floodmark.store import Store
+
+# ── Whether a daemon runs on a store: a file that it locks for life ──────────────────────────────────────────────────
+# Two of them on one store harm nothing: everything they do is safe beside another process. But they do the same work
+# twice, and nobody wants that without knowing. A lock dies with its process, so there is no stale one to remove.
+
+
+FILE_NAME = "run.lock"
+
+
+class AlreadyRunning(Retryable):
+    """A daemon is at work on the store."""
+
+
+@contextlib.contextmanager
+def present(root: Path, *, beside: bool) -> Iterator[bool]:
+    """Be the daemon of a store while the block runs; yields whether another one is there as well.
+
+    `AlreadyRunning` if there is another one, unless `beside` it is what was asked for.
+    """
+    descriptor = os.open(root / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        first = try_lock(descriptor)
+        if first:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        elif not beside:
+            number = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            raise AlreadyRunning(
+                f"`floodmark run` is at work on {root} already" + (f" (process {number})." if number else "."),
+                hint="Stop that one first, or give --beside: it is safe, they only do the same work twice.",
+            )
+        yield not first
+    finally:
+        os.close(descriptor)
+
+
+# ── Loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+# ── One look at a store: what waits in the spool, which sinks there are ──────────────────────────────────────────────
+
+
+def look_at(root: Path, database: Database) -> Look:
+    """Sizes of the landing files first, then one consistent view of the control database.
+
+    In this order a line that is sealed in between is counted at most twice, and never not at all.
+    """
+    landed = _landing_sizes(root / "spool")
+
+    def work(connection: Connection) -> Look:
+        waiting_bytes = segments.segment_bytes(connection)
+        offsets = segments.sealed_offsets(connection, [file for sizes in landed.values() for file in sizes])
+        for dataset, sizes in landed.items():
+            unsealed = sum(_unsealed(size, offsets.get(file, 0)) for file, size in sizes.items())
+            waiting_bytes[dataset] = waiting_bytes.get(dataset, 0) + unsealed
+        ticks = sinks.schedules(connection)
+        return Look(
+            {
+                item.name: DatasetView(waiting_bytes.get(item.name, 0), item.horizon)
+                for item in datasets.everyone(connection)
+            },
+            [
+                SinkView(item, created_at=ticks[item.instance][1], ticked_at=ticks[item.instance][0])
+                for item in sinks.everyone(connection)
+            ],
+        )
+
+    return database.read(work)
+
+
+def _unsealed(size: int, sealed: int | None) -> int:
+    return 0 if sealed is None else max(0, size - sealed)
+
+
+def _landing_sizes(spool: Path) -> dict[str, dict[str, int]]:
+    """The size of every landing file, by dataset and name."""
+    found: dict[str, dict[str, int]] = {}
+    for dataset in _entries(spool):
+        sizes = found[dataset.name] = {}
+        for entry in _entries(Path(dataset.path) / "landing"):
+            if entry.name.endswith(".jsonl"):
+                with contextlib.suppress(FileNotFoundError):  # a sealer has just removed it
+                    sizes[entry.name.removesuffix(".jsonl")] = entry.stat().st_size
+    return found
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        return list(entries)
+    return []
+
+
+# ── Loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 LOOK_SECONDS = 1.0
 """How often the loop looks. What ends wakes it earlier."""

@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from floodmark.commit.flush import FlushReport
 from floodmark.config import RunSettings
 from floodmark.control.sinks import Sink
 from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.kinds import seconds
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt
-from floodmark.flush import FlushReport
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
 FAILURES_OF_DAMAGE = 10

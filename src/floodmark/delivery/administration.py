@@ -2,23 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Connection
 
-from floodmark.control import datasets, sinks
+from floodmark import faults
+from floodmark.config import CatalogSettings
+from floodmark.control import chunks, datasets, deliveries, quarantine, sinks
+from floodmark.control.chunks import Chunk, Reach, reach_back, reach_of
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.quarantine import Entry
 from floodmark.control.sinks import Sink
 from floodmark.delivery.credentials import check_reference, is_literal
-from floodmark.delivery.destination import Surroundings
-from floodmark.delivery.kinds import checked, new_sink
-from floodmark.delivery.occupancy import inside_the_store, meet
+from floodmark.delivery.destination import (
+    Destination,
+    LedgerDestination,
+    Parcel,
+    Surroundings,
+    TransactionalDestination,
+)
+from floodmark.delivery.kinds import checked, kind_of, new_sink
+from floodmark.delivery.outcomes import Ahead, Oversized, Refused
 from floodmark.delivery.scope import Scope
-from floodmark.errors import InvalidSetting
+from floodmark.delivery.source import RowSource
+from floodmark.delivery.tick import Exporter
+from floodmark.errors import InvalidSetting, Permanent
 from floodmark.read import Reader
 from floodmark.schema import check_sink_name
-from floodmark.sequence import Cursor
+from floodmark.sequence import Cursor, SequenceRange, Tally
+from floodmark.wire import GivenUpRange
+
+# ── Whether two sinks would meet at one place, and whether a place is inside the store itself ────────────────────────
+# | kind    | its place                                         | two meet if                                   |
+# |---------|---------------------------------------------------|-----------------------------------------------|
+# | blob    | everything below its prefix                       | one prefix is the other, or lies in it        |
+# | table   | one table, or one for each dataset of a namespace | a table is the same, and not for other slices |
+# | forward | one channel at the hub for each dataset and slice | url and origin are the same, and a slice is   |
+#
+# A projection has none that could be known. Pure, but for symbolic links on this machine.
+
+
+Settings = Mapping[str, Any]
+
+
+def meet(one: Sink, other: Sink, *, store_id: str) -> bool:
+    """Whether two sinks would deliver to the same place."""
+    if one.kind != other.kind:
+        return False
+    a, b = one.settings, other.settings
+    if one.kind == "blob":
+        return inside(a, b) or inside(b, a)
+    if one.kind == "forward":
+        same = (a["url"], a["origin"] or store_id) == (b["url"], b["origin"] or store_id)
+        return same and _both_take(a["datasets"], b["datasets"]) and _slices_meet(a, b)
+    if one.kind == "table":
+        return _tables_meet(a, b)
+    return False
+
+
+def inside(inner: Settings, outer: Settings) -> bool:
+    """Whether one prefix is another, or lies in it."""
+    where, way = _prefix(inner)
+    whole, start = _prefix(outer)
+    return where == whole and way[: len(start)] == start
+
+
+def inside_the_store(
+    sink: Sink, *, root: Path, store_id: str, datasets: Iterable[Dataset], catalogs: Mapping[str, CatalogSettings]
+) -> bool:
+    """Whether a place is among the store's own files: its directory, or where its tables were moved to."""
+    own = [root.as_uri(), *(item.layout.warehouse for item in datasets if item.layout.warehouse)]
+    if sink.kind == "blob":
+        return any(inside(sink.settings, {"url": url, "endpoint": sink.settings.get("endpoint")}) for url in own)
+    if sink.kind != "table":
+        return False
+    catalog = sink.settings["table"].split(".")[0]
+    described = catalogs.get(catalog)
+    if catalog == f"floodmark_{store_id.replace('-', '')[:12]}":
+        return True
+    places = () if described is None else (described.warehouse, described.uri)
+    return any(inside({"url": _url(place)}, {"url": root.as_uri()}) for place in places if place)
+
+
+def _url(place: str) -> str:
+    """A warehouse, or the database of a catalog, as a URL: a file's where it is one."""
+    text = place.removeprefix("jdbc:")
+    scheme, _, rest = text.partition(":")
+    if scheme.startswith("sqlite"):
+        return Path("/" + rest.partition("?")[0].lstrip("/")).as_uri() if "/" in rest else ""
+    return Path(text).as_uri() if text.startswith("/") else text
+
+
+def _prefix(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where a prefix is: the machine or bucket, and the way from there."""
+    parts = urlsplit(settings["url"])
+    if parts.scheme == "file":
+        return ("file",), Path(os.path.realpath(unquote(parts.path))).parts
+    server = tuple(str(settings.get(name) or "").rstrip("/").lower() for name in ("endpoint", "account"))
+    return (parts.scheme, parts.netloc, *server), tuple(part for part in parts.path.split("/") if part)
+
+
+def _tables_meet(one: Settings, other: Settings) -> bool:
+    a, b = _tables(one), _tables(other)
+    if a[0] != b[0] or not _both_take(a[1], b[1]):
+        return False
+    # Of one dataset a table may take several slices; rows of two datasets never go to one table.
+    whole = one["table"].count(".") == 1 and other["table"].count(".") == 1
+    same = whole or one["datasets"] == other["datasets"]
+    return _slices_meet(one, other) if same else True
+
+
+def _tables(settings: Settings) -> tuple[str, list[str] | None]:
+    """The namespace, and the tables in it; None: one for each dataset that there is or will be."""
+    catalog, namespace, *table = settings["table"].split(".")
+    return f"{catalog}.{namespace}", table or settings["datasets"]
+
+
+def _both_take(one: list[str] | None, other: list[str] | None) -> bool:
+    return one is None or other is None or bool(set(one) & set(other))
+
+
+def _slices_meet(one: Settings, other: Settings) -> bool:
+    """Not if they ask for different values of one column."""
+    a, b = one["partitions"] or {}, other["partitions"] or {}
+    return all(set(a[name]) & set(b[name]) for name in set(a) & set(b))
+
+
+# ── Administration ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +261,227 @@ class Sinks:
     def _taken(self, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
         declared = self.surroundings.database.read(datasets.everyone)
         return [item for item in declared if settings["datasets"] is None or item.name in settings["datasets"]]
+
+
+# ── Remedies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# What a person does about a sink that is stuck: give a chunk up, or send rows again that were given up.
+#
+# A chunk that is skipped is settled like a delivered one, and each of its rows goes to quarantine under the sink's
+# name:
+# nothing is forgotten, and `replay` sends it later. A replayed row leaves as a parcel of its own, under a key that
+# stays the same: replayed twice, it arrives once.
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A chunk that was given up."""
+
+    dataset: str
+    partition: str
+    range: SequenceRange
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of rows that were given up before."""
+
+    rows: int
+    refused: int
+    """Still not taken: they stay in quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """The two ways on for a sink that is stuck."""
+
+    exporter: Exporter
+
+    def skip(self, name: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
+        """Give up the first chunk that has not got through, of each channel that matches."""
+        sink, lags = self.exporter.lags(name)
+        skipped = []
+        for lag in lags:
+            channel = lag.channel
+            if not lag.open or dataset not in (None, channel.dataset) or partition not in (None, channel.partition):
+                continue
+            found = self._skip(channel, self.exporter.sources([lag])[channel.dataset])
+            skipped += [] if found is None else [found]
+        if not skipped:
+            raise Permanent(
+                f"Sink {name!r} has no chunk under way there.",
+                hint="Only what was tried and did not get through can be skipped.",
+            )
+        self.exporter.database.transact(lambda c: sinks.set_state(c, sink.instance, state="active", reason=None))
+        return skipped
+
+    def _skip(self, channel: Channel, source: RowSource) -> Skipped | None:
+        database, clock = self.exporter.database, self.exporter.clock
+
+        def first(connection: Connection) -> tuple[Intent, SequenceRange] | None:
+            intent = deliveries.open_intent(connection, channel)
+            pending = [] if intent is None else chunks.of_intent(connection, intent)
+            spans = [chunk.range for chunk in pending if chunk.state == "pending"]
+            return (intent, spans[0]) if intent is not None and spans else None
+
+        found = database.read(first)
+        if found is None:
+            return None
+        intent, span = found
+        rows = source.rows(intent, span).one_by_one()
+        ours = database.transact(
+            lambda c: chunks.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
+        )
+        return Skipped(channel.dataset, channel.partition, span, len(rows)) if ours else None
+
+    def replay(self, name: str, *, id: str | None = None) -> Replayed:
+        """Send the rows again that were given up, in sequence order; all of the sink's, or one."""
+        database = self.exporter.database
+        sink = database.read(lambda c: sinks.get(c, name))
+        entries = database.read(lambda c: quarantine.of_sink(c, sink.instance))
+        if id is not None:
+            wanted = database.read(lambda c: quarantine.get(c, id))
+            entries = [entry for entry in entries if entry.id == wanted.id]
+            if not entries:
+                raise Permanent(f"Entry {id!r} is not a held row of sink {name!r}.")
+        done = 0
+        self._tell_ledgers(sink, entries)
+        for group in self._by_chunk(sink, entries):
+            done += self._replay_chunk(sink, group) if group.whole else 0
+            if not group.whole or not self._is_replayed(group.entries[0]):
+                done += sum(self._replay(sink, entry) for entry in group.entries)
+        return Replayed(done, len(entries) - done)
+
+    def _tell_ledgers(self, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
+        """A ledger takes a row as replayed only once it knows that the row was given up.
+
+        It learns so from the next chunk with rows. Where none has left since, a chunk without rows tells it now.
+        """
+        if not kind_of(sink).contiguous:
+            return
+        for channel in {Channel(sink.instance, entry.dataset, entry.partition or "") for entry in entries}:
+            _, destination = self._way(sink, channel, {})
+            if not _keeps_ledger(destination):
+                continue
+            reach, mark = self.exporter.database.read(
+                lambda c, channel=channel: (reach_back(c, channel), deliveries.watermark(c, channel))  # type: ignore[misc]
+            )
+            if mark is None or not reach.given_up.rows:
+                continue
+            with contextlib.suppress(Ahead):  # it knows that, and more
+                destination.deliver(_without_rows(channel, SequenceRange(reach.after, mark.seq), reach))
+
+    def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
+        """Rows that were given up together, with the chunk they were given up with."""
+        groups: dict[tuple[str, SequenceRange], _Group] = {}
+        for entry in entries:
+            channel = Channel(sink.instance, entry.dataset, entry.partition or "")
+            found = self.exporter.database.read(
+                lambda c, channel=channel, entry=entry: chunks.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
+            )
+            alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
+            key = (entry.dataset, alone if found is None else found[1].range)
+            groups.setdefault(key, _Group(channel, found)).entries.append(entry)
+        return list(groups.values())
+
+    def _replay_chunk(self, sink: sinks.Sink, group: _Group) -> int:
+        """Send a chunk as it was sent before, under the same range: whoever has it already will know it by that.
+
+        A row sent by itself under another key could arrive a second time at a server that knows keys only.
+        """
+        if group.found is None:
+            return 0
+        intent, chunk = group.found
+        source, destination = self._way(sink, group.channel, intent.settings)
+        if isinstance(destination, TransactionalDestination):
+            return 0  # row by row: effect and record are one there
+        piece = source.rows(intent, chunk.range)
+        span, replay = chunk.range, _keeps_ledger(destination)
+        if replay and piece.tally != chunk.tally:
+            return 0  # some of it is not in the lake any more: row by row, then
+        if kind_of(sink).contiguous and not replay:
+            span = self.exporter.database.read(lambda c: reach_of(c, group.channel, chunk))
+        parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
+        try:
+            destination.deliver(parcel)
+        except (Refused, Ahead, Oversized):
+            return 0  # a ledger is past it, or it is still poison: row by row, then
+        faults.reach("delivery.replayed")
+        return self._decide(*group.entries)
+
+    def _replay(self, sink: sinks.Sink, entry: Entry) -> bool:
+        channel = Channel(sink.instance, entry.dataset, entry.partition or "")
+        source, destination = self._way(sink, channel, {})
+        parcel = _parcel(source, channel, entry.seq or 0)
+        if isinstance(destination, TransactionalDestination):
+            return self._replay_within(destination, parcel, entry)
+        try:
+            destination.deliver(parcel)
+        except Refused as error:
+            words = error.words
+            self.exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
+            return False
+        faults.reach("delivery.replayed")
+        return bool(self._decide(entry))
+
+    def _replay_within(self, destination: TransactionalDestination, parcel: Parcel, entry: Entry) -> bool:
+        def work(connection: Connection) -> bool:
+            mine = quarantine.decide(connection, entry.id, state="replayed", now=self.exporter.clock.now())
+            if mine:
+                destination.deliver_within(connection, parcel)
+            return mine
+
+        return self.exporter.database.transact(work)
+
+    def _way(self, sink: sinks.Sink, channel: Channel, settings: dict[str, Any]) -> tuple[RowSource, Destination]:
+        source = RowSource(self.exporter.lake, self.exporter.reader.view(channel.dataset))
+        return source, self.exporter.destination(sink, source.view.dataset, channel, settings)
+
+    def _decide(self, *entries: Entry) -> int:
+        now = self.exporter.clock.now()
+        return self.exporter.database.transact(
+            lambda c: sum(quarantine.decide(c, entry.id, state="replayed", now=now) for entry in entries)
+        )
+
+    def _is_replayed(self, entry: Entry) -> bool:
+        return self.exporter.database.read(lambda c: quarantine.get(c, entry.id)).state == "replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Held rows that were given up with one chunk."""
+
+    channel: Channel
+    found: tuple[Intent, Chunk] | None
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows of the chunk are still held: one that has been replayed must not go again."""
+        return (
+            self.found is not None and self.found[1].tally is not None and self.found[1].tally.rows == len(self.entries)
+        )
+
+
+def _keeps_ledger(destination: Destination) -> bool:
+    return isinstance(destination, LedgerDestination) and destination.keeps_ledger
+
+
+def _without_rows(channel: Channel, span: SequenceRange, reach: Reach) -> Parcel:
+    import pyarrow as pa
+
+    numbers, ids = pa.chunked_array([], pa.int64()), pa.chunked_array([], pa.string())
+    given_up = GivenUpRange(span, reach.given_up)
+    return Parcel(channel, span, pa.table({}), numbers, ids, Tally(), before=reach.before, given_up=given_up)
+
+
+def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:
+    span = SequenceRange(seq - 1, seq)
+    settings: dict[str, Any] = {"columns": list(source.view.dataset.schema.names)}
+    piece = source.rows(Intent("", channel, span, settings), span)
+    if piece.rows != 1:
+        raise Permanent(
+            f"Row {seq} of {channel.dataset!r} is no longer in the lake.",
+            hint="`floodmark quarantine show` still has its text; discard the entry.",
+        )
+    return Parcel(channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=True)

@@ -6,21 +6,340 @@ the next tick, by this process or another, finds an open intent and sends exactl
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import uuid
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.control import chunks, deliveries
-from floodmark.control.chunking import chunk_ranges
-from floodmark.control.chunks import Chunk
-from floodmark.control.deliveries import Channel, Intent
-from floodmark.delivery.comparing import Comparison
-from floodmark.delivery.destination import CopyingDestination, ParallelDestination
-from floodmark.delivery.shared import Errand, Tick
-from floodmark.delivery.shipping import Shipment
-from floodmark.delivery.source import RowSource
+from floodmark.control import chunks, deliveries, quarantine
+from floodmark.control.chunks import Chunk, reach_back
+from floodmark.control.deliveries import Channel, Intent, Watermark, chunk_ranges
+from floodmark.delivery.context import Errand, Tick
+from floodmark.delivery.destination import (
+    CopyingDestination,
+    Delivered,
+    Destination,
+    ParallelDestination,
+    Parcel,
+    PreparingDestination,
+    TransactionalDestination,
+)
+from floodmark.delivery.divergence import GIVEN_UP_BEFORE, Comparison
+from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Oversized, Refused, StoredByTask, Task
+from floodmark.delivery.source import SCAN_ROWS_MAX, Piece, RowSource
+from floodmark.errors import DivergedHistory, Permanent
+from floodmark.sequence import SequenceRange, Tally
+from floodmark.wire import GivenUpRange
+
+# ── The chunks of one pinned intent, on their way to the destination: ship → acknowledge → advance ───────────────────
+# Poison. A chunk that the destination refuses is split, again and again, until the refused rows stand alone; each
+# split
+# is recorded before a half of it leaves. A lone refused row is given up: settled, with the row in quarantine. But
+# if *no* row of a chunk of more than a hundred gets through, it is not the rows: nothing is given up, and the sink
+# is
+# blocked. So lone refused rows wait (`_waiting`) until one of their neighbours is accepted.
+
+
+BLAME_ROWS_MIN = 100
+"""If every row of a chunk larger than this is refused, it is the destination that is wrong."""
+
+
+@dataclass(slots=True)
+class Shipment:
+    """One intent's chunks."""
+
+    errand: Errand
+    comparison: Comparison
+    intent: Intent
+    destination: Destination
+    _waiting: list[tuple[Chunk, Piece, str]] = field(default_factory=list)
+    """Lone refused rows of a large chunk of which nothing has been accepted yet."""
+
+    @property
+    def tick(self) -> Tick:
+        return self.errand.tick
+
+    @property
+    def channel(self) -> Channel:
+        return self.errand.channel
+
+    def copy(self, destination: CopyingDestination, pending: Sequence[Chunk]) -> None:
+        """The destination takes its rows from the lake by itself."""
+        place = self.errand.source.place(self.intent)
+        for chunk in pending:
+            if self.tick.stop.is_set:
+                return
+            copied = destination.copy(self.intent, chunk.range, place)
+            self._acknowledge(chunk, copied.tally, bytes=copied.bytes)
+
+    def in_parallel(self, task: Task, pending: Sequence[Chunk]) -> None:
+        """Tasks of Spark's store the chunks; here only their tallies arrive."""
+        place = self.errand.source.place(self.intent)
+        by_range = {chunk.range: chunk for chunk in pending}
+        stored = self.errand.source.lake.each_range(
+            place.table,
+            snapshot=place.snapshot,
+            ranges=list(by_range),
+            columns=place.columns.names,
+            where=None if place.where is None else dict(place.where),
+            keep=place.keep,
+            work=StoredByTask(task),
+            schema=self.errand.source.view.dataset.schema,
+        )
+        for span, tally, result in stored:
+            if result.get("oversized"):
+                self._halve(by_range[span], self.errand.source.rows(self.intent, span))
+            else:
+                self._acknowledge(by_range[span], tally, bytes=int(result.get("bytes", 0)))
+
+    def in_turn(self, pending: Sequence[Chunk]) -> None:
+        """One chunk after another; while one is under way, the next is fetched and made ready."""
+        groups = list(_scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=self.intent.settings["chunk_rows"]))
+        with contextlib.closing(self._looked_up(groups)) as looked_up:
+            for group, rows in looked_up:
+                self._ship_group(deque((chunk, rows.within(chunk.range)) for chunk in group))
+                if self.tick.stop.is_set:
+                    return
+        if self._waiting:
+            raise self._nothing_gets_through()
+
+    def _ship_group(self, left: deque[tuple[Chunk, Piece]]) -> None:
+        with _Ahead(self.destination) as ahead:
+            while left and not self.tick.stop.is_set:
+                chunk, piece = left.popleft()
+                if left:
+                    ahead.prepare(self.channel, *left[0])
+                left.extendleft(reversed(self._ship(chunk, piece)))
+
+    def _looked_up(self, groups: Sequence[list[Chunk]]) -> Generator[tuple[list[Chunk], Piece]]:
+        """Each group of chunks with its rows; the next one's are fetched while this one's are shipped."""
+
+        def fetch(group: list[Chunk]) -> Piece:
+            return self.errand.source.rows(self.intent, SequenceRange(group[0].range.after, group[-1].range.through))
+
+        if len(groups) == 1:
+            yield groups[0], fetch(groups[0])
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="fetch") as pool:
+            coming = pool.submit(fetch, groups[0])
+            for group, following in itertools.zip_longest(groups, groups[1:]):
+                rows = coming.result()
+                if following is not None:
+                    coming = pool.submit(fetch, following)
+                yield group, rows
+
+    def _ship(self, chunk: Chunk, piece: Piece) -> list[tuple[Chunk, Piece]]:
+        """Ship one chunk; returns what it was split into, if it was."""
+        if self._waiting and chunk.root != self._waiting[0][0].root:
+            raise self._nothing_gets_through()
+        if piece.rows == 0:
+            self._acknowledge(chunk, Tally(), bytes=0)
+        elif (there := self.comparison.there) is not None and chunk.range.after < (there.end or 0):
+            return self._take_over(chunk, piece, there)
+        elif (parcel := self._parcel(chunk, piece)) is not None:  # None: another exporter has settled it
+            return self._send(chunk, piece, parcel)
+        return []
+
+    def _send(self, chunk: Chunk, piece: Piece, parcel: Parcel) -> list[tuple[Chunk, Piece]]:
+        try:
+            self._hand_over(chunk, parcel)
+        except Oversized:
+            return self._halve(chunk, piece)
+        except Ahead as error:
+            end = error.holdings.end or 0
+            if parcel.range.after < end <= chunk.range.after:
+                # It ends inside what the parcel reached back over: the same chunk, from there on.
+                start = Watermark(parcel.range.after, parcel.before)
+                self.comparison.end = self.comparison.compared(error.holdings, since=start)
+                return [(chunk, piece)]
+            self.comparison.there = self.comparison.proved(chunk, error.holdings)
+            return self._take_over(chunk, piece, self.comparison.there)
+        except DivergedHistory:
+            # Held in hands for long: another exporter has delivered it since, and its rows may be pruned here by now.
+            if self._is_pending(chunk):
+                raise
+        except Refused as error:
+            if piece.rows > 1:
+                return self._halve(chunk, piece)
+            self._refused(chunk, piece, error.words)
+        else:
+            self._give_up_waiting()
+        return []
+
+    def _hand_over(self, chunk: Chunk, parcel: Parcel) -> None:
+        if isinstance(self.destination, TransactionalDestination):
+            self._deliver_within(self.destination, chunk, parcel)
+            return
+        delivered = self._deliver_patiently(parcel)
+        self._acknowledge(chunk, parcel.tally, bytes=delivered.bytes)
+
+    def _deliver_within(self, destination: TransactionalDestination, chunk: Chunk, parcel: Parcel) -> None:
+        """Effect and acknowledgement in one transaction; the acknowledgement is the guard, so it comes first."""
+
+        def work(connection: Connection) -> Delivered | None:
+            now = self.tick.clock.now()
+            if not chunks.acknowledge(connection, self.intent, chunk.range, parcel.tally, now=now):
+                return None
+            delivered = destination.deliver_within(connection, parcel)
+            faults.reach("delivery.shipped")
+            return delivered
+
+        delivered = self.errand.transact(work)
+        faults.reach("delivery.acknowledged")
+        if delivered is not None:
+            self.tick.settled(rows=parcel.tally.rows, bytes=delivered.bytes)
+
+    def _deliver_patiently(self, parcel: Parcel) -> Delivered:
+        """A short wait that the destination asks for is waited out here; a longer one is left to the next tick."""
+        left = float(self.tick.sink.settings.get("wait_seconds_max", 0))
+        while True:
+            try:
+                return self.destination.deliver(parcel)
+            except Busy as error:
+                wait = error.retry_after_seconds
+                if not wait or wait > left or not self.tick.stop.wait(wait):
+                    raise
+                left -= wait
+
+    def _parcel(self, chunk: Chunk, piece: Piece) -> Parcel | None:
+        parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
+        if not self.tick.kind.contiguous:
+            return parcel
+        reach, mark = self.errand.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
+        if mark is not None and mark.seq > chunk.range.after:
+            return None
+        waiting = sum((item.tally for _, item, _ in self._waiting), Tally())
+        after, before, given_up = reach.after, reach.before, reach.given_up + waiting
+        end = self.comparison.end
+        if end is not None and after < end.seq <= chunk.range.after:
+            after, before, given_up = end.seq, end.tally, before + given_up - end.tally
+        # What a parcel reaches back over is empty or given up, so one range says it all, however many rows it has.
+        return replace(
+            parcel,
+            range=SequenceRange(after, chunk.range.through),
+            before=before,
+            given_up=GivenUpRange(SequenceRange(after, chunk.range.after), given_up) if given_up.rows else None,
+        )
+
+    def _acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
+        faults.reach("delivery.shipped")
+        now = self.tick.clock.now()
+        ours = self.errand.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
+        faults.reach("delivery.acknowledged")
+        if ours:
+            self.tick.settled(rows=tally.rows, bytes=bytes)
+
+    # ── what does not fit, and what is there already ─────────────────────────────────────────────────────────────
+
+    def _halve(self, chunk: Chunk, piece: Piece) -> list[tuple[Chunk, Piece]]:
+        """D3: the halves are recorded before one of them leaves. Kept in memory only, a retry would cut elsewhere."""
+        halves = self._split(chunk, piece, at=piece.middle())
+        faults.reach("delivery.split")
+        return halves
+
+    def _split(self, chunk: Chunk, piece: Piece, *, at: int) -> list[tuple[Chunk, Piece]]:
+        halves = self.errand.transact(lambda c: chunks.split(c, self.intent, chunk, at=at, rows=piece.rows))
+        return [(half, piece.within(half.range)) for half in halves or ()]
+
+    def _refused(self, chunk: Chunk, piece: Piece, words: str) -> None:
+        root = chunk.root
+        if (
+            root is not None
+            and root.rows > BLAME_ROWS_MIN
+            and not self.errand.read(lambda c: chunks.root_was_accepted(c, self.intent, root))
+        ):
+            self._waiting.append((chunk, piece, words))
+        else:
+            self._give_up(chunk, piece, words)
+
+    def _give_up_waiting(self) -> None:
+        for chunk, piece, words in self._waiting:
+            self._give_up(chunk, piece, words)
+        self._waiting.clear()
+
+    def _give_up(self, chunk: Chunk, piece: Piece, words: str) -> None:
+        now = self.tick.clock.now()
+        rows = piece.one_by_one()
+        ours = self.errand.transact(lambda c: chunks.give_up(c, self.intent, chunk.range, rows, reason=words, now=now))
+        faults.reach("delivery.given_up")
+        if ours:
+            with self.tick.lock:
+                self.tick.report.quarantined += len(rows)
+
+    def _nothing_gets_through(self) -> Permanent:
+        words = self._waiting[-1][2].rstrip(".")
+        return Permanent(
+            f"The destination refuses every one of {len(self._waiting)} rows of {self.channel.dataset!r}: {words}.",
+            hint="None of them was given up. Correct the destination and export again, or give the chunk up with "
+            "`floodmark sink skip`.",
+        )
+
+    def _take_over(self, chunk: Chunk, piece: Piece, held: Holdings) -> list[tuple[Chunk, Piece]]:
+        """Settle a chunk that is there already; of one that is there in part, the rest remains."""
+        end = held.end or 0
+        if end < chunk.range.through:
+            return self._split(chunk, piece, at=end)
+        missing = [row for row in piece.one_by_one() if held.never_got(row.seq)] if held.given_up else []
+        now = self.tick.clock.now()
+
+        def work(connection: Connection) -> bool:
+            ours = chunks.acknowledge(connection, self.intent, chunk.range, piece.tally, now=now)
+            if ours:  # what it counts and never got is held here again
+                quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
+            return ours
+
+        if self.errand.transact(work):
+            with self.tick.lock:
+                self.tick.report.quarantined += len(missing)
+            self.tick.settled(rows=piece.tally.rows - len(missing), bytes=0)
+        return []
+
+    def _is_pending(self, chunk: Chunk) -> bool:
+        found = self.errand.read(lambda c: chunks.of_intent(c, self.intent))
+        return any(item.range == chunk.range and item.state == "pending" for item in found)
+
+
+class _Ahead(contextlib.ExitStack):
+    """Has the next chunk made ready while this one is under way, where the destination can."""
+
+    def __init__(self, destination: Destination) -> None:
+        super().__init__()
+        self._destination = destination
+        self._pool: ThreadPoolExecutor | None = None
+
+    def prepare(self, channel: Channel, chunk: Chunk, piece: Piece) -> None:
+        if not isinstance(self._destination, PreparingDestination) or piece.rows == 0:
+            return
+        if self._pool is None:
+            self._pool = self.enter_context(ThreadPoolExecutor(1, thread_name_prefix="prepare"))
+        # What goes wrong there goes wrong again in `deliver`, which is where it counts.
+        self._pool.submit(
+            self._destination.prepare,
+            Parcel(channel, chunk.range, piece.table, piece.sequence, piece.ids, Tally()),
+        )
+
+
+def _scans(pending: Sequence[Chunk], *, rows_max: int, chunk_rows: int) -> Iterator[list[Chunk]]:
+    """Neighbouring chunks that share one look into the lake."""
+    count = max(1, rows_max // chunk_rows)
+    group: list[Chunk] = []
+    for chunk in pending:
+        if group and (len(group) == count or group[-1].range.through != chunk.range.after):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+# ── Channel ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 PARALLEL_ROWS_MIN = 200_000
 """From so many rows on, tasks of Spark's store chunks at once. Fewer are quicker here: a task costs time to start."""

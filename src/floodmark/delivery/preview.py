@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from floodmark.control import chunks, deliveries, inspection
-from floodmark.control.chunking import Stretch, chunk_ranges, exact_rows
-from floodmark.control.deliveries import Lag
+from floodmark.control.deliveries import Lag, Stretch, chunk_ranges, exact_rows
 from floodmark.delivery.channel import INTENT_CHUNKS_MAX
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource

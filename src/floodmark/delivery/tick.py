@@ -24,12 +24,12 @@ from floodmark.control.deliveries import Channel, Lag
 from floodmark.control.sinks import Sink
 from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
+from floodmark.delivery.context import Stop, Tick
 from floodmark.delivery.destination import Destination, Surroundings
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
-from floodmark.delivery.shared import Stop, Tick
 from floodmark.delivery.source import RowSource
 from floodmark.errors import FloodmarkError, Permanent
 from floodmark.lake.table import Lake

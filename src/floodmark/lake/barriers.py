@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Barrier
+from floodmark.commit.protocol import Barrier
 from floodmark.lake.catalog import BARRIER_PROPERTY, MAX_SEQ_PROPERTY, THROUGH_PROPERTY, Catalog, table_state
 from floodmark.lake.files import local_path
 from floodmark.lake.table import AppendRefused

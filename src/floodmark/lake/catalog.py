@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.commit import Snapshot, TableState
+from floodmark.commit.protocol import Snapshot, TableState
 from floodmark.control.database import sqlite_url
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.files import local_location, local_path

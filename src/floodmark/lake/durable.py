@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import TableState
+from floodmark.commit.protocol import TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.files import local_path

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from floodmark.commit import Base, TableState
+from floodmark.commit.protocol import Base, TableState
 from floodmark.control import datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset

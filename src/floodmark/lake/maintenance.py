@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from floodmark.commit import TableState
+from floodmark.commit.protocol import TableState
 
 
 @dataclass(frozen=True, slots=True)

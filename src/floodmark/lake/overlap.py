@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, BlockSegment, TableState
+from floodmark.commit.protocol import Append, BlockSegment, TableState
 from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append
+from floodmark.commit.protocol import Append
 from floodmark.errors import Permanent, reason_of
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ
 from floodmark.settlement import Resettling

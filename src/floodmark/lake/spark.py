@@ -14,7 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState, may_be_expired, named_segments
+from floodmark.commit.protocol import (
+    Append,
+    Barrier,
+    PartitionFigures,
+    Snapshot,
+    TableState,
+    may_be_expired,
+    named_segments,
+)
 from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
@@ -31,11 +39,11 @@ from floodmark.lake.catalog import (
 )
 from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
-from floodmark.lake.goingback import go_back
 from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
 from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
+from floodmark.lake.rollback import go_back
 from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import TableState
+from floodmark.commit.protocol import TableState
 from floodmark.lake.inspection import FileReport, StoredRow, file_report
 from floodmark.lake.types import quoted
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ

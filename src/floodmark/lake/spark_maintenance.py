@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import TableState
+from floodmark.commit.protocol import TableState
 from floodmark.compaction import Bucket, DataFile
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import table_state

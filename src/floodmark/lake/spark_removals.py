@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit import PartitionFigures
+from floodmark.commit.protocol import PartitionFigures
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import MAX_SEQ_PROPERTY
 from floodmark.lake.durable import sync_metadata

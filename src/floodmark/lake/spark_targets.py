@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import TableState
+from floodmark.commit.protocol import TableState
 from floodmark.config import CatalogSettings
 from floodmark.errors import FloodmarkError, Permanent, Retryable, SchemaConflict, reason_of
 from floodmark.lake.catalog import NAMESPACE, Catalog, lineage, snapshot_of

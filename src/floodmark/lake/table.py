@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Append, Barrier, PartitionFigures, Snapshot, TableState
+from floodmark.commit.protocol import Append, Barrier, PartitionFigures, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow

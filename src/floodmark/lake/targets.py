@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit import Base, TableState
+from floodmark.commit.protocol import Base, TableState
 from floodmark.errors import Permanent, SchemaConflict
 from floodmark.lake.types import physical
 from floodmark.schema import LONG, STRING, ColumnType, Schema

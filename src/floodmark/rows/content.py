@@ -36,7 +36,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit import PartitionRows
+from floodmark.commit.protocol import PartitionRows
 from floodmark.errors import SchemaConflict
 from floodmark.schema.names import is_system_column
 from floodmark.schema.partitions import WHOLE, partition_key

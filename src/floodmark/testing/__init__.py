@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from floodmark import faults
-from floodmark.lake.memory import MemoryLake
-from floodmark.lake.memory_requests import AnswerLost
-from floodmark.lake.memory_targets import MemoryTargets, TargetAnswerLost
 from floodmark.lake.table import AppendRefused
 from floodmark.store import Store
+from floodmark.testing.memory.lake import MemoryLake
+from floodmark.testing.memory.requests import AnswerLost
+from floodmark.testing.memory.targets import MemoryTargets, TargetAnswerLost
 
 __all__ = [
     "AnswerLost",

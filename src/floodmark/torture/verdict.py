@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodmark.testing.oracle import Finding, Oracle
-from floodmark.torture.books import Page
+from floodmark.torture.journal import Page
 from floodmark.torture.members import Kill
 
 Rows = Sequence[dict[str, Any]]

@@ -19,7 +19,7 @@ from typing import Any
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable
 from floodmark.store import Store, open_store
 from floodmark.testing.oracle import proof
-from floodmark.torture.books import Book, Rows
+from floodmark.torture.journal import Book, Rows
 
 SITES = ("north", "south")
 BATCH_ROWS_MAX = 12

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from floodmark.torture.books import Page
+from floodmark.torture.journal import Page
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import kill_group, start
 

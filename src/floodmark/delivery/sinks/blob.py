@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel
@@ -28,17 +29,242 @@ from floodmark.delivery.destination import (
     Discrepancy,
     Kind,
     Parcel,
+    Settled,
     Surroundings,
     whole_number,
 )
-from floodmark.delivery.outcomes import Busy, Holdings
-from floodmark.delivery.sinks.formats import FORMATS, check_format
+from floodmark.delivery.outcomes import Busy, Holdings, Oversized
+from floodmark.delivery.sinks.formats import FORMATS, check_format, decoded, encoded, holds_rows
 from floodmark.delivery.sinks.objects import Claim, ObjectPlace
-from floodmark.delivery.sinks.places import OPTIONS, SECRET, check_place, place_of
-from floodmark.delivery.sinks.writer import REPLACES, ObjectWriter
-from floodmark.errors import DivergedHistory, InvalidSetting, Permanent
+from floodmark.delivery.sinks.storage import OPTIONS, SECRET, check_place, place_of
+from floodmark.errors import DivergedHistory, InvalidSetting, Permanent, reason_of
+from floodmark.rows.content import content_ids, tally
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ── Whether the objects of a channel are those that the records speak of ─────────────────────────────────────────────
+# An object's own rows give the checksum that was recorded when it was delivered: a row's content id covers its user
+# columns, and an object has all of them. Where they do not (a settle function changed values after the id was made),
+# the
+# object is compared with the rows as the lake has them today; where the lake has fewer by now, that cannot be told.
+
+
+_RESTORE = "Put the object back from a backup; or deliver everything to a new prefix, with a sink of its own."
+_MOVE_AWAY = "Move it away: whoever reads the prefix takes its rows for delivered ones."
+
+
+@dataclass(slots=True)
+class ObjectAudit:
+    """One look at one channel's folder."""
+
+    place: ObjectPlace
+    folder: str
+    schema: Schema
+    account: Account
+    listed: Mapping[str, tuple[SequenceRange, str] | None]
+    """Every name in the folder: the range and format that it says, None for one that no sink gives."""
+    rows: int = 0
+    unproven: int = 0
+    """Objects whose rows could not be proved, though nothing speaks against them."""
+    _used: set[str] = field(default_factory=set)
+
+    def run(self, *, deep: bool) -> Audited:
+        found = [*self._missing(), *(self._damaged() if deep else ())]
+        found += self._extra()
+        note = None
+        if self.unproven:
+            note = f"{self.unproven} objects hold as many rows as they should; which, cannot be proved any more."
+        return Audited(self.rows if deep else None, tuple(found), note)
+
+    def _missing(self) -> Iterator[Discrepancy]:
+        for settled in self.account.settled:
+            names = self._names(settled) if settled.tally.rows else []
+            if settled.replayed and names != self._whole(settled) and len(names) < len(settled.replayed):
+                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, and {len(names)} are there."
+                yield Discrepancy("object-missing", what, self._where(), settled.range, _RESTORE)
+            elif settled.tally.rows and not names:
+                what, kind = f"The object of {settled.range} is not there: {settled.tally.rows} rows.", "object-missing"
+                if not settled.recorded:
+                    kind = "never-sent"
+                    what = (
+                        f"{settled.tally.rows} rows of {settled.range} lie below the watermark, and there is neither "
+                        "a delivered chunk on record nor an object."
+                    )
+                yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+
+    def _names(self, settled: Settled) -> list[str]:
+        """The objects that hold a settled range: its own, or pieces of it where it may have come in pieces."""
+        found = self._whole(settled) if settled.recorded else []
+        if settled.replayed and not found:
+            alone = {SequenceRange(seq - 1, seq) for seq in settled.replayed}
+            found = [name for name, told in self.listed.items() if told is not None and told[0] in alone]
+        if not settled.recorded:
+            inside = ((name, told) for name, told in self.listed.items() if told is not None)
+            found = [name for name, told in inside if settled.range.intersect(told[0]) == told[0]]
+        self._used.update(found)
+        return found
+
+    def _whole(self, settled: Settled) -> list[str]:
+        return [name for name, told in self.listed.items() if told is not None and told[0] == settled.range][:1]
+
+    def _extra(self) -> Iterator[Discrepancy]:
+        allowed = set(self.account.pending)
+        for name, told in sorted(self.listed.items()):
+            if name in self._used or (told is not None and told[0] in allowed):
+                continue
+            if told is None and not name.endswith(tuple(f".{format}" for format in FORMATS)):
+                continue  # not an object of rows: somebody's own file
+            yield self._unknown(name, None if told is None else told[0])
+
+    def _unknown(self, name: str, span: SequenceRange | None) -> Discrepancy:
+        where = f"{self._where()}/{name}"
+        if span is not None and self.account.watermark <= span.after < span.through <= self.account.horizon:
+            what = f"The object {name} is there and not on record: a delivery that was forgotten, or is under way."
+            remedy = "The next export compares it, and takes it over."
+            return Discrepancy("object-unrecorded", what, where, span, remedy, wrong=False)
+        what = f"The object {name} belongs to no chunk on record."
+        return Discrepancy("object-extra", what, where, span, _MOVE_AWAY)
+
+    # ── row by row ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _damaged(self) -> Iterator[Discrepancy]:
+        for settled in self.account.settled:
+            names = self._names(settled) if settled.tally.rows else []
+            if names and names == self._whole(settled):
+                yield from self._compared(settled, names[0])
+            elif names:
+                yield from self._counted(settled, names)
+
+    def _compared(self, settled: Settled, name: str) -> Iterator[Discrepancy]:
+        content, rows, problem = self._read(name)
+        if problem is not None or rows is None:
+            yield problem or self._gone(settled, name)
+            return
+        self.rows += rows.num_rows
+        ids, prefixes = content_ids(rows)
+        if tally(prefixes) == settled.tally:
+            return
+        wanted = settled.tally.rows
+        where = f"{self._where()}/{name}"
+        if rows.num_rows == wanted:
+            today = settled.fetch()
+            if today.num_rows < wanted:
+                self.unproven += 1
+            elif not holds_rows(content, today, self.listed[name][1], self.schema):  # type: ignore[index]
+                what = f"The object {name} has {wanted} rows, as it should, and not those that were delivered."
+                yield Discrepancy("rows-altered", what, where, settled.range, _RESTORE)
+            return
+        twice = sum(count - 1 for count in Counter(ids.to_pylist()).values())
+        kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
+        what = f"The object {name} has {rows.num_rows} rows, and {wanted} were delivered."
+        yield Discrepancy(kind, what, where, settled.range, _RESTORE)
+
+    def _counted(self, settled: Settled, names: list[str]) -> Iterator[Discrepancy]:
+        count = 0
+        for name in names:
+            _, rows, problem = self._read(name)
+            if problem is not None:
+                yield problem
+            count += 0 if rows is None else rows.num_rows
+        self.rows += count
+        if count != settled.tally.rows:
+            what = f"The objects within {settled.range} have {count} rows, and the lake has {settled.tally.rows}."
+            kind = "rows-missing" if count < settled.tally.rows else "rows-extra"
+            yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+
+    def _read(self, name: str) -> tuple[bytes, pa.Table | None, Discrepancy | None]:
+        told = self.listed[name]
+        content = self.place.read(f"{self.folder}/{name}")
+        if content is None or told is None:
+            return b"", None, None
+        try:
+            return content, decoded(content, told[1], self.schema), None
+        except ValueError as error:
+            what = f"The object {name} cannot be read ({len(content)} bytes): {reason_of(error)}."
+            return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", told[0], _RESTORE)
+
+    def _gone(self, settled: Settled, name: str) -> Discrepancy:
+        return Discrepancy("object-missing", f"The object {name} is not there.", self._where(), settled.range, _RESTORE)
+
+    def _where(self) -> str:
+        return f"{self.place.where}/{self.folder}"
+
+
+# ── Blob ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+# ── One chunk becomes one object: encoded, created if absent, else compared ──────────────────────────────────────────
+
+
+REPLACES = "Use a store, or a newer version of it, that knows conditional writes (If-None-Match)."
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectWriter:
+    """Stores the rows of a range of one channel under the range's name. Can be pickled: tasks of Spark's run it."""
+
+    place: ObjectPlace
+    folder: str
+    format: str
+    schema: Schema
+    chunk_bytes: int
+    found: Mapping[SequenceRange, str] = field(default_factory=dict)
+    """Ranges that are there already in another format, and in which: a retry compares, and adds no second copy."""
+    claim: Claim | None = None
+    """Created again behind each object that a server says it created: else nothing would tell that it has replaced
+    somebody's object. One small request for each object."""
+
+    def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
+        """Returns the object's `bytes`, and whether it was `created` now or found to hold these rows already."""
+        if rows.num_rows == 0:
+            return {"bytes": 0, "created": False}  # a stretch without rows has no object
+        format = self.found.get(range, self.format)
+        key = f"{self.folder}/{range.after}-{range.through}.{format}"
+        if rows.num_rows > 1 and rows.nbytes > self.chunk_bytes:
+            self._split_unless_there(key, rows.nbytes)
+        content = encoded(rows, format, self.schema)
+        created = self.place.create(key, content)
+        if not created:
+            self._compare(key, range, content, rows, format)
+        elif self.place.remote and self.claim is not None and not self.claim.proves(self.place):
+            raise Permanent(
+                f"{self.place.where} does not refuse any more to replace objects. {key} was written now; if another "
+                "object had that name, it is gone.",
+                hint=f"Look at earlier versions of it. {REPLACES}",
+            )
+        return {"bytes": len(content), "created": created}
+
+    def _split_unless_there(self, key: str, size: int) -> None:
+        """Objects are never cut anew: one that was made under a larger limit is compared as it stands."""
+        if self.place.read(key) is None:
+            raise Oversized(f"{size} bytes of rows for {key}, and chunk_bytes is {self.chunk_bytes}")
+
+    def _compare(self, key: str, range: SequenceRange, content: memoryview, rows: pa.Table, format: str) -> None:
+        found = self.place.read(key)
+        if found is None:
+            raise Busy(f"{self.place.where}/{key} is being written by somebody else.", hint="Export again.")
+        if found == content:
+            return
+        try:
+            same = holds_rows(found, rows, format, self.schema)
+        except ValueError as error:
+            raise DivergedHistory(
+                f"{self.place.where}/{key} is not what this sink wrote: {reason_of(error)}.",
+                hint="Move the object away, then export again; or deliver to a new prefix.",
+            ) from error
+        if not same:
+            raise DivergedHistory(
+                f"{self.place.where}/{key} holds other rows for the range {range}.",
+                hint="Was the store restored from a backup, or the object changed? Deliver to a new prefix.",
+            )
+
+
+# ── Blob ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 CLAIM = "_floodmark_claim.json"
 _NAME = re.compile(rf"(0|[1-9][0-9]*)-([1-9][0-9]*)\.({'|'.join(map(re.escape, FORMATS))})")
@@ -113,8 +339,6 @@ class BlobSink:
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
         """Compare the names of the objects, and if `deep` their rows, with what was delivered."""
-        from floodmark.delivery.sinks.objects_audit import ObjectAudit
-
         place, folder = self.place, _folder(channel)
         names = list(place.list(folder))
         listed = {name: next(iter(_ranges([name])), None) for name in names}

@@ -16,13 +16,13 @@ recognised by the commit's mark, not by its rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
-from floodmark.commit import Base
-from floodmark.control import bases, deliveries, removals
+from floodmark.commit.protocol import Base
+from floodmark.control import chunks, deliveries, removals
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.destination import (
@@ -34,6 +34,7 @@ from floodmark.delivery.destination import (
     Discrepancy,
     Kind,
     Parcel,
+    Settled,
     Source,
     Surroundings,
     whole_number,
@@ -50,6 +51,7 @@ from floodmark.errors import (
 )
 from floodmark.lake.targets import (
     ORIGIN_SEQ,
+    Census,
     Claim,
     Cut,
     Fate,
@@ -69,6 +71,106 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# ── Table audit ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# Whether a target has the rows of a channel, each once: counted by their numbers, and if asked compared one by one.
+#
+# One count over everything comes first. Only where it differs are the chunks halved until the ranges are found that
+# differ, so a sound table costs one look however many chunks it got.
+
+
+FINDINGS_MAX = 20
+"""How many ranges are named; a table that lost more than these has lost more than can be mended one by one."""
+_MEND = (
+    "Was it changed by hand? What was deleted on purpose stays away. To get every row anew, deliver to another table."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableAudit:
+    """One look at one channel's rows in one target."""
+
+    target: Target
+    state: TargetState
+    origin: Origin
+    account: Account
+
+    def run(self, *, deep: bool) -> Audited:
+        settled = self.account.settled
+        rows = 0
+        found: list[Discrepancy] = []
+        if settled:
+            whole = _hull(settled)
+            counted = self._census(whole)
+            rows = counted.rows
+            found += list(self._counted(settled, counted))[:FINDINGS_MAX]
+            if deep and not any(item.kind == "rows-missing" for item in found):
+                found += self._altered(settled)
+        beyond = max([self.account.watermark, *(item.through for item in self.account.pending)])
+        more = self._census(SequenceRange(beyond, SEQUENCE_MAX))
+        if more.rows:
+            what = f"{more.rows} rows above {beyond}, and nothing above it has left this store."
+            found.append(self._told("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
+        return Audited(rows + more.rows, tuple(found))
+
+    def _counted(self, settled: Sequence[Settled], counted: Census) -> Iterator[Discrepancy]:
+        wanted = sum(item.tally.rows for item in settled)
+        if counted == Census(wanted, wanted):
+            return
+        if len(settled) > 1:
+            middle = len(settled) // 2
+            for half in (settled[:middle], settled[middle:]):
+                yield from self._counted(half, self._census(_hull(half)))
+            return
+        span = settled[0].range
+        if counted.numbers < wanted:
+            kind = "rows-missing" if settled[0].recorded or counted.numbers else "never-sent"
+            yield self._told(kind, f"{counted.numbers} of {wanted} rows of {span} are there.", span)
+        if counted.rows > counted.numbers:
+            what = f"{counted.rows - counted.numbers} rows of {span} are there more than once."
+            yield self._told("rows-doubled", what, span)
+        if counted.numbers > wanted:
+            yield self._told("rows-extra", f"{counted.numbers} rows of {span} are there, and {wanted} left.", span)
+
+    def _altered(self, settled: Sequence[Settled]) -> Iterator[Discrepancy]:
+        for run in _alike(settled):
+            source = run[0].source
+            without = frozenset(source.given_up)
+            hull = _hull(run)
+            cut = Cut(source.table, source.snapshot, hull, source.columns, source.where, source.keep, without)
+            numbers = self.target.unlike(self.state, cut, self.origin, count_max=FINDINGS_MAX)
+            if numbers:
+                shown = ", ".join(str(number) for number in numbers)
+                more = " and more" if len(numbers) == FINDINGS_MAX else ""
+                what = f"Rows {shown}{more} are there, and not as they were delivered."
+                yield self._told("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
+
+    def _census(self, within: SequenceRange) -> Census:
+        return self.target.census(self.state, store=self.origin.store, partition=self.origin.partition, within=within)
+
+    def _told(self, kind: str, what: str, span: SequenceRange) -> Discrepancy:
+        return Discrepancy(kind, what, str(self.target.name), span, _MEND)
+
+
+def _hull(settled: Sequence[Settled]) -> SequenceRange:
+    return SequenceRange(settled[0].range.after, max(item.range.through for item in settled))
+
+
+def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
+    """Neighbours that were sent with the same columns and filter."""
+    run: list[Settled] = []
+    for item in settled:
+        if run and (item.source.columns, item.source.keep) != (run[0].source.columns, run[0].source.keep):
+            yield run
+            run = []
+        run.append(item)
+    if run:
+        yield run
+
+
+# ── Table ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 SENDS_MAX = 2
 """How often one call appends on the same head: if that head is still the head, it was no conflict."""
@@ -147,8 +249,6 @@ class TableSink:
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
         """Count the rows of the channel by their numbers, and if `deep` compare each with the lake's."""
-        from floodmark.delivery.sinks.table_audit import TableAudit
-
         state = self.target.load()
         if state is not None:
             missing_columns(self.target.name, state, Schema())  # without the columns of an origin nothing can be asked
@@ -236,7 +336,7 @@ class TableSink:
         intent = chunk.intent
         if intent is None:
             return None
-        return self.database.read(lambda c: bases.recorded_base(c, intent, chunk.mark.range))
+        return self.database.read(lambda c: chunks.recorded_base(c, intent, chunk.mark.range))
 
     def _base(self, chunk: _Chunk, state: TargetState | None) -> Base | None:
         """The base that counts: the one on record, else this load's. None if the chunk is settled."""
@@ -246,7 +346,7 @@ class TableSink:
         if state is None:
             return self._recorded(chunk)
         return self.database.transact(
-            lambda c: bases.record_base(c, intent, chunk.mark.range, state.base), landed=lambda _: False
+            lambda c: chunks.record_base(c, intent, chunk.mark.range, state.base), landed=lambda _: False
         )
 
     def _fate(self, chunk: _Chunk, base: Base, state: TargetState | None, *, first_look: bool) -> Fate:

@@ -1,0 +1,132 @@
+"""Going back over changes of a table whose files were lost: to the newest state of which every file is there.
+
+A table's metadata names those before it, and the catalog names the one before the newest, so that the way back is known
+even where the newest metadata itself never reached the disk. Where neither of the two did, the table's directory is
+searched for what is known to be on the disk: nothing newer is believed there, for not every file in it was ever
+committed. The catalog's pointer is moved by a guarded update: of two
+processes that mend the same table one moves it, and a commit that came meanwhile stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floodmark.commit.protocol import Snapshot, TableState
+from floodmark.errors import FilesMissing
+from floodmark.lake.catalog import Catalog, table_state
+from floodmark.lake.durable import sync_commits
+from floodmark.lake.files import local_location, local_path
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+    from sqlalchemy import Connection
+
+_HERE = "catalog_name = :catalog AND table_namespace = :namespace AND table_name = :table"
+_POINTER = f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables WHERE {_HERE}"  # noqa: S608 - constants
+_MOVE_BACK = (
+    "UPDATE iceberg_tables SET metadata_location = :previous, previous_metadata_location = NULL "  # noqa: S608 - constants
+    f"WHERE {_HERE} AND metadata_location = :now"
+)
+
+
+def go_back(catalog: Catalog, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+    """Whether every file of the table's head is there now. Only for catalogs that are a SQL database."""
+    from sqlalchemy import create_engine
+
+    if catalog.python_settings.get("type") != "sql":
+        return False
+    engine = create_engine(catalog.python_settings["uri"])
+    here = {"catalog": catalog.name, "namespace": catalog.namespace, "table": table}
+    try:
+        with engine.begin() as connection:
+            return _go_back(connection, here, durable=durable, droppable=droppable)
+    finally:
+        engine.dispose()
+
+
+def _go_back(
+    connection: Connection, here: dict[str, str], *, durable: int | None, droppable: Callable[[Snapshot], bool]
+) -> bool:
+    from sqlalchemy import text
+
+    row = connection.execute(text(_POINTER), here).one_or_none()
+    if row is None:
+        return False
+    known = list(_states(row.metadata_location, row.previous_metadata_location))
+    found = _newest_whole(known, here["table"], durable, droppable) if known else None
+    if not known:
+        found = next((one for one in _listed(row.metadata_location) if _is_at(one, here["table"], durable)), None)
+    if found is None:
+        return False
+    location = found.metadata_location
+    if location == row.metadata_location:
+        return True  # another process has mended it
+    moved = connection.execute(text(_MOVE_BACK), {**here, "previous": location, "now": row.metadata_location})
+    return moved.rowcount == 1
+
+
+def _newest_whole(
+    known: list[IcebergTable], name: str, durable: int | None, droppable: Callable[[Snapshot], bool]
+) -> IcebergTable | None:
+    """The first of a table's states, from the newest back, of which every file is there; None if too much would go."""
+    newest = table_state(name, known[0])
+    for loaded in known:
+        state = table_state(name, loaded)
+        left = {snapshot.id for snapshot in state.lineage}
+        if state.since(durable) is None or not all(droppable(one) for one in newest.lineage if one.id not in left):
+            return None
+        if _is_whole(loaded, state, durable):
+            return loaded
+    return None
+
+
+def _listed(location: str) -> Iterator[IcebergTable]:
+    """All metadata in the directory of a file that can be read, newest first."""
+    path = local_path(location)
+    files = list(Path(path).parent.glob("*.metadata.json")) if path is not None else []
+    for file in sorted(files, key=lambda item: item.name, reverse=True):  # their names begin with a number
+        loaded = _read(local_location(file))
+        if loaded is not None:
+            yield loaded
+
+
+def _is_at(loaded: IcebergTable, name: str, durable: int | None) -> bool:
+    state = table_state(name, loaded)
+    return state.since(durable) == () and _is_whole(loaded, state, durable)
+
+
+def _states(location: str, previous: str | None) -> Iterator[IcebergTable]:
+    """The table as it was, from its newest metadata back, as far as they can be read."""
+    waiting = [location, *([previous] if previous else [])]
+    seen: set[str] = set()
+    logged = False
+    while waiting:
+        location = waiting.pop(0)
+        loaded = None if location in seen else _read(location)
+        seen.add(location)
+        if loaded is None:
+            continue
+        if not logged:  # the newest one that can be read knows all those before it
+            waiting += [item.metadata_file for item in reversed(loaded.metadata.metadata_log)]
+            logged = True
+        yield loaded
+
+
+def _read(location: str) -> IcebergTable | None:
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.table import StaticTable
+
+    try:
+        return StaticTable.from_metadata(location)
+    except (OSError, ValueError, ValidationError):  # not there, or cut off
+        return None
+
+
+def _is_whole(loaded: IcebergTable, state: TableState, durable: int | None) -> bool:
+    try:
+        sync_commits(loaded, state, since=durable)
+    except FilesMissing:
+        return False
+    return True

@@ -1,0 +1,333 @@
+"""Compaction: small files become few, old snapshots and what nobody refers to go. No reader notices.
+
+    settle → ask the settle function again → rewrite bucket by bucket → make durable
+        → join manifests → make durable → expire snapshots → orphans
+      → tables that a rebuild has retired
+
+Every step stands on its own: whatever dies in between, the next run finds less to do. Flushes and exports go on beside
+it, in this process and in others: a rewrite is no append, and a reader whose snapshot goes asks again.
+
+- U1 A rewrite changes no row: each keeps its number, so that cursors and watermarks mean what they meant.
+- U5 A file that nothing refers to goes by age alone, and never younger than any commit under way could be.
+- U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.commit.flush import Flusher
+from floodmark.commit.protocol import TableState
+from floodmark.compaction import Bucket, Choice, Limits, choose
+from floodmark.config import UpkeepSettings
+from floodmark.control import datasets
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.errors import FloodmarkError, Retryable
+from floodmark.lake.maintenance import total_bytes
+from floodmark.lake.table import Lake
+from floodmark.maintenance.expiry import Expiry, SnapshotRule
+from floodmark.maintenance.settle import SettledAgain
+from floodmark.sequence import SequenceRange
+
+T = TypeVar("T")
+REPLACED_MAX = 64
+"""Past so many files that a run has joined, the lists that still name them are written anew without them."""
+ORPHAN_AGE_MIN = timedelta(days=1)
+"""No commit is under way for longer than this; whatever the settings say, no younger file is taken for an orphan."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedBucket:
+    """One bucket whose files were joined, or would be."""
+
+    range: SequenceRange
+    """The bucket's numbers."""
+    files_before: int
+    files_after: int | None
+    """None where it was only asked what would be done."""
+    bytes_before: int
+    bytes_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBucket:
+    """One bucket that stays as it is."""
+
+    range: SequenceRange
+    files: int
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetCompaction:
+    """What a compaction did to one dataset."""
+
+    dataset: str
+    compacted: tuple[CompactedBucket, ...] = ()
+    skipped: tuple[SkippedBucket, ...] = ()
+    failed: tuple[SkippedBucket, ...] = ()
+    """Buckets whose files could not be joined; the others were."""
+    manifests_before: int = 0
+    """Small lists of files."""
+    manifests_after: int = 0
+    snapshots_expired: int = 0
+    orphans: int = 0
+    """Files that nothing referred to: removed, or found by a dry run."""
+    orphan_bytes: int = 0
+    generations_removed: tuple[int, ...] = ()
+    """Tables of before a rebuild, which stayed for a while for those who still read them."""
+    bytes_freed: int = 0
+    """As seen on the disk."""
+    settled: SettledAgain = field(default_factory=SettledAgain)
+    """What the dataset's settle function has said of committed rows."""
+    problems: tuple[str, ...] = ()
+    """Steps that failed; the others were taken."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return not (
+            self.compacted
+            or self.failed
+            or self.problems
+            or self.snapshots_expired
+            or self.orphans
+            or self.generations_removed
+            or self.settled != SettledAgain()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction did."""
+
+    datasets: tuple[DatasetCompaction, ...]
+    dry_run: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing failed."""
+        return not any(item.failed or item.problems for item in self.datasets)
+
+
+@dataclass(slots=True)
+class Compactor:
+    """Keeps tables small and quick. Any number of processes may try at once."""
+
+    database: Database
+    lake: Lake
+    flusher: Flusher
+    clock: Clock
+    settings: UpkeepSettings = field(default_factory=UpkeepSettings)
+    progress: Callable[[str], None] | None = None
+    remove_retired: Callable[[str], tuple[int, ...]] = lambda _: ()
+    """Drops the tables of a dataset that a rebuild has retired long enough ago."""
+    settle_again: Callable[[str], SettledAgain] = lambda _: SettledAgain()
+    """Asks the dataset's settle function about committed rows."""
+
+    def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
+        if dataset is not None:
+            return CompactReport((self._one(dataset, dry_run=dry_run),), dry_run)
+        done = []
+        for item in self.database.read(datasets.everyone):
+            try:
+                done.append(self._one(item.name, dry_run=dry_run))
+            except FloodmarkError as error:  # one dataset's trouble is not the others'
+                done.append(DatasetCompaction(item.name, problems=(error.message,)))
+        return CompactReport(tuple(done), dry_run)
+
+    def _one(self, dataset: str, *, dry_run: bool) -> DatasetCompaction:
+        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        if declared.fenced:
+            raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Compact it afterwards.")
+        if not dry_run:
+            self.flusher.recover(dataset)
+            self.flusher.settle(dataset)
+        state = self.lake.load(declared.table_name)
+        if state is None or state.head is None:
+            return DatasetCompaction(dataset)
+        run = _Run(self, declared)
+        return run.forecast(state) if dry_run else run.work(state)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One dataset's compaction."""
+
+    parts: Compactor
+    declared: Dataset
+    compacted: dict[SequenceRange, Bucket] = field(default_factory=dict)
+    failed: list[SkippedBucket] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    manifests_before: int = 0
+
+    @property
+    def lake(self) -> Lake:
+        return self.parts.lake
+
+    @property
+    def table(self) -> str:
+        return self.declared.table_name
+
+    def forecast(self, state: TableState) -> DatasetCompaction:
+        choices = self._choices(state)
+        orphans = self.lake.orphans(self.table, before=self.parts.clock.now() - self._orphan_age())
+        manifests = self.lake.manifests(state)
+        return DatasetCompaction(
+            self.declared.name,
+            tuple(
+                CompactedBucket(item.bucket.range, len(item.bucket.files), None, item.bucket.bytes, None)
+                for item in choices
+                if item.rewrite
+            ),
+            _skipped(choices),
+            manifests_before=manifests,
+            manifests_after=manifests,
+            orphans=len(orphans),
+            orphan_bytes=total_bytes(orphans),
+        )
+
+    def work(self, state: TableState) -> DatasetCompaction:
+        settled = self._settled_again()
+        state = self.lake.load(self.table) or state
+        choices = self._choices(state)
+        room = self.lake.stored_bytes(self.table)
+        self._rewrite([item for item in choices if item.rewrite])
+        self._step("joining the lists of files", self._join_manifests)
+        expired = self._step("letting old snapshots go", self._expire) or 0
+        orphans, orphan_bytes = self._step("looking for files that nothing refers to", self._remove_orphans) or (0, 0)
+        retired = self._step("removing retired tables", lambda: self.parts.remove_retired(self.declared.name)) or ()
+        after = self.lake.load(self.table) or state
+        now = {bucket.range: bucket for bucket in self.lake.buckets(after)}
+        return DatasetCompaction(
+            self.declared.name,
+            tuple(_compacted(bucket, now.get(bucket.range)) for _, bucket in sorted(self.compacted.items())),
+            _skipped(choices),
+            tuple(sorted(self.failed, key=lambda item: item.range)),
+            self.manifests_before,
+            self.lake.manifests(after),
+            expired,
+            orphans,
+            orphan_bytes,
+            retired,
+            max(0, room - self.lake.stored_bytes(self.table)),
+            settled,
+            tuple(self.problems),
+        )
+
+    def _settled_again(self) -> SettledAgain:
+        """Before files are joined: what collapses need not be joined first."""
+        if self.declared.settle is None:
+            return SettledAgain()
+        settled = self._step("asking the settle function", lambda: self.parts.settle_again(self.declared.name))
+        if settled is not None and settled.problem is not None:
+            self.problems.append(f"asking the settle function: {settled.problem}")
+        return settled or SettledAgain()
+
+    # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _choices(self, state: TableState) -> list[Choice]:
+        settings = self.parts.settings
+        limits = Limits(settings.file_bytes, settings.files_min, settings.bytes_max)
+        return choose(self.lake.buckets(state), limits)
+
+    def _rewrite(self, chosen: list[Choice]) -> None:
+        """Bucket by bucket, each its own commit: one that fails leaves the others alone."""
+        if chosen:
+            self._tell(f"joining the files of {len(chosen)} buckets")
+        for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
+            if error is None:
+                self.compacted[item.bucket.range] = item.bucket
+                self._step("making files durable", lambda: self._expiry().make_durable(self.declared))
+            else:
+                self.failed.append(_skip(item.bucket, error.message))
+            self._tell(f"{done} of {len(chosen)} buckets joined")
+
+    def _rewritten(self, chosen: list[Choice]) -> Iterator[tuple[Choice, FloodmarkError | None]]:
+        workers = min(self.parts.settings.buckets_at_once, len(chosen))
+        if workers < 2:
+            yield from ((item, self._rewrite_one(item)) for item in chosen)
+            return
+        with ThreadPoolExecutor(workers, thread_name_prefix="compact") as pool:
+            waiting = {pool.submit(self._rewrite_one, item): item for item in chosen}
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+
+    def _rewrite_one(self, item: Choice) -> FloodmarkError | None:
+        if item.rewrite is None:
+            return None
+        faults.reach("compact.rewriting")
+        try:
+            size = self.parts.settings.file_bytes
+            self.lake.rewrite(self.table, within=item.rewrite, file_bytes=size, one_file=item.bytes <= size)
+        except FloodmarkError as error:
+            return error
+        faults.reach("compact.rewritten")
+        return None
+
+    def _join_manifests(self) -> None:
+        state = self.lake.load(self.table)
+        if state is None:
+            return
+        self.manifests_before = self.lake.manifests(state)
+        replaced = sum(len(bucket.files) for bucket in self.compacted.values())
+        if self.manifests_before > self.parts.settings.manifests_max or replaced > REPLACED_MAX:
+            self.lake.rewrite_manifests(self.table)
+            faults.reach("compact.manifests_joined")
+            self._expiry().make_durable(self.declared)
+
+    def _expire(self) -> int:
+        settings = self.parts.settings
+        age = timedelta(seconds=settings.snapshots_age_seconds)
+        rule = SnapshotRule(settings.snapshots_keep, age, settings.snapshots_max)
+        gone = self._expiry().expire(self.declared.name, [self.table], rule)
+        faults.reach("compact.expired")
+        return gone
+
+    def _remove_orphans(self) -> tuple[int, int]:
+        """U5: the one place that needs a clock."""
+        found = self.lake.orphans(self.table, before=self.parts.clock.now() - self._orphan_age())
+        self.lake.remove_orphans(found)
+        return len(found), total_bytes(found)
+
+    def _orphan_age(self) -> timedelta:
+        return max(ORPHAN_AGE_MIN, timedelta(seconds=self.parts.settings.orphan_age_seconds))
+
+    # ── around them ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _expiry(self) -> Expiry:
+        return Expiry(self.parts.database, self.lake, self.parts.flusher, self.parts.clock)
+
+    def _step(self, name: str, work: Callable[[], T]) -> T | None:
+        """Take a step; what keeps it from being taken is told, and the next ones are taken all the same."""
+        self._tell(name)
+        try:
+            return work()
+        except FloodmarkError as error:
+            self.problems.append(f"{name}: {error.message}")
+            return None
+
+    def _tell(self, text: str) -> None:
+        if self.parts.progress is not None:
+            self.parts.progress(f"{self.declared.name}: {text}")
+
+
+def _skip(bucket: Bucket, reason: str) -> SkippedBucket:
+    return SkippedBucket(bucket.range, len(bucket.files), bucket.bytes, reason)
+
+
+def _skipped(choices: list[Choice]) -> tuple[SkippedBucket, ...]:
+    return tuple(sorted((_skip(i.bucket, i.reason) for i in choices if not i.rewrite), key=lambda item: item.range))
+
+
+def _compacted(before: Bucket, after: Bucket | None) -> CompactedBucket:
+    files, size = (0, 0) if after is None else (len(after.files), after.bytes)
+    return CompactedBucket(before.range, len(before.files), files, before.bytes, size)

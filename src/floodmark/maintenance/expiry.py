@@ -1,0 +1,89 @@
+"""Old snapshots go, with the files that only they reach: for compaction, retention and purge alike.
+
+- U2 New files are on the disk before old ones go: a rewrite is synced, then recorded as synced, then snapshots expire.
+- U3 What somebody still asks about stays: the base of an undecided block, or of an operation that is not yet recorded
+  as made, and all that came after it, by which its verdict is found; and the last snapshot that is known to be on the
+  disk with all that came after it: others rewrite files too, and do not sync them. How far numbers were given out is
+  written into the table first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.commit.flush import Flusher
+from floodmark.commit.protocol import TableState
+from floodmark.control import blocks, datasets, removals
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.lake.table import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRule:
+    """How long snapshots are kept for readers that are under way, and for looking back."""
+
+    keep: int = 1
+    """Never fewer than this many."""
+    age: timedelta = timedelta(0)
+    """Not those that are younger …"""
+    most: int = 1
+    """… but never more than this many: each makes every commit a little larger."""
+
+    def kept(self, state: TableState, *, now: datetime) -> int:
+        young = sum(1 for snapshot in state.lineage if snapshot.at is not None and snapshot.at > now - self.age)
+        return max(self.keep, min(young, self.most), 1)
+
+
+@dataclass(slots=True)
+class Expiry:
+    """Makes rewrites durable, and lets go of what they replaced."""
+
+    database: Database
+    lake: Lake
+    flusher: Flusher
+    clock: Clock
+
+    def make_durable(self, declared: Dataset) -> TableState | None:
+        """U2: Hadoop's local file system does not fsync."""
+        state = self.lake.load(declared.table_name)
+        if state is None or state.head is None:
+            return state
+        now = self.database.read(lambda c: datasets.get(c, declared.name))
+        self.lake.sync(state, since=now.synced_snapshot)
+        self.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
+        faults.reach("upkeep.synced")
+        return state
+
+    def expire(self, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
+        """How many snapshots went."""
+        self.flusher.settle(dataset)
+        faults.reach("upkeep.expiring")
+        declared, undecided, operation = self.database.read(
+            lambda c: (datasets.get(c, dataset), blocks.undecided(c, dataset), removals.unfinished(c, dataset))
+        )
+        bases = [] if undecided is None else [undecided.base.snapshot]
+        if operation is not None and operation.state == "planned" and operation.base is not None:
+            bases.append(operation.base)
+        gone = 0
+        for table in tables:
+            state = self.lake.load(table)
+            if state is not None and state.head is not None:
+                keep = max(rule.kept(state, now=self.clock.now()), needed(state, bases, declared.synced_snapshot))
+                gone += self.lake.expire(table, keep=keep)
+        return gone
+
+
+def needed(state: TableState, bases: Sequence[int | None], synced: int | None) -> int:
+    """U3: how many of the newest snapshots must stay, whatever the rule says. `bases`: of what is not decided."""
+    unsynced = state.since(synced)
+    # The synced one itself, too: if the power takes a newer one's files, its own are all that is left.
+    keep = 0 if synced is None or unsynced is None else len(unsynced) + 1
+    for base in bases:
+        after_base = state.since(base)
+        keep = max(keep, 0 if after_base is None else len(after_base) + 1)
+    return keep

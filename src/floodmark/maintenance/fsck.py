@@ -1,0 +1,118 @@
+"""Fsck: is the store what its records say? Control database against lake against spool.
+
+Every check looks only. What can be repaired without a decision of somebody's brings its own way to do so, and that is
+taken only if it is asked for: with the same steps that a flush takes when it finds a store like this, and, for segment
+files that a restored control database knows nothing of, by registering them again.
+
+Invariants
+- U30 A finding is what two looks agree on, and only such a one is repaired.
+- U32 A repair loses nothing: it records what the lake and the spool show, and removes only files whose rows are
+  committed. Each is one transaction, so a crash leaves it done or not begun, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from floodmark import faults
+from floodmark.control import datasets
+from floodmark.control.datasets import Dataset
+from floodmark.errors import FloodmarkError
+from floodmark.maintenance.findings import Finding, agreed
+from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
+from floodmark.maintenance.fsck_spool import age_out, check_spool
+from floodmark.maintenance.give_up import give_up, retry
+from floodmark.maintenance.mending import Offer, Problem, Workshop
+
+PASSES_MAX = 4
+"""How often a repair looks again: one may bring another to light."""
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    """What a check of the store found, and what was done about it."""
+
+    deep: bool
+    datasets: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    """What is left, after repairs."""
+    repaired: tuple[str, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    """Segments that cannot be committed: what would be lost by giving them up (`give_up`)."""
+
+    @property
+    def sound(self) -> bool:
+        return not any(item.wrong for item in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Fsck:
+    """Checks one store."""
+
+    workshop: Workshop
+    progress: Callable[[str], None] | None = None
+
+    def check(
+        self, *, deep: bool = False, repair: bool = False, given_up: Sequence[int] = (), retried: Sequence[int] = ()
+    ) -> FsckReport:
+        """Look, and with `repair` repair; segments are given up or tried again only if they are named."""
+        declared = self.workshop.database.read(datasets.everyone)
+        problems = self._agreed(deep=deep)
+        repaired: list[str] = []
+        if given_up or retried:
+            told = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
+            repaired += [retry(self.workshop, id) for id in retried]
+            repaired += [give_up(self.workshop, id, problem=told.get(id)) for id in given_up]
+            problems = self._agreed(deep=deep)
+        failed: dict[object, str] = {}
+        for _ in range(PASSES_MAX if repair else 0):
+            failed = {}  # what did not go before may go now
+            done = [line for item in problems for line in self._mended(item, failed)]
+            if not done:
+                break
+            repaired += done
+            problems = self._agreed(deep=deep)
+        if repair:
+            repaired += [line for item in declared if (line := age_out(self.workshop, item.name))]
+        findings = [
+            replace(item.finding, run=f"It could not be repaired: {failed[item.finding.key]}")
+            if item.finding.key in failed
+            else item.finding
+            for item in problems
+        ]
+        offers = tuple(item.offer for item in problems if item.offer is not None)
+        return FsckReport(deep, tuple(item.name for item in declared), tuple(findings), tuple(repaired), offers)
+
+    def _agreed(self, *, deep: bool) -> list[Problem]:
+        """U30"""
+        first = list(self._look(deep=deep))
+        if not first:
+            return []
+        second = list(self._look(deep=deep))
+        both = set(agreed([item.finding for item in first], [item.finding for item in second]))
+        return [item for item in second if item.finding in both]
+
+    def _look(self, *, deep: bool) -> Iterator[Problem]:
+        for dataset in self.workshop.database.read(datasets.everyone):
+            yield from self._dataset(dataset, deep=deep)
+        yield from check_numbers(self.workshop)
+
+    def _dataset(self, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
+        if self.progress is not None:
+            self.progress(dataset.name)
+        yield from check_records(self.workshop, dataset)
+        yield from check_spool(self.workshop, dataset)
+        yield from check_lake(self.workshop, dataset, deep=deep)
+
+    def _mended(self, problem: Problem, failed: dict[object, str]) -> list[str]:
+        if problem.mend is None:
+            return []
+        faults.reach("fsck.mending")
+        try:
+            done = problem.mend()
+        except FloodmarkError as error:
+            failed[problem.finding.key] = str(error)
+            return []
+        faults.reach("fsck.mended")
+        return [done] if done else []

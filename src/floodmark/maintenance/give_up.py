@@ -1,0 +1,122 @@
+"""Giving a segment up: rows that were acknowledged, and that nobody can commit any more, on somebody's word.
+
+    its block is decided → what is left of its file moves to quarantine → the loss is recorded
+
+Invariants
+- U33 A segment is given up only by somebody's word, only while no block has it, and on record: rows, numbers, reason,
+  and where what is left of it is. The file moves before the record says so; a crash in between leaves a segment whose
+  file is missing, as it was, and the next attempt finds the file where it went.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.control import blocks, losses, segments
+from floodmark.control.losses import Loss
+from floodmark.control.segments import Segment
+from floodmark.errors import FloodmarkError, Permanent, Retryable, reason_of
+from floodmark.files import make_directory, sync_directory, sync_file
+from floodmark.maintenance.mending import Offer, Workshop
+from floodmark.sequence import SequenceRange
+
+
+def give_up(workshop: Workshop, id: int, *, problem: str | None = None) -> str:
+    """Give one segment up; what is returned says what was lost."""
+    item, span = _found(workshop, id)
+    reason = problem or item.set_aside or "somebody said so"
+    if item.block is not None:
+        item = _released(workshop, item)
+    kept = _moved(workshop, item)
+    faults.reach("giving_up.moved")
+    loss = Loss(id, item.dataset, item.rows, span, kept, reason, workshop.clock.now().isoformat())
+
+    def work(connection: Connection) -> bool:
+        if not segments.give_up(connection, id):
+            return False
+        losses.record(connection, loss)
+        return True
+
+    if not workshop.database.transact(work):
+        raise Retryable(f"Segment {id} was taken by a flush meanwhile.", hint="Look again with `floodmark fsck`.")
+    numbers = "" if span is None else f" Numbers {span} are not used."
+    rest = f" What is left of its file is at {kept}." if kept else " Nothing was left of its file."
+    return f"Segment {id} of {item.dataset} is given up: {item.rows} acknowledged rows are lost.{numbers}{rest}"
+
+
+def retry(workshop: Workshop, id: int) -> str:
+    """Let flush take a segment again that was set aside."""
+    item, _ = _found(workshop, id)
+    if item.set_aside is None or not workshop.database.transact(lambda c: segments.set_aside(c, id, None)):
+        raise Permanent(f"Segment {id} is not set aside.", hint="`floodmark fsck` names those that are.")
+    return f"Segment {id} of {item.dataset} waits for a flush again."
+
+
+def offered(workshop: Workshop, dataset: str, problems: Sequence[tuple[Segment, str]]) -> list[Offer]:
+    """What giving up would lose."""
+    block = workshop.database.read(lambda c: blocks.undecided(c, dataset))
+    return [
+        Offer(one.id, dataset, one.rows, _numbers(one, block.range if block is not None else None), problem)
+        for one, problem in problems
+    ]
+
+
+def _numbers(item: Segment, block: SequenceRange | None) -> SequenceRange | None:
+    if item.block is None or block is None:
+        return None
+    after = block.after + (item.block_offset or 0)
+    return SequenceRange(after, after + item.rows)
+
+
+def _found(workshop: Workshop, id: int) -> tuple[Segment, SequenceRange | None]:
+    item = workshop.database.read(lambda c: segments.find(c, id))
+    if item is None:
+        raise Permanent(f"No segment {id} waits in this store.", hint="`floodmark fsck` names those that do.")
+    block = None if item.block is None else workshop.database.read(lambda c: blocks.get(c, item.block or ""))
+    return item, _numbers(item, None if block is None else block.range)
+
+
+def _released(workshop: Workshop, item: Segment) -> Segment:
+    """U33: while its block is undecided, its rows could still land. The block gets its verdict first."""
+    try:
+        workshop.settle(item.dataset)
+    except FloodmarkError:
+        workshop.block_off(item.dataset)  # it cannot be sent: then nothing of it may land
+    now = workshop.database.read(lambda c: segments.find(c, item.id))
+    if now is None:
+        raise Permanent(f"The rows of segment {item.id} are committed: there is nothing to give up.")
+    if now.block is not None:
+        raise Retryable(
+            f"Segment {item.id} is in a block that is undecided: its rows could still be committed.",
+            hint=f"Run `floodmark flush {item.dataset}`, then try again.",
+        )
+    return now
+
+
+def _moved(workshop: Workshop, item: Segment) -> str | None:
+    source = workshop.segments.path(item.path)
+    place = Path("quarantine") / item.dataset / "segments" / source.name
+    target = workshop.root / place
+    try:
+        if source.exists():
+            make_directory(target.parent)
+            try:
+                source.rename(target)
+            except OSError:  # another file system
+                shutil.copyfile(source, target)
+                sync_file(target)
+                source.unlink()
+            sync_directory(target.parent)
+            sync_directory(source.parent)
+    except OSError as error:  # a disk that is failing: what is left stays where it is
+        raise Retryable(
+            f"What is left of segment {item.id} could not be moved: {reason_of(error)}.",
+            hint=f"Move {os.fspath(item.path)} away by hand, then try again.",
+        ) from error
+    return str(place) if target.exists() else None

@@ -1,0 +1,320 @@
+"""Rebuild: a dataset is copied into a new generation of its table, and then the pointer is switched.
+
+    take over (epoch + 1) ─▶ name the staging table after the epoch ─▶ copy what is missing, range by range ─▶ compare
+      ─▶ fence: in the records, then by renaming the old table ─▶ settle the undecided block against the renamed table
+      ─▶ copy the rest, compare, repair until equal ─▶ switch
+
+Terms. The *old* table is the one that readers see; the *staging* table is going to take its place. An *epoch* is one
+process's turn at a rebuild (`upkeep.turn`): whoever takes over raises it. The tables are copied and compared
+(`upkeep.levelling`) twice: before the fence, and behind it for the little that has come since. Flushes go on until the
+fence, and wait behind it; readers follow the old table under its other name.
+
+- U20 One rebuild per dataset; every epoch's staging table has a name that was never used.
+- U21 Copies are compare-and-swap appends. Who does not know what became of a copy takes over from itself: under the
+  next epoch's name the late copy has nowhere to land. Else rows that retention takes out of both tables meanwhile could
+  come back with it after the switch.
+- U22 Only a renamed table is fenced. A block is settled against the table that it was reserved on, whatever its name.
+- U23 The pointer is switched only if both tables hold the same rows behind the fence.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from floodmark import faults
+from floodmark.clock import Clock
+from floodmark.commit.flush import Flusher
+from floodmark.commit.protocol import TableState
+from floodmark.control import blocks, datasets, generations
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
+from floodmark.errors import FilesMissing, InvalidSetting, Permanent, Retryable
+from floodmark.files import advisory_lock, make_directory
+from floodmark.lake.generations import find_table
+from floodmark.lake.table import Lake
+from floodmark.layout import Layout
+from floodmark.maintenance.remover import Remover
+from floodmark.maintenance.table_copy import Copied, Levelling, Turn
+from floodmark.read import Reader
+
+ATTEMPTS_MAX = 5
+"""How often one call takes over from itself."""
+TRIES_MAX = 20
+"""How often one step is tried beside flushes and removals."""
+COPY_ROWS_MAX = 2_000_000
+"""How many sequence numbers one copy spans."""
+GRACE = timedelta(days=1)
+"""How long the table of a retired generation stays for readers that still hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a rebuild has done so far, and in the end."""
+
+    dataset: str
+    generation: int
+    layout: Layout
+    rows_copied: int = 0
+    copies: int = 0
+    buckets_repaired: int = 0
+    """Stretches of the staging table that differed and were copied again."""
+    epochs: int = 1
+    """How many turns the rebuild took: more than one after a crash, or where a copy's outcome was not known."""
+    rows: int = 0
+    """Rows of the new table, compared with the old one's."""
+    location: str | None = None
+    previous_location: str | None = None
+    removed: tuple[int, ...] = ()
+    """Earlier generations that were removed, with their files."""
+
+
+@dataclass(slots=True)
+class Rebuilder:
+    """Rebuilds datasets of one store. Any number of processes may try at once; each step is guarded."""
+
+    root: Path
+    database: Database
+    lake: Lake
+    flusher: Flusher
+    remover: Remover
+    reader: Reader
+    clock: Clock
+    copy_rows_max: int = COPY_ROWS_MAX
+    progress: Callable[[RebuildReport], None] = field(default=lambda _: None)
+
+    def rebuild(
+        self,
+        dataset: str,
+        change: Callable[[Layout], Layout] = lambda layout: layout,
+        *,
+        takeover: bool = False,
+        grace: timedelta = GRACE,
+    ) -> RebuildReport:
+        """Bring a dataset into a new table, from wherever an earlier attempt stands."""
+        layout = self._wanted(dataset, change)
+        directory = self.root / "spool" / dataset
+        make_directory(directory, private=True)
+        with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
+            if not alone and not takeover:
+                raise Retryable(
+                    f"Dataset {dataset!r} is being rebuilt by another process of this machine.",
+                    hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
+                )
+            removed = self.remove_retired(dataset, grace=grace)
+            self.flusher.recover(dataset)
+            self.remover.end_unfinished(dataset)
+            self._make_old(dataset)
+            report = self._attempts(dataset, layout)
+        return replace(report, removed=removed)
+
+    def remove_retired(self, dataset: str, *, grace: timedelta = GRACE) -> tuple[int, ...]:
+        """Drop the tables of generations that were retired long enough ago."""
+        declared = self._declared(dataset)
+        before = self.clock.now() - grace
+        gone = []
+        for item in self.database.read(lambda c: generations.everyone(c, dataset)):
+            if item.state != "retired" or item.retired_at is None or item.retired_at > before:
+                continue
+            own = declared.of_generation(item.generation)
+            self.lake.drop(own.fenced_name)
+            self.lake.drop(own.table_name)
+            faults.reach("rebuild.dropped")
+            self.database.transact(lambda c, number=item.generation: generations.forget(c, dataset, number))  # type: ignore[misc]
+            gone.append(item.generation)
+        return tuple(gone)
+
+    def _wanted(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
+        declared, begun = self.database.read(lambda c: (datasets.get(c, dataset), generations.unfinished(c, dataset)))
+        unknown = sorted(set(change(declared.layout).sort) - set(declared.schema.names))
+        if unknown:
+            raise InvalidSetting(
+                f"Dataset {dataset!r} has no column {unknown[0]!r} to sort by.",
+                hint=f"It has {', '.join(declared.schema.names)}.",
+            )
+        if begun is None:
+            return change(declared.layout)
+        if change(begun.layout) != begun.layout:
+            raise Permanent(
+                f"A rebuild of {dataset!r} into another layout has been begun and not ended.",
+                hint=f"Run `floodmark rebuild {dataset}` without options first: it goes on with that one.",
+            )
+        return begun.layout
+
+    def _attempts(self, dataset: str, layout: Layout) -> RebuildReport:
+        failed: Retryable | None = None
+        for _ in range(ATTEMPTS_MAX):
+            # U21: every attempt begins with a takeover.
+            turn = Turn(self.database, self.lake, self._take_over(dataset, layout))
+            try:
+                return self._attempt(turn)
+            except TakenOver:
+                raise
+            except Retryable as error:
+                turn.check_mine()  # from itself only: what failed may have failed because another has it now
+                failed = error
+        raise Retryable(
+            f"Dataset {dataset!r} could not be rebuilt in {ATTEMPTS_MAX} attempts: {failed}",
+            hint="Nothing is lost. Run it again: it goes on where it was.",
+        ) from failed
+
+    def _attempt(self, turn: Turn) -> RebuildReport:
+        self._name_staging(turn)
+        levelling = Levelling(
+            turn, self.reader, self.copy_rows_max, progress=lambda copied: self.progress(_report(turn.mine, copied))
+        )
+        if not turn.declared().fenced:
+            levelling.bring_level()
+            faults.reach("rebuild.caught_up")
+        with self.flusher.quietly_alone(turn.dataset):  # flushes on this machine wait, instead of being told to
+            self._fence(turn)
+            self._settle(turn)
+            rows = levelling.bring_level()
+            faults.reach("rebuild.equal")
+            return self._switch(turn, replace(_report(turn.mine, levelling.copied), rows=rows))
+
+    # ── the turn begins ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_over(self, dataset: str, layout: Layout) -> Rebuild:
+        """U20: with a number that neither the records nor the lake know."""
+        for _ in range(TRIES_MAX):
+            declared, number = self.database.read(
+                lambda c: (datasets.get(c, dataset), generations.highest(c, dataset) + 1)
+            )
+            # A control database that was restored from a backup may have forgotten generations.
+            while any(self.lake.load(name) for name in _names(declared.of_generation(number))):
+                number += 1
+            try:
+                mine = self.database.transact(
+                    lambda c, number=number: generations.take_over(  # type: ignore[misc]
+                        c,
+                        id=uuid.uuid4().hex,
+                        dataset=dataset,
+                        generation=number,
+                        layout=layout,
+                        now=self.clock.now(),
+                    ),
+                    landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
+                )
+            except NumberTaken:
+                continue
+            faults.reach("rebuild.taken_over")
+            return mine
+        raise Retryable(f"Several processes begin to rebuild {dataset!r} at once.", hint="Run one of them.")
+
+    def _name_staging(self, turn: Turn) -> None:
+        """The table that an earlier epoch left gets this one's name; if there is none, it is made."""
+        declared = turn.declared()
+        earlier = [
+            item.generation
+            for item in self.database.read(lambda c: generations.everyone(c, turn.dataset))
+            if item.state == "staging" and item.generation != turn.mine.generation
+        ]
+        name = declared.of_generation(turn.mine.generation).table_name
+        turn.check_mine()  # from a later epoch nothing is taken away
+        for number in reversed(earlier):
+            if self.lake.rename(declared.of_generation(number).table_name, name):
+                break
+        faults.reach("rebuild.named")
+        try:
+            staging = self._made(turn, name)
+        except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
+            turn.check_mine()
+            self.lake.drop(name)
+            staging = self._made(turn, name)
+        turn.synced, turn.copied_through = staging.head, self.lake.highest_seq(staging)
+
+    def _made(self, turn: Turn, name: str) -> TableState:
+        self.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
+        staging = turn.staging()
+        self.lake.sync(staging, since=None)
+        return staging
+
+    # ── the fence, and behind it ─────────────────────────────────────────────────────────────────────────────────
+
+    def _fence(self, turn: Turn) -> None:
+        for _ in range(TRIES_MAX):
+            try:
+                self.database.transact(
+                    lambda c: generations.fence(c, turn.mine), landed=lambda c: datasets.get(c, turn.dataset).fenced
+                )
+                break
+            except RemovalUnderWay:  # U24
+                self.remover.end_unfinished(turn.dataset)
+        else:
+            raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
+        faults.reach("rebuild.fenced")
+        declared = turn.declared()
+        if declared.fenced and self.lake.load(declared.fenced_name) is None:
+            self.lake.rename(declared.table_name, declared.fenced_name)
+        faults.reach("rebuild.renamed")
+
+    def _settle(self, turn: Turn) -> None:
+        """U22: decide the last block of the old table, and find what a restored control database has forgotten."""
+        for _ in range(TRIES_MAX):
+            if self.database.read(lambda c: blocks.undecided(c, turn.dataset)) is None:
+                declared, old = turn.old()
+                if old is not None:
+                    self.flusher.recovery.catch_up(declared, old, self.flusher.settle)
+                faults.reach("rebuild.settled")
+                return
+            self.flusher.settle(turn.dataset)
+        raise Retryable(f"The last block of {turn.dataset!r} cannot be decided yet.", hint="Run it again.")
+
+    def _switch(self, turn: Turn, report: RebuildReport) -> RebuildReport:
+        declared, old = turn.old()
+        staging = turn.staging()
+        if old is not None:
+            # No number is given again that only the old table's history knows (I1).
+            self.lake.raise_max_seq(staging.name, self.lake.highest_seq(old))
+        staging = turn.make_durable()
+        locations = (None if old is None else self.lake.location(old.name), self.lake.location(staging.name))
+        self.database.transact(
+            lambda c: generations.switch(
+                c,
+                turn.mine,
+                old=declared.generation,
+                synced_snapshot=staging.head,
+                locations=locations,
+                now=self.clock.now(),
+            ),
+            landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
+        )
+        faults.reach("rebuild.switched")
+        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
+        now = turn.declared()
+        self.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
+        return replace(report, location=locations[1], previous_location=locations[0])
+
+    # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _declared(self, dataset: str) -> Dataset:
+        return self.database.read(lambda c: datasets.get(c, dataset))
+
+    def _make_old(self, dataset: str) -> None:
+        """A dataset that was never flushed has no table to fence."""
+        declared, old = find_table(self.database, self.lake, self._declared(dataset))
+        if old is None and not declared.horizon:
+            self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+
+
+def _names(declared: Dataset) -> Iterator[str]:
+    yield declared.table_name
+    yield declared.fenced_name
+
+
+def _report(mine: Rebuild, copied: Copied) -> RebuildReport:
+    return RebuildReport(
+        mine.dataset,
+        mine.generation,
+        mine.layout,
+        rows_copied=copied.rows_copied,
+        copies=copied.copies,
+        buckets_repaired=copied.buckets_repaired,
+        epochs=mine.epoch,
+        rows=copied.rows,
+    )

@@ -1,0 +1,456 @@
+"""Trace: where one row is, and how it got there.
+
+    landing file ─▶ segment ─▶ block, snapshot, data file ─▶ each sink's chunk
+                └──────────────── quarantine ────────────────┘
+
+The spool is read as far as it is not committed, which is bounded. The lake is asked once, for rows with these values:
+Iceberg prunes by the bounds of the columns, so identity and event time make it cheap. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from floodmark.control import blocks, deliveries, inspection, losses, quarantine, sinks
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
+from floodmark.control.deliveries import Channel
+from floodmark.control.inspection import ChunkRecord, GivenUpRow, Removal
+from floodmark.control.quarantine import Entry
+from floodmark.control.sinks import Sink
+from floodmark.delivery.destination import Surroundings
+from floodmark.delivery.scope import Scope
+from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
+from floodmark.lake.inspection import StoredRow
+from floodmark.read import Reader, View
+from floodmark.rows import MalformedEnvelope, decode_envelope, fit
+from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
+from floodmark.sequence import SequenceRange
+from floodmark.spool.landing import landing_files
+from floodmark.spool.payloads import kept_payload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ── The row that a trace is after: by its content id, or by values of its columns ────────────────────────────────────
+
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a row must have to be the one: these values, or this content id."""
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any] | str, schema: Schema) -> Wanted:
+        """`SchemaConflict` for a column that the dataset does not have, or a value that its type cannot hold."""
+        if isinstance(asked, str):
+            if not _ID.fullmatch(asked):
+                raise SchemaConflict(f"{asked!r} is not a content id.", hint="It is 32 hexadecimal digits.")
+            return cls({CONTENT_ID: asked})
+        if not asked:
+            raise SchemaConflict("No column is named.", hint="Name the columns that tell the row from others.")
+        for name in asked:
+            if name not in schema:
+                known = ", ".join(schema.names)
+                raise SchemaConflict(f"The dataset has no column {name!r}.", hint=f"It has {known}.")
+        if any(isinstance(schema.column(name).type, ListType | StructType) for name in asked):
+            return cls({CONTENT_ID: _id_of(asked, schema)})
+        return cls({name: _fitted(name, value, schema) for name, value in asked.items()})
+
+    def places(self, rows: pa.Table) -> list[int]:
+        """Which rows of a table it is. A table without content ids is given them."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from floodmark.rows import content_ids
+
+        if not rows.num_rows:
+            return []
+        kept = pa.array([True] * rows.num_rows)
+        for name, value in self.values.items():
+            if name in rows.column_names:
+                held = rows[name]
+            elif name == CONTENT_ID:
+                held = content_ids(rows)[0]
+            else:
+                held = pa.nulls(rows.num_rows)
+            same = pc.is_null(held) if value is None else _equal(held, value)
+            kept = pc.and_(kept, pc.fill_null(same, fill_value=False))
+        return [place for place, mine in enumerate(kept.to_pylist()) if mine]
+
+
+def _equal(held: Any, value: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_null(held.type):
+        return pa.array([False] * len(held))
+    return pc.equal(held, pa.scalar(value, held.type))
+
+
+def _fitted(name: str, value: Any, schema: Schema) -> Any:
+    from floodmark.rows.columns import fit_values
+
+    array, faults = fit_values(schema.column(name).type, [value])
+    if faults:
+        raise SchemaConflict(
+            f"{value!r} does not fit column {name!r} ({schema.column(name).text}): {faults[0]}.",
+            hint="Write the value as capture takes it.",
+        )
+    return array[0].as_py()
+
+
+def _id_of(row: Mapping[str, Any], schema: Schema) -> str:
+    """Lists and structs are compared as a part of the whole row: its content id."""
+    from floodmark.rows import content_ids, fit
+
+    fitted = fit(schema, list(row), [[value] for value in row.values()], rows=1)
+    if fitted.misfits:
+        raise SchemaConflict(
+            f"The row does not fit: {fitted.misfits[0].reason}.", hint="Give the whole row, as it was captured."
+        )
+    return str(content_ids(fitted.table)[0][0].as_py())
+
+
+# ── Trace ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ROWS_MAX = 100
+"""How many rows that match are followed; an identity has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRow:
+    """The row in the spool: captured, and not committed."""
+
+    file: str
+    """The landing file or the segment's file."""
+    at: int
+    """In a landing file the byte at which its line begins, in a segment the row's place."""
+    segment: int | None
+    why: str
+    """What it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStep:
+    """What became of the row on its way to one sink."""
+
+    sink: str
+    kind: str
+    state: str
+    """`delivered`, `waiting`, `filtered`, `out of scope`, `before start`, `quarantined`, `discarded`, `given up`."""
+    why: str
+    chunk: SequenceRange | None = None
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRow:
+    """The row in the lake."""
+
+    seq: int
+    content_id: str
+    partition: str
+    segment: int | None
+    landing: str | None
+    """The landing file that brought it, and between which bytes; None where it came without one."""
+    source: str | None
+    block: SequenceRange | None
+    committed_at: str | None
+    snapshot: int | None
+    file: str
+    sinks: tuple[SinkStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """The row among those that did not fit, or that a sink could not deliver."""
+
+    id: str
+    state: str
+    reason: str
+    sink: str | None
+    seq: int | None
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything that the store knows of a row."""
+
+    dataset: str
+    spooled: tuple[SpooledRow, ...]
+    committed: tuple[CommittedRow, ...]
+    quarantined: tuple[QuarantinedRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        return bool(self.spooled or self.committed or self.quarantined)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Follows rows of one store."""
+
+    root: Path
+    surroundings: Surroundings
+    reader: Reader
+
+    @property
+    def database(self) -> Database:
+        return self.surroundings.database
+
+    def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
+        # The spool before the lake: a row that is committed meanwhile is then found twice, and never not at all.
+        view = self.reader.view(dataset)
+        wanted = Wanted.of(asked, view.dataset.schema)
+        spooled = (*self._landing(view.dataset, wanted), *self._segments(view.dataset, wanted))
+        held = [*self._quarantined(view.dataset, wanted)]
+        committed = self._committed(self.reader.view(dataset), wanted)
+        numbers = {row.seq for row in committed}
+        held += [item for item in self._undelivered(dataset) if item.seq in numbers]
+        gone = {row.segment for row in committed}
+        spooled = tuple(row for row in spooled if row.segment is None or row.segment not in gone)
+        notes = self._notes(dataset, found=bool(committed))
+        return Trace(dataset, spooled, tuple(committed), tuple(held), tuple(notes))
+
+    # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _landing(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+        """What was captured and not yet sealed."""
+        states = self.database.read(lambda c: inspection.landing_states(c, dataset.name))
+        for path in landing_files(self.root / "spool" / dataset.name / "landing"):
+            state, offset = states.get(path.stem, ("open", 0))
+            if state != "open":
+                continue
+            try:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    for line in file:
+                        for _ in self._places(dataset, wanted, line):
+                            why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
+                            yield SpooledRow(str(path.relative_to(self.root)), offset, None, why)
+                        offset += len(line)
+            except FileNotFoundError:
+                continue  # sealed and removed since
+
+    def _places(self, dataset: Dataset, wanted: Wanted, line: bytes) -> list[int]:
+        try:
+            envelope = decode_envelope(line)
+            fitted = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows)
+        except (MalformedEnvelope, FloodmarkError):
+            return []
+        return wanted.places(fitted.table)
+
+    def _segments(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+        """What is sealed and not yet committed."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        found = self.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed"))
+        block = self.database.read(lambda c: blocks.undecided(c, dataset.name))
+        for item in found:
+            try:
+                file = pq.ParquetFile(self.root / item.path)
+                names = [name for name in (*wanted.values, CONTENT_ID) if name in file.schema_arrow.names]
+                rows = file.read(columns=list(dict.fromkeys(names)))
+            except (OSError, pa.ArrowException):
+                continue  # committed and removed since; fsck says so if it was not
+            for place in wanted.places(rows):
+                if item.block is None:
+                    why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
+                else:
+                    span = block.range if block is not None and block.id == item.block else ""
+                    why = f"It is in block {span}, which has no verdict yet: run `floodmark flush {dataset.name}`."
+                yield SpooledRow(item.path, place, item.id, why)
+
+    # ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _quarantined(self, dataset: Dataset, wanted: Wanted) -> Iterator[QuarantinedRow]:
+        """What could not become a row, as far as it is made of columns that can be compared."""
+        entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset.name, state=None))
+        for entry in entries:
+            if entry.sink is None and self._is_in(dataset, wanted, entry):
+                yield QuarantinedRow(entry.id, entry.state, entry.reason, None, None, entry.created_at)
+
+    def _is_in(self, dataset: Dataset, wanted: Wanted, entry: Entry) -> bool:
+        try:
+            envelope = decode_envelope(kept_payload(self.root, entry))
+        except (Corrupt, MalformedEnvelope):
+            return False
+        # Only the columns that were asked for: another one is what does not fit.
+        asked = [name for name in envelope.columns if name in wanted.values]
+        if set(asked) != set(wanted.values):
+            return False
+        values = [envelope.values[envelope.columns.index(name)] for name in asked]
+        try:
+            return bool(wanted.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
+        except FloodmarkError:
+            return False
+
+    def _undelivered(self, dataset: str) -> list[QuarantinedRow]:
+        names = {item.instance: item.name for item in self.database.read(sinks.everyone)}
+        entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset, state=None))
+        return [
+            QuarantinedRow(item.id, item.state, item.reason, names.get(item.sink, item.sink), item.seq, item.created_at)
+            for item in entries
+            if item.sink is not None
+        ]
+
+    # ── the lake, and on ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _committed(self, view: View, wanted: Wanted) -> list[CommittedRow]:
+        if view.snapshot is None:
+            return []
+        dataset = view.dataset
+        rows = self.surroundings.lake.find_rows(
+            view.table,
+            snapshot=view.snapshot,
+            where=wanted.values,
+            columns=dataset.partition_by,
+            rows_max=ROWS_MAX,
+        )
+        everyone = self.database.read(sinks.everyone)
+        return [self._followed(view, row, everyone) for row in rows]
+
+    def _followed(self, view: View, row: StoredRow, everyone: list[Sink]) -> CommittedRow:
+        by = view.dataset.partition_by
+        partition = partition_key(by, [row.values.get(name) for name in by])
+        block, segment = self.database.read(
+            lambda c: (
+                inspection.block_with(c, view.dataset.name, row.seq),
+                None if row.segment is None else inspection.segment(c, row.segment),
+            )
+        )
+        landing = None
+        if segment is not None and segment.landing_file is not None:
+            landing = f"{segment.landing_file}.jsonl, bytes {segment.landing_from}-{segment.landing_through}"
+        return CommittedRow(
+            row.seq,
+            row.content_id,
+            partition,
+            row.segment,
+            landing,
+            None if segment is None else segment.source,
+            None if block is None else block.range,
+            None if block is None else block.decided_at,
+            None if block is None else block.snapshot,
+            row.file,
+            tuple(self._step(view, partition, row.seq, sink) for sink in everyone),
+        )
+
+    def _step(self, view: View, partition: str, seq: int, sink: Sink) -> SinkStep:
+        scope = Scope.of(sink.settings)
+        channel = Channel(sink.instance, view.dataset.name, partition)
+        if not scope.takes(view.dataset, partition):
+            why = "The sink does not take this dataset or partition."
+            return SinkStep(sink.name, sink.kind, "out of scope", why)
+        if seq <= scope.start(channel):
+            why = f"The sink began behind number {scope.start(channel)}."
+            return SinkStep(sink.name, sink.kind, "before start", why)
+        records = self.database.read(lambda c: _deliveries(c, channel, seq))
+        state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
+        keep = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
+        if records.held is None and keep is not None and not self._passes(view, partition, seq, keep):
+            state, why = "filtered", f"It is left out by the sink's filter: {keep}"
+        chunk = records.chunk
+        return SinkStep(
+            sink.name,
+            sink.kind,
+            state,
+            why,
+            None if chunk is None else chunk.range,
+            None if chunk is None else chunk.acknowledged_at,
+        )
+
+    def _undisturbed(self, sink: Sink, channel: Channel, records: _Deliveries) -> tuple[str, str]:
+        """Of a row that no destination has refused."""
+        if records.chunk is not None and records.chunk.state == "acknowledged":
+            return "delivered", "Its chunk was acknowledged."
+        if records.seq <= records.mark:
+            return "delivered", "The destination had it when it was asked; no chunk of it is on record."
+        if any(records.seq in item.range for item in records.forfeits):
+            return "given up", "Somebody decided that the sink will not get it."
+        if sink.state == "blocked":
+            return "waiting", f"The sink is blocked: {sink.reason}"
+        run = f"run `floodmark export {sink.name}`."
+        if records.chunk is not None:
+            return "waiting", f"Its chunk is under way, or was when an export ended: {run}"
+        ahead = SequenceRange(records.mark, records.seq)
+        lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
+        return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
+
+    def _passes(self, view: View, partition: str, seq: int, keep: str) -> bool:
+        by = view.dataset.partition_by
+        if view.snapshot is None:
+            return False
+        figures = self.surroundings.lake.figures(
+            view.table,
+            snapshot=view.snapshot,
+            within=SequenceRange(seq - 1, seq),
+            partition_by=by,
+            where=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True)) or None,
+            keep=keep,
+        )
+        return bool(figures)
+
+    def _notes(self, dataset: str, *, found: bool) -> Iterator[str]:
+        if found:
+            return
+        for loss in self.database.read(lambda c: losses.of_dataset(c, dataset)):  # U33
+            kept = f"; what is left of it is at {loss.kept_at}" if loss.kept_at else ""
+            yield f"{loss.rows} rows were given up with segment {loss.segment} on {loss.at[:19]} ({loss.reason}){kept}."
+        removed = self.database.read(lambda c: inspection.removals_of(c, dataset))
+        rows = sum(item.tally.rows for item in removed)
+        if rows:
+            yield f"{rows} rows were removed by retention or purge: of those nothing is kept by which to find them."
+
+
+@dataclass(frozen=True, slots=True)
+class _Deliveries:
+    """What is on record about one number in one channel."""
+
+    seq: int
+    mark: int
+    chunk: ChunkRecord | None
+    settings: Mapping[str, Any] | None
+    """Those that its chunk was pinned with."""
+    held: GivenUpRow | None
+    forfeits: list[Removal]
+
+
+def _deliveries(connection: Connection, channel: Channel, seq: int) -> _Deliveries:
+    mark = deliveries.watermark(connection, channel)
+    found = inspection.chunk_with(connection, channel, seq)
+    return _Deliveries(
+        seq,
+        0 if mark is None else mark.seq,
+        None if found is None else found[0],
+        None if found is None else found[1].settings,
+        next((item for item in inspection.given_up_of(connection, channel) if item.seq == seq), None),
+        inspection.forfeits_of(connection, channel),
+    )
+
+
+def _after_all(held: GivenUpRow) -> tuple[str, str]:
+    """Of a row that a destination refused, or that was skipped."""
+    if held.state == "replayed":
+        return "delivered", f"It was given up at first, and replayed at {held.decided_at}."
+    return ("quarantined" if held.state == "held" else held.state), f"{held.reason} (entry {held.id[:12]})"
+
+
+def _only(dataset: Dataset, names: list[str]) -> Schema:
+    return Schema(tuple(Column(item.name, item.type) for item in dataset.schema.columns if item.name in names))
