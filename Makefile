@@ -55,8 +55,8 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 .PHONY: soak
 soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulated crashes for as long; prints the seed that fails
 	@TEST_SEED=fresh SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2400 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
-	@TEST_SEED=fresh $(PYTHON) -m pytest -p no:cacheprovider -m "not spark" tests/unit tests/scenarios tests/eventlog tests/backfill tests/hub
-	@$(PYTHON) -m tests.kills --minutes $(or $(MINUTES),60)
+	@TEST_SEED=fresh $(PYTHON) -m pytest -p no:cacheprovider -m "not spark" tests/unit tests/scenarios tests/scenarios/eventlog tests/scenarios/sources tests/scenarios/hub
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),60)
 	@TEST_SEED=fresh FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/fuzz
 	@$(PYTHON) -m tests.simulation --minutes $(or $(MINUTES),60)
 
@@ -64,7 +64,7 @@ soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulate
 evidence: setup ## Run every proof and write docs/explanation/evidence.md anew (real kills for MINUTES=6)
 	@$(MAKE) --no-print-directory model
 	@$(PYTHON) -m tests.simulation --schedules 1200 --page
-	@$(PYTHON) -m tests.kills --minutes $(or $(MINUTES),6) --record
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),6) --record
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),300) $(PYTHON) -m pytest -q -p no:cacheprovider --timeout 3600 tests/fuzz
 
 .PHONY: lock

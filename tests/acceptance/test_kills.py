@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kills.servers import may_mount
-from kills.stage import Stage
+from chaos.servers import may_mount
+from chaos.stage import Stage
 
 SEED = 4
 

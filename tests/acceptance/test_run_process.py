@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from stores import check_history, make_store, rows_of
 
-from delivery.servers import KeyOnlyServer, Silent, always
 from floodmark.store import Store
+from scenarios.delivery.servers import KeyOnlyServer, Silent, always
 
 RUN = "\n[run]\nflush_seconds = 1\nexport_seconds = 1\nstop_seconds_max = 200\n"
 PATIENCE_SECONDS = 240  # a JVM starts in ten seconds, or in a hundred on a machine that has other things to do

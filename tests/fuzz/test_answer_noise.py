@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from noise import JSON, TEXTS, altered, dumped, mutated
 from trying import TRIED, inputs, refusal, scratch
 
-from delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered
-from delivery.servers import HUB, KeyOnlyServer
 from floodmark.delivery.sinks import http
 from floodmark.delivery.sinks.http import Reply
+from scenarios.delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered
+from scenarios.delivery.servers import HUB, KeyOnlyServer
 
 GIVEN_UP = {"rows": 1, "ranges": [[0, 1]], "more": False}
 STORED = {

@@ -21,7 +21,6 @@ import pytest
 from trying import TRIED, scratch_store
 
 import floodmark.store
-from delivery.servers import Answer, KeyOnlyServer, Silent, always
 from floodmark import config
 from floodmark.cli.entry import run
 from floodmark.errors import FloodmarkError
@@ -31,6 +30,7 @@ from floodmark.hub.intake import Intake
 from floodmark.hub.tokens import add_token, list_tokens
 from floodmark.lake.catalogs import configured, loaded
 from floodmark.store import Store
+from scenarios.delivery.servers import Answer, KeyOnlyServer, Silent, always
 
 SECRET = "pl4nted+s3cret/canary="
 BEGINNING = "pl4nted"

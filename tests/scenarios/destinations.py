@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from sqlalchemy import text
 
-from delivery.servers import KeyOnlyServer
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
+from scenarios.delivery.servers import KeyOnlyServer
 
 DATASET = "m"
 SINK = "out"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from delivery.servers import Answer, ScriptedServer
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
+from scenarios.delivery.servers import Answer, ScriptedServer
 from scenarios.destinations import DATASET, SINK
 from scenarios.hubs import HubPlace, forget_deliveries
 

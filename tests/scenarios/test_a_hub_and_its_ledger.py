@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from delivery.servers import KeyOnlyServer
 from floodmark.store import Store, open_store
 from floodmark.testing import MemoryLake, crash_at, kill_store
+from scenarios.delivery.servers import KeyOnlyServer
 from scenarios.destinations import DATASET, SINK
 from scenarios.hubs import HubPlace, forget_deliveries
 

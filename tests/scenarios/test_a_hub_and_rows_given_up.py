@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from delivery.servers import KeyOnlyServer, Stored, in_turn
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.chunks import Chunks
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
+from scenarios.delivery.servers import KeyOnlyServer, Stored, in_turn
 from scenarios.destinations import DATASET, SINK
 from scenarios.hubs import HubPlace, forget_deliveries
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from delivery.servers import Answer, PoisonServer, Stored, always
 from floodmark.errors import Permanent
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
+from scenarios.delivery.servers import Answer, PoisonServer, Stored, always
 
 ALL = {7, 8, 30}
 

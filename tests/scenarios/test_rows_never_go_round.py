@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from delivery.hubs import RunningHub
 from floodmark.hub.provenance import forget_provenance, list_provenance
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store, init
 from floodmark.testing import MemoryLake
+from scenarios.delivery.hubs import RunningHub
 from sending import Chunk, Sender
 
 DATASET = "events"
