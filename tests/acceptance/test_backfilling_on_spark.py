@@ -48,8 +48,8 @@ def test_frames_tables_and_queries_beside_live_rows(store, tmp_path: Path, spark
     frame = store.backfill("events", spark.createDataFrame(history(5, 40)))
     assert (frame.read, frame.new, frame.already_spooled) == (35, 30, 5)
 
-    name = f"`{store._lake.catalog.name}`.old.events"
-    spark.sql(f"CREATE NAMESPACE `{store._lake.catalog.name}`.old")
+    name = f"`{store.engine.lake.catalog.name}`.old.events"
+    spark.sql(f"CREATE NAMESPACE `{store.engine.lake.catalog.name}`.old")
     spark.createDataFrame(history(30, 80)).writeTo(name).using("iceberg").create()
     plain = name.replace("`", "")
     table = store.backfill("events", plain, since=START + timedelta(minutes=35))
@@ -124,10 +124,10 @@ def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path
     sent: list[int] = []
     write = type(store._segments).write
     monkeypatch.setattr(type(store._segments), "write", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
-    before = store._lake.jobs
+    before = store.engine.lake.jobs
     report = store.backfill("events", folder)
     assert (report.new, report.already_stored, sum(sent)) == (50, 50, 50)
-    assert store._lake.jobs - before == 1, "only the append: what is committed is found in the files themselves"
+    assert store.engine.lake.jobs - before == 1, "only the append: what is committed is found in the files themselves"
     assert stored(store) == list(range(100))
 
     for path in (store.path / "lake").rglob("*.parquet"):
@@ -170,7 +170,7 @@ def test_what_was_looked_at_once_is_not_looked_at_by_each_commit(store, tmp_path
 
 def old_table(store, content: pa.Table, name: str = "events") -> str:
     """An Iceberg table beside the store's own."""
-    catalog, spark = store._lake.catalog.name, store.spark
+    catalog, spark = store.engine.lake.catalog.name, store.spark
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalog}`.old")
     spark.createDataFrame(content).writeTo(f"`{catalog}`.old.{name}").using("iceberg").create()
     return f"{catalog}.old.{name}"

@@ -50,9 +50,9 @@ def test_a_dataset_moves_to_another_place_while_two_processes_flush(spark: Any, 
     assert store.read("events").count() == len(after)
     assert sum(batch.table.num_rows for batch in store.read_since("events", cursor)) == len(wanted)
     assert store.export("out").rows == len(wanted)
-    jobs = store._lake.jobs
-    assert (store.export("out").rows, store._lake.jobs) == (0, jobs)
-    metadata = store._lake.catalog.table(store.datasets()[0].table_name).metadata
+    jobs = store.engine.lake.jobs
+    assert (store.export("out").rows, store.engine.lake.jobs) == (0, jobs)
+    metadata = store.engine.lake.catalog.table(store.datasets()[0].table_name).metadata
     assert (metadata.format_version, str(metadata.partition_specs[-1].fields[0].transform)) == (3, "truncate[1024]")
     assert store.fsck(deep=True).findings == ()
     store.close()

@@ -62,7 +62,7 @@ def test_two_processes_and_a_compaction_lose_and_double_nothing(spark: Any, tmp_
         failures: list[str] = []
         for process in processes:
             while not ended(process):
-                commits = len(store._lake.load("events_g1").lineage)
+                commits = len(store.engine.lake.load("events_g1").lineage)
                 if commits - compacted < COMPACT_AFTER:
                     continue
                 compacted = commits

@@ -43,7 +43,7 @@ def captured(world: World, store: Store, count: int) -> list[int]:
     """Segments of one row each; their ids, oldest first."""
     for _ in range(count):
         world.capture(store, 1, arrow=True)
-    return [one.id for one in store._database.read(lambda c: sealed(c, DATASET))]
+    return [one.id for one in store.engine.database.read(lambda c: sealed(c, DATASET))]
 
 
 def fails(store: Store, times: int) -> None:

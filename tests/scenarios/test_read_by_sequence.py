@@ -353,7 +353,7 @@ def test_windows_cost_by_blocks_and_not_by_the_span_of_numbers(quick_path: Path)
     """A dataset first seen at number 10^9 is read in one window, not in ten thousand empty ones."""
     world = World.make(quick_path / "store")
     store = world.open()
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000 WHERE name='sequence'")
     )
     world.capture(store, 3)
@@ -385,7 +385,7 @@ def test_a_read_asks_the_records_a_fixed_number_of_times(world: World) -> None:
         store = world.open()
         ids(store)
         statements: list[str] = []
-        event.listen(store._database._engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
+        event.listen(store.engine.database._engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
         ids(store)
         asked.append(len(statements))
     assert asked[0] == asked[1]

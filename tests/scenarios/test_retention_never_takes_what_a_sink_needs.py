@@ -11,6 +11,7 @@ from worlds import dies
 
 from floodmark.delivery.sinks.blob import CLAIM
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.read import view_of
 from floodmark.sequence import SequenceRange, Tally
 
 POINTS = ["removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"]
@@ -354,7 +355,7 @@ def test_days_go_when_all_of_the_day_is_over(quick_path: Path) -> None:
 
 def test_a_reader_whose_snapshot_expired_is_told_to_try_again(world: Aged) -> None:
     world.flush(world.row(1, days=40), world.row(2))
-    view = world.store._reader.view(NAME)
+    view = view_of(world.store.engine, NAME)
     world.store.retain(NAME, older_than="30d")
     with pytest.raises(Retryable):
         list(world.lake.scan(TABLE, snapshot=view.snapshot, within=SequenceRange(0, 100)))

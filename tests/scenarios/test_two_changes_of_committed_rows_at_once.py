@@ -52,7 +52,7 @@ class Settling(Aged):
 
     def adds_up(self) -> None:
         """Committed by blocks, without what was removed, is what the table holds, in rows and checksum."""
-        database = self.store._database
+        database = self.store.engine.database
         committed = sum(
             (
                 Tally.of(row.row_count, row.checksum)
@@ -274,7 +274,9 @@ def test_a_deep_check_names_the_partition_whose_removals_do_not_add_up(world: Se
     """U17"""
     world.flush(*world.people("ab"), world.row(9, site="b", who="z"))
     world.store.purge(NAME, "who = 'a'")
-    world.store._database.transact(lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'"))
+    world.store.engine.database.transact(
+        lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'")
+    )
     found = [item for item in world.store.fsck(deep=True).findings if item.kind == "lake-differs"]
     assert [item.where for item in found] == [f"{NAME} site=a"]
 

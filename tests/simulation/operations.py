@@ -142,7 +142,7 @@ def adopt(world: World, store: Store, _size: int) -> Any:
     """Data that was there before the store."""
     if not world.legacy:
         world.legacy = world.oracle.rows(4, partitions=world.sites)
-    adopter = Adopter(store._database, store._capture, store._flusher.flush)
+    adopter = Adopter(store.engine, store.spool)
     report = adopter.adopt(DATASET, Legacy([world.as_captured(row) for row in world.legacy]))
     world.stage.pause("adopt.answered")
     world.oracle.acknowledge(world.legacy)

@@ -221,12 +221,12 @@ def test_a_key_that_is_none_is_refused(hub, store, key):
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_full_spool_asks_for_patience(hub, store, clock, key):
     hub.capture(rows(1), key=None if key is None else "first")
-    store._capture.backlog_bytes_max = 1
+    store.spool.backlog_bytes_max = 1
     clock.advance(5)
     response = hub.capture(rows(2), key=key)
     problem(response, 503, "SpoolFull")
     assert int(response.headers["retry-after"]) > 0
-    store._capture.backlog_bytes_max = 1 << 30
+    store.spool.backlog_bytes_max = 1 << 30
     assert committed(store) == [1]
 
 

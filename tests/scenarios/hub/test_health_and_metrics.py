@@ -23,7 +23,7 @@ def test_a_hub_that_serves_is_alive_and_ready(hub):
 
 def test_a_hub_with_a_full_spool_is_alive_and_not_ready(hub, store, clock):
     hub.capture(b'[{"id":1}]')
-    store._capture.backlog_bytes_max = 1
+    store.spool.backlog_bytes_max = 1
     clock.advance(5)
     content = problem(hub.get("/readyz"), 503, "SpoolFull")
     assert "events" not in str(content)
@@ -34,7 +34,7 @@ def test_a_hub_without_its_control_database_is_alive_and_not_ready(hub, store, m
     def away(*_, **__):
         raise Retryable(f"{store.path} is locked")
 
-    monkeypatch.setattr(type(store._database), "read", away)
+    monkeypatch.setattr(type(store.engine.database), "read", away)
     problem(hub.get("/readyz"), 503, "Busy")
     assert hub.get("/healthz").status_code == 200
 

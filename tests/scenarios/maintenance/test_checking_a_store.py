@@ -17,6 +17,7 @@ from floodmark.process import process_identity
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
+from floodmark.spool.segments import add_segment
 from floodmark.spool.unregistered import UnknownSegments
 from floodmark.testing import SimulatedCrash, crash_at
 from scenarios.maintenance.delivered import DATASET, SINK, Shop
@@ -508,7 +509,7 @@ def test_a_segment_whose_rows_may_be_sent_again_is_left_to_a_person(shop: Shop):
     restore = back_up(shop)
     declared = shop.store.datasets()[0]
     rows = pa.table({"n": [10], "source": ["a"], "note": ["x"]})
-    shop.store._segments.add(declared, rows, also=lambda _: True)
+    add_segment(shop.store.engine, declared, rows, also=lambda _: True)
     restore()
     shop.again().flush(DATASET)
     assert committed_or_none(shop) == []

@@ -130,17 +130,17 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
         with pytest.raises(Retryable, match="disk is full"):
             messages.backfill(dataset, history)
     unfinished = select(func.count()).select_from(segments_table).where(segments_table.c.state == "writing")
-    assert messages._database.read(lambda c: c.execute(unfinished).scalar()) == 0
+    assert messages.engine.database.read(lambda c: c.execute(unfinished).scalar()) == 0
     messages.backfill(dataset, history)
     assert stored(messages, dataset) == list(range(60))
     assert len(messages.quarantine.entries(dataset)) == 1
 
 
 def test_history_does_not_fill_the_spool(messages: Store, history: Path) -> None:
-    messages._capture.backlog_bytes_max = 4000
+    messages.spool.backlog_bytes_max = 4000
     messages.backfill("messages", history)
     assert stored(messages) == list(range(60))
-    messages._capture.backlog_bytes_max = 0
+    messages.spool.backlog_bytes_max = 0
     with pytest.raises(SpoolFull):
         messages.backfill("messages", rows(100, 110))
 

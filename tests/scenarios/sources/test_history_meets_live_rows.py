@@ -133,7 +133,7 @@ def test_a_settle_function_may_change_identities_so_nothing_is_left_out_early(st
     store.add_dataset("messages", ["id"], schema={"id": "long"}, settle="somewhere:settle")
     store.capture("messages", [{"id": 1}])
     store.seal("messages")
-    waiting = known.waiting_identities(store._database, store._segments, store.datasets()[0])
+    waiting = known.waiting_identities(store.engine.database, store._segments, store.datasets()[0])
     assert waiting.hashes is None
 
 

@@ -28,7 +28,7 @@ LONG = 5_000
 def small(messages: Store) -> Store:
     """The store of messages, with limits that a test reaches fast."""
     limits = SpoolSettings(line_bytes_max=LONG, columns_max=12, new_columns_max=4)
-    messages._capture.limits = limits
+    messages.spool.limits = limits
     object.__setattr__(messages._sealer, "limits", limits)
     object.__setattr__(messages._loader.backfiller, "limits", limits)
     return messages
@@ -116,7 +116,7 @@ def test_a_line_that_is_too_long_is_quarantined_with_its_number_and_its_beginnin
     path = jsonl(tmp_path / name, rows(0, 3), long, *(orjson.dumps(row).decode() for row in rows(3, 6)))
     if how == "stream":
         content = path.read_bytes()
-        small._capture.limits = SpoolSettings(line_bytes_max=LONG)
+        small.spool.limits = SpoolSettings(line_bytes_max=LONG)
         object.__setattr__(small.settings, "spool", SpoolSettings(line_bytes_max=LONG))
         _capture_stream(small, io.BytesIO(content), 2, CaptureReport("messages"))
         small.flush("messages")
