@@ -213,7 +213,7 @@ def adopt_segment(
     those of a landing file that it was made of, if that is still there.
     """
     relative = f"spool/{dataset.name}/segments/{file.name}"
-    content = _content(engine, dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
+    content = _content(dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
 
     def work(connection: Connection) -> bool:
         datasets.evolve(connection, dataset.name, file.columns)
