@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from floodmark.clock import Clock, SystemClock
-from floodmark.config import Settings
-from floodmark.control.database import Database, migrate, sqlite_url
+from floodmark.config import FILE_NAME, Settings
+from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
+from floodmark.errors import InvalidSetting, reason_of
 from floodmark.lake.table import Lake
 
 CONTROL_FILE = "control.db"
@@ -45,9 +46,34 @@ class Engine:
 
 def open_engine(root: Path, settings: Settings, lake: Lake, *, clock: Clock | None = None) -> Engine:
     """The parts of a store whose control database exists."""
-    database = Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
+    database = control_database(root, settings)
     migrate(database, create=False)
+    check_owner(database, settings.store_id)
     return Engine(root, settings, database, lake, clock or SystemClock())
+
+
+def control_database(root: Path, settings: Settings) -> Database:
+    """The database that `[control] url` names; without it, the file in the store's directory."""
+    if not settings.control.url:
+        return Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
+    return Database(postgres_url(_secret(settings.control.url)))
+
+
+def _secret(source: str) -> str:
+    """A setting that may be kept elsewhere: `env:NAME`, `file:/path`, or the value itself."""
+    kind, _, name = source.partition(":")
+    try:
+        if kind == "env":
+            return os.environ[name]
+        if kind == "file":
+            return Path(name).read_text(encoding="utf-8").strip()
+    except KeyError:
+        problem = f"the environment variable {name}, which is not set"
+    except (OSError, ValueError) as error:
+        problem = f"a file that cannot be read ({reason_of(error)})"
+    else:
+        return source
+    raise InvalidSetting(f"{FILE_NAME}: control.url names {problem}.", hint="Provide it, or correct the setting.")
 
 
 def _is_writable(root: Path) -> bool:

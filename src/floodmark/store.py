@@ -19,7 +19,7 @@ from floodmark.commit.recovery import recover
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
-from floodmark.control.database import Database, migrate, sqlite_url
+from floodmark.control.database import Database, claim, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
@@ -29,8 +29,8 @@ from floodmark.delivery.context import Stop
 from floodmark.delivery.preview import Forecast, forecast, rows_waiting
 from floodmark.delivery.report import ExportReport, together
 from floodmark.delivery.tick import Exporter
-from floodmark.engine import CONTROL_FILE, open_engine
-from floodmark.errors import FloodmarkError, StoreExists
+from floodmark.engine import CONTROL_FILE, control_database, open_engine
+from floodmark.errors import FloodmarkError, Permanent, StoreExists
 from floodmark.files import durable_write, make_directory
 from floodmark.lake.embedded import embedded_lake, on_spark, session_with
 from floodmark.lake.sparklog import empty_log
@@ -84,7 +84,8 @@ class Store:
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        check_present(root)
+        if not settings.control.url:  # a server says itself what it does not have
+            check_present(root)
         self.engine = open_engine(root, settings, lake or embedded_lake(root, settings, spark=spark), clock=clock)
         self.spool = Capture(self.engine)
         self._exporter = Exporter(self.engine)
@@ -531,21 +532,27 @@ class Store:
         return on_spark(self.engine.lake).spark
 
 
-def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
-    """Make a new embedded store in a directory. An existing one is refused, and left as it is."""
+def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock: Clock | None = None) -> Store:
+    """Make a new store in a directory. An existing one is refused, and left as it is.
+
+    `control` is the URL of a PostgreSQL database for its control records (`env:NAME` and `file:/path` name where the
+    URL is kept). Without it they are in a SQLite file in the directory.
+    """
     root = Path(path).expanduser().absolute()
     if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
         raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
     for part in ("spool", "lake", "quarantine"):
         make_directory(root / part, private=True)
     # Before the settings: a store whose settings are there and whose control database is not has lost it.
-    made = Database(sqlite_url(root / CONTROL_FILE))
+    store_id = str(uuid.uuid4())
+    made = control_database(root, config.Settings(store_id, config.ControlSettings(control)))
     try:
         migrate(made)
+        claim(made, store_id)
     finally:
         made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode(), private=True)
+    durable_write(root / config.FILE_NAME, config.initial_text(store_id, control=control).encode(), private=True)
     return open_store(root, lake=lake, clock=clock)
 
 
@@ -570,6 +577,11 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     settings = config.load(file)
+    if settings.control.url:
+        raise Permanent(
+            "The control records of this store are in PostgreSQL.",
+            hint="Restore that database from a backup: the next flush finds what lake and spool have beyond it.",
+        )
     return make_records(file.parent, lake or embedded_lake(file.parent, settings), clock or SystemClock())
 
 

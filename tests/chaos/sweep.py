@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -24,9 +23,8 @@ from floodmark.torture.processes import floodmark, start
 from floodmark.torture.scratch import Planned, make_store
 from scenarios.delivery.servers import Answer, KeyOnlyServer, Request
 
-from . import on_postgres
 from .servers import PostgresMember
-from .stage import SMALL_JVM, records_at
+from .stage import SMALL_JVM
 
 DATASET = "orders"
 SITES = ("north", "south")
@@ -72,17 +70,18 @@ class Sweep:
         with ExitStack() as stack:
             stack.callback(self._end_stragglers)
             self.root = self.folder / "edge"
+            control = ""
             if self.postgres:
                 member = PostgresMember(seed=0, began=0.0)
                 stack.callback(member.close)
-                stack.enter_context(records_at(self.root, member.url))
+                control = member.url
             self.picky = stack.enter_context(PickyServer())
             self.place = {"url": (self.folder / "files").as_uri(), "format": "jsonl"}
             sinks = [
                 Planned("objects", "blob", {**self.place, "chunk_rows": 8, "chunk_bytes": 400}),
                 Planned("picky", "forward", {"url": self.picky.url, "chunk_rows": 4, "concurrency": 1}),
             ]
-            self.store = stack.enter_context(make_store(self.root, SMALL_JVM, {DATASET: True}, sinks))
+            self.store = stack.enter_context(make_store(self.root, SMALL_JVM, {DATASET: True}, sinks, control=control))
             for point in wanted:
                 self._die_at(point)
             return Swept(self.reached, self._compared())
@@ -133,8 +132,6 @@ class Sweep:
 
     def _command(self, *arguments: str, fault: str | None = None) -> int:
         command = floodmark(self.root, *arguments)
-        if self.postgres:
-            command = [sys.executable, str(Path(on_postgres.__file__)), *command[2:]]
         said = self.folder / "said.log"
         process = start(command, output=said, errors=said, fault=fault)
         self._groups.append(process.pid)

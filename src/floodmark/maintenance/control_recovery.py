@@ -47,7 +47,7 @@ class RebuiltRecords:
 
 
 def check_present(root: Path) -> None:
-    """`Corrupt` if a store's control database is not there, or is none. Called before anything opens it."""
+    """`Corrupt` if a store's control file is not there, or is none. Called before anything opens it."""
     file = root / CONTROL_FILE
     try:
         with file.open("rb") as opened:
