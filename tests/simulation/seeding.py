@@ -66,8 +66,8 @@ def bug(
 
 @contextlib.contextmanager
 def mutated(owner: Any, name: str, was: str, then: str, **names: Any) -> Iterator[None]:
-    """Put a function with one piece of its text changed in the place of the one that is there: in its class, or in every
-    module that has imported it. The new text may use other `names`.
+    """Put a function with one piece of its text changed in the place of the one that is there: in its class, or in
+    every module that has imported it. The new text may use other `names`.
 
     If the old text is not there any more, the product has changed, and the bug has to be thought of anew.
     """
