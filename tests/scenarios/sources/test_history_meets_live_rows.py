@@ -11,7 +11,6 @@ from floodmark import faults
 from floodmark.errors import Retryable
 from floodmark.schema import SEQ
 from floodmark.sources import load
-from floodmark.sources import load
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
 from scenarios.sources.histories import adds_up, jsonl, rows, stored
