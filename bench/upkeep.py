@@ -17,7 +17,6 @@ from bench.sample import rows, table
 from bench.store import SCHEMA
 from floodmark.commit.flush import flush
 from floodmark.control import datasets
-from floodmark.control.blocks import BatchLimits
 from floodmark.sequence import Cursor
 from floodmark.store import Store, init
 
@@ -236,17 +235,18 @@ def _fill(store: Store, dataset: str, *, rows_each: int, commits: int) -> list[f
         ends.append(time.perf_counter())
         return False
 
-    limits, store._flusher.limits = store._flusher.limits, BatchLimits(segments_max=1)
+    before = store.settings
+    store.engine.settings = replace(before, flush=replace(before.flush, segments_max=1))
     try:
         flush(store.engine, dataset, stop=committed)
     finally:
-        store._flusher.limits = limits
+        store.engine.settings = before
     return [end - begin for begin, end in itertools.pairwise(ends)][1:]
 
 
 def _settings(store: Store, **upkeep: Any) -> None:
     plain = type(store.settings.upkeep)()
-    store.settings = replace(store.settings, upkeep=replace(plain, **upkeep))
+    store.engine.settings = replace(store.settings, upkeep=replace(plain, **upkeep))
 
 
 def _call(store: Store, procedure: str, table_name: str, arguments: str = "") -> None:

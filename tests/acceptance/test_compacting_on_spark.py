@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 def opened(root: Path, spark: Any, **upkeep: Any) -> Store:
     store = open_store(root, spark=spark)
     wanted = {"files_min": 2, "snapshots_keep": 1, "snapshots_age_seconds": 0, "manifests_max": 2, **upkeep}
-    store.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
+    store.engine.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
     return store
 
 

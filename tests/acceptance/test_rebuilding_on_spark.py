@@ -11,6 +11,7 @@ import pytest
 from stores import make_store, rows_of, said_by, start_process
 
 from floodmark import faults
+from floodmark.maintenance.rebuild import remove_retired
 
 pytestmark = pytest.mark.spark
 ROUNDS = 4
@@ -78,7 +79,7 @@ def test_what_retention_removes_meanwhile_goes_from_the_copy_and_retired_tables_
     assert rows_of(store) == [str(row) for row in range(15, 20)]
     home = Path(urlparse(report.previous_location).path)
     assert home.is_dir()
-    assert store._rebuilder.remove_retired("events", grace=timedelta(0)) == (1,)
+    assert remove_retired(store.engine, "events", grace=timedelta(0)) == (1,)
     assert not home.exists()
     assert rows_of(store) == [str(row) for row in range(15, 20)]
     store.close()

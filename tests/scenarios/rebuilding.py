@@ -42,11 +42,6 @@ class Rebuilding(World):
         store.export("out")
         return store
 
-    def open(self) -> Store:
-        store = super().open()
-        store._rebuilder.copy_rows_max = 3
-        return store
-
     def rebuild(self, **options: Any) -> Any:
         """By a process of its own."""
         return self.open().rebuild(DATASET, **options)

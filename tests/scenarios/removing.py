@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from sqlalchemy import select
 
+from engines import set_flush
 from floodmark.control import deliveries
 from floodmark.control import removals as removal_records
 from floodmark.control.deliveries import Channel
@@ -39,7 +40,7 @@ class Aged:
 
     def open(self) -> Store:
         store = open_store(self.root / "store", lake=self.lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
+        set_flush(store, patience_seconds=0)
         return store
 
     def restart(self) -> Store:

@@ -41,7 +41,7 @@ def opened(world: World, **upkeep: Any) -> Store:
     store = world.open()
     few = {"files_min": 2, "snapshots_keep": 1, "snapshots_age_seconds": 60}
     wanted = {**few, "manifests_max": 1000, "buckets_at_once": 1, **upkeep}
-    store.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
+    store.engine.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
     return store
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from floodmark import errors, faults
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
-from floodmark.delivery.destination import Copied, Parcel, Source, Surroundings
+from floodmark.delivery.destination import Copied, Parcel, Source
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
@@ -59,10 +59,9 @@ class Export:
 
     def destination(self) -> Any:
         """As a new process makes it."""
-        around = Surroundings(self.store.store_id, self.store.engine.database, self.lake, self.store.engine.clock)
         settings = {**KIND.defaults, "table": self.table, "where": self.where, "datasets": [self.dataset]}
         KIND.check(settings)
-        made = KIND.connect(around, self.channel, settings)
+        made = KIND.connect(replace(self.store.engine, lake=self.lake), self.channel, settings)
         made.open()
         return made
 

@@ -251,7 +251,7 @@ def test_a_flush_between_two_steps_takes_nothing_past_the_purge(world: Aged) -> 
             world.open().flush(NAME)
         return matching(rows, condition, schema=schema)
 
-    world.store.engine.lake = world.store._remover.lake = _Lake(world.lake, late)
+    world.store.engine.lake = _Lake(world.lake, late)
     report = world.store.purge(NAME, BOB)
     assert (report.rows, report.spool_rows) == (1, 0)
     assert world.ids() == [1]

@@ -140,14 +140,12 @@ def test_the_other_order_would_skip_rows(world: World, monkeypatch: pytest.Monke
     """The test above can fail: a snapshot that is older than the horizon makes the cursor jump over rows."""
     world.committed(3)
     store = world.open()
-    reader = store._reader
-
-    view = reader.view(DATASET)
+    view = read_module.view_of(store.engine, DATASET)
     old = world.lake.load(TABLE).head
     world.committed(2)
-    wrong = read_module.View(reader.view(DATASET).dataset, old)
+    wrong = read_module.View(read_module.view_of(store.engine, DATASET).dataset, old)
     assert (view.horizon, wrong.horizon) == (3, 5)
-    monkeypatch.setattr(type(reader), "view", lambda self, dataset: wrong)
+    monkeypatch.setattr(read_module, "view_of", lambda _engine, _dataset: wrong)
     (batch,) = store.read_since(DATASET)
     monkeypatch.undo()
     assert batch.table["id"].to_pylist() == [0, 1, 2]
@@ -359,7 +357,7 @@ def test_windows_cost_by_blocks_and_not_by_the_span_of_numbers(quick_path: Path)
     world.capture(store, 3)
     store.flush(DATASET)
     assert store.horizon(DATASET) == 1_000_000_003
-    windows = list(store._reader.windows(DATASET, SequenceRange(0, store.horizon(DATASET))))
+    windows = list(read_module.row_windows(store.engine, DATASET, SequenceRange(0, store.horizon(DATASET))))
     assert windows == [SequenceRange(0, 1_000_000_003)]
     assert ids(store) == [0, 1, 2]
     world.close()
@@ -370,7 +368,7 @@ def test_windows_tile_the_range_and_bound_the_rows(world: World, small_batches: 
         world.committed(count)
     store = world.open()
     for after, through in [(0, 24), (2, 24), (5, 13), (0, 1), (23, 24)]:
-        windows = list(store._reader.windows(DATASET, SequenceRange(after, through)))
+        windows = list(read_module.row_windows(store.engine, DATASET, SequenceRange(after, through)))
         assert [window.after for window in windows] == [after, *(window.through for window in windows[:-1])]
         assert windows[-1].through == through
         assert all(len(window) <= small_batches for window in windows)

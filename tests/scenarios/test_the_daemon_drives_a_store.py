@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from engines import set_flush
 from floodmark import faults
 from floodmark.control import sinks
-from floodmark.control.blocks import BatchLimits
 from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.loop import AlreadyRunning, look_at, present
@@ -565,7 +565,7 @@ def test_a_daemon_whose_jvm_died_asks_to_be_started_again(
 
 
 def test_a_flush_of_many_blocks_ends_after_the_one_under_way(ending: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
-    ending.store._flusher.limits = BatchLimits(rows_max=1, bytes_max=1, segments_max=1)
+    set_flush(ending.store, rows_max=1, bytes_max=1, segments_max=1)
     for number in range(5):
         capture(ending.store, number)
         ending.store.seal("m")

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import select
 
+from engines import set_flush
 from floodmark import faults
 from floodmark.control import datasets
 from floodmark.control.blocks import BatchLimits
@@ -50,8 +51,7 @@ class World:
     def open(self) -> Store:
         """A store as another process would open it; it waits for nobody."""
         store = open_store(self.root, lake=self.lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
-        store._flusher.limits = self.limits
+        set_flush(store, patience_seconds=0, **asdict(self.limits))
         self.opened.append(store)
         return store
 

@@ -159,8 +159,8 @@ class World:
     def open(self, role: str) -> Store:
         lake = self.lake if role == "edge" else self.hub_lake
         store = open_store(self.root / role, lake=lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
-        store.settings = replace(store.settings, upkeep=UPKEEP)
+        flush = replace(store.settings.flush, patience_seconds=0)
+        store.engine.settings = replace(store.settings, upkeep=UPKEEP, flush=flush)
         return store
 
     def fate(self, what: str) -> str:

@@ -75,7 +75,6 @@ class Rebuilder:
     """Rebuilds datasets of one store. Any number of processes may try at once; each step is guarded."""
 
     engine: Engine
-    copy_rows_max: int = COPY_ROWS_MAX
     progress: Callable[[RebuildReport], None] = field(default=lambda _: None)
 
     def rebuild(
@@ -141,9 +140,7 @@ class Rebuilder:
 
     def _attempt(self, turn: Turn) -> RebuildReport:
         self._name_staging(turn)
-        levelling = Levelling(
-            turn, self.copy_rows_max, progress=lambda copied: self.progress(_report(turn.mine, copied))
-        )
+        levelling = Levelling(turn, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(turn.mine, copied)))
         if not turn.declared().fenced:
             levelling.bring_level()
             faults.reach("rebuild.caught_up")

@@ -13,9 +13,11 @@ from answers import problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engines import set_spool
 from floodmark import faults, wire
 from floodmark.control import ledger, provenance
 from floodmark.errors import Retryable
+from floodmark.hub import chunks
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, Tally
 from floodmark.store import init
@@ -520,14 +522,14 @@ def test_an_unknown_dataset_is_not_made_by_sending_to_it(hub, store, sender):
 
 def test_a_full_spool_asks_for_patience_and_stores_nothing(hub, store, sender, clock):
     hub.send(sender.chunk(0, 4))
-    store.spool.backlog_bytes_max = 1
+    set_spool(store, backlog_bytes_max=1)
     clock.advance(5)
     response = hub.send(sender.chunk(4, 10))
     problem(response, 503, "SpoolFull")
     assert int(response.headers["retry-after"]) > 0
     assert hub.send(sender.chunk(0, 4)).json()["stored"] == 0, "what is there already needs no room"
     check(store, sender, through=4)
-    store.spool.backlog_bytes_max = 1 << 30
+    set_spool(store, backlog_bytes_max=1 << 30)
     assert hub.send(sender.chunk(4, 10)).json()["stored"] == 6
 
 
@@ -535,7 +537,7 @@ def test_a_control_database_that_is_away_asks_for_patience_and_names_nothing(hub
     def away(*_, **__):
         raise Retryable(f"The control database is not available: {store.path} is locked.")
 
-    monkeypatch.setattr(type(store._segments), "add", away)
+    monkeypatch.setattr(chunks, "add_segment", away)
     response = hub.send(sender.chunk(0, 4))
     problem(response, 503, "Busy")
     assert int(response.headers["retry-after"]) > 0
