@@ -68,20 +68,22 @@ class CaptureReport:
     "--format",
     "kind",
     type=click.Choice(sorted(set(FORMATS.values()))),
-    help="What the input is; told from the file's ending otherwise, JSON lines where that says nothing.",
+    help="The input format. Default: detected by file extension, else jsonl.",
 )
-@click.option("--batch-rows", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Rows per call.")
+@click.option(
+    "--batch-rows", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Rows per capture call."
+)
 @json_option
 def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_json: bool) -> None:
     """Store rows of DATASET from a file, or from standard input.
 
-    The input is JSON lines: one object per line. CSV, Parquet and Arrow files are taken too, and all of them also
-    gzipped but Arrow. Rows are durable when they are counted, and a pipe that pauses has all it sent stored; nothing
-    waits for Spark. They become visible with the next flush.
+    The input is JSON lines (one object per line), CSV, Parquet or Arrow. All formats except Arrow can be gzipped. Rows
+    are durable when they are counted. Rows from a pipe are stored as soon as the pipe pauses. Spark is not started.
+    Rows become visible with the next flush.
 
-    What is no row of the dataset (a line that is not a JSON object, a value or a column name that does not fit, a line
-    that is too long) goes to quarantine with its line number, and the other rows are stored. The exit code is 1 then,
-    and `floodmark quarantine list DATASET` shows what it was.
+    A line that is not a JSON object, that is too long, or that has a value or a column name that does not fit, goes to
+    quarantine with its line number. The other rows are stored. The exit code is then 1, and `floodmark quarantine list
+    DATASET` shows the entries.
 
     \b
     Examples:
@@ -279,7 +281,7 @@ def _reading(source: str, kind: str, batches: Iterator[Any]) -> Iterator[Any]:
     """The batches of a file; what is wrong with it is told in one way, whoever finds it."""
     import pyarrow as pa
 
-    hint = "Name the format with --format, or correct the file. What was counted before is stored."
+    hint = "Give the format with --format, or correct the file. Rows that were counted before are stored."
     try:
         yield from batches
     except Permanent as error:

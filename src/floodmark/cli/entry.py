@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted. What was acknowledged is safe.", err=True)
+        click.echo("Interrupted. All acknowledged rows are safe.", err=True)
         return INTERRUPTED
     except FloodmarkError as error:
         return _report(error)
@@ -64,7 +64,7 @@ def _refused_by_the_system(error: OSError) -> FloodmarkError:
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:200]}: "
     return Retryable(
         f"{where}{error.strerror or error}.",
-        hint="What was acknowledged is safe; correct the path or free what is missing, then run it again.",
+        hint="All acknowledged rows are safe. Correct the path, or free space, then run the command again.",
     )
 
 
@@ -74,9 +74,9 @@ def _report_unexpected(error: Exception) -> int:
     traced = _trace(error)
     lines = str(error).strip().splitlines()
     detail = f": {lines[0][:300]}" if lines else ""
-    click.echo(f"Error: Something unexpected happened ({type(error).__name__}{detail}).", err=True)
+    click.echo(f"Error: Unexpected failure ({type(error).__name__}{detail}).", err=True)
     if not traced:
-        click.echo(f"Try:   Run it again with {TRACEBACK_VARIABLE}=1 to see where, and report that.", err=True)
+        click.echo(f"Try:   Run the command again with {TRACEBACK_VARIABLE}=1 and report the traceback.", err=True)
     return FAILED
 
 

@@ -38,7 +38,7 @@ def declared_dataset(store: Store, name: str) -> Dataset:
 
 def json_option(command: F) -> F:
     """`--json`: the report for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Report as one JSON document.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")(command)
 
 
 def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:

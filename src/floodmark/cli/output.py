@@ -125,8 +125,8 @@ def print_findings(findings: Sequence[Finding], *, sound: str) -> None:
         click.echo(f"       {item.what}")
         click.echo(f"       {item.run}")
     if len(findings) > SHOWN_MAX:
-        click.echo(f"… and {len(findings) - SHOWN_MAX} more: `--json` has all of them.")
-    click.echo(f"{len(wrong)} things are wrong." if wrong else sound)
+        click.echo(f"… and {len(findings) - SHOWN_MAX} more. Use `--json` to see all.")
+    click.echo(f"{len(wrong)} {'problem' if len(wrong) == 1 else 'problems'} found." if wrong else sound)
 
 
 def finding_json(item: Finding) -> dict[str, Any]:
