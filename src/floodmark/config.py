@@ -111,7 +111,7 @@ class FunctionSettings:
             wanted = ", ".join(f'"{name}"' for name in (*self.allow, module))
             raise InvalidSetting(
                 f"The settings of this store do not allow functions of the module {module!r}.",
-                hint=f"Add to {FILE_NAME}, under [functions]: allow = [{wanted}]",
+                hint=f"Add this to [functions] in {FILE_NAME}: allow = [{wanted}]",
             )
 
 
@@ -168,17 +168,17 @@ def load(path: Path) -> Settings:
     except FileNotFoundError:
         raise StoreMissing(
             f"There is no store at {path.parent} (no {path.name} in it).",
-            hint=f"Make one with `floodmark -s {path.parent} init`, or name another with -s.",
+            hint=f"Create one with `floodmark -s {path.parent} init`, or give another directory with -s.",
         ) from None
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number or a nesting beyond all bounds
         raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
     except OSError as error:
         raise StoreMissing(
-            f"{path} cannot be read: {error.strerror or error}.", hint="Name a store's directory, or its settings file."
+            f"{path} cannot be read: {error.strerror or error}.", hint="Give a store's directory, or its settings file."
         ) from error
     store_id = content.pop("store_id", None)
     if not isinstance(store_id, str) or not store_id:
-        raise InvalidSetting(f"{path}: store_id is missing.", hint="It was written by `floodmark init`; restore it.")
+        raise InvalidSetting(f"{path}: store_id is missing.", hint="`floodmark init` wrote it. Restore the line.")
     catalogs = _catalogs(path, content.pop(_CATALOGS, {}))
     unknown = sorted(set(content) - set(_SECTIONS))
     if unknown:
@@ -224,7 +224,7 @@ def _check_spark(path: Path, given: dict[str, Any]) -> None:
     for key, text in memory.items():
         if text is not None and _heap_bytes(text) < _HEAP_BYTES_MIN:
             raise InvalidSetting(
-                f"{path}: {key} is not a size that a JVM can be started with.",
+                f"{path}: {key} is not a valid JVM memory size.",
                 hint='Write a whole number and m or g, at least 512m: "1g".',
             )
     master = given.get("master")
@@ -249,7 +249,7 @@ def _catalogs(path: Path, given: Any) -> dict[str, CatalogSettings]:
 def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
     key = f"{_CATALOGS}.{name}"
     if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name) is None:
-        raise InvalidSetting(f"{path}: {name!r} cannot name a catalog.", hint="Use letters, digits, _ and -.")
+        raise InvalidSetting(f"{path}: {name!r} is not a valid catalog name.", hint="Use letters, digits, _ and -.")
     for item, value in given.items():
         _check_value(path, f"{key}.{item}", value, str)
     kind = _CATALOG_TYPES.get(given.pop("type", ""))
@@ -258,7 +258,7 @@ def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
     uri, warehouse = given.pop("uri", None), given.pop("warehouse", None)
     if uri is None or (kind == "sql" and warehouse is None):
         missing = "uri" if uri is None else "warehouse"
-        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs it to be found.")
+        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs this setting.")
     return CatalogSettings(kind, uri, warehouse, given)
 
 
@@ -271,7 +271,7 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
-    words = {int: "a whole number above zero", str: "a text", dict: "a table of texts", list: "a list of texts"}
+    words = {int: "a whole number above zero", str: "a text", dict: "a table of strings", list: "a list of strings"}
     good = type(value) is wanted
     if wanted is int:
         good = good and value > 0

@@ -54,7 +54,7 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
 
 def _show(report: AuditReport) -> None:
     print_table(
-        ["dataset", "partition", "watermark", "committed", "settled", "given up", "waiting", "there"],
+        ["dataset", "partition", "watermark", "committed", "acknowledged", "given up", "waiting", "found"],
         [
             [c.dataset, c.partition, c.watermark, c.committed, c.settled, c.given_up, c.waiting, c.there]
             for c in report.channels

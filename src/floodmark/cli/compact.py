@@ -48,7 +48,7 @@ def _show(report: CompactReport) -> None:
         click.echo(_summary(item, dry_run=report.dry_run))
         if item.compacted:
             print_table(
-                ["numbers", "files", "joined to", "bytes", "now"],
+                ["numbers", "files", "files after", "bytes", "bytes after"],
                 [
                     [one.range, one.files_before, one.files_after, one.bytes_before, one.bytes_after]
                     for one in item.compacted
