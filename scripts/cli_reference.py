@@ -59,12 +59,17 @@ def paragraphs(command: click.Command) -> Iterator[str]:
 
 
 def row(option: click.Option, context: click.Context) -> str:
-    record = option.get_help_record(context)
-    names, text = record if record is not None else (option.opts[0], "")
-    default = re.search(r"\s*\[(?:default: (.+?)|(.+?))\]$", text)
-    if default is not None:
-        text = text[: default.start()] + (f" Default: {default[1]}." if default[1] else f" ({default[2]})")
-    return f"| `{names}` | {text} |".replace("|", "\\|").replace("\\|", "|", 1)[:-2].replace("` \\| ", "` | ") + "|"
+    names, text = option.get_help_record(context) or (option.opts[0], "")
+    extra = option.get_help_extra(context)
+    text = text.partition("  [")[0]
+    if "default" in extra:
+        text += f" Default: {extra['default']}."
+    if "range" in extra:
+        text += f" Range: {extra['range']}."
+    if "required" in extra:
+        text += " Required."
+    cells = [cell.replace("|", "\\|") for cell in (f"`{names}`", text)]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ POINTS: dict[str, str] = {
     "flush.decided": "the verdict is known, not recorded",
     "flush.synced": "the commit's files are durable, the block is still undecided",
     "flush.recorded": "the block is recorded as committed, its segment files still exist",
-    "flush.segment_removed": "one segment file of a committed block is gone",
+    "flush.segment_removed": "one segment file of a committed block was removed",
     "delivery.pinning": "a channel's watermark was read, and nothing is pinned by this exporter",
     "delivery.pinned": "a range is pinned, no chunk of it is recorded",
     "delivery.planned": "the chunks are recorded, none was sent",

@@ -22,7 +22,7 @@ _ROLES = ("user", "assistant", "tool")
 _MODELS = ("small-1", "large-2", "large-3")
 _TEXT = (
     "the gauge at the lower bridge reads forty centimetres above its mean and rises while upstream the rain has "
-    "stopped so expect the crest before noon please keep the gates as they are and report again at the full hour"
+    "stopped so expect the crest before noon please keep the gates open and report again at the full hour"
 )
 _WORDS = _TEXT.split()
 
