@@ -92,9 +92,11 @@ def _slices(
 def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], as_json: bool, **given: Any) -> None:
     """Add a destination called NAME.
 
-    \b blob objects in files, S3, GCS or Azure, named by their sequence number range forward     HTTP requests to
-    another store's hub, or to any server that supports Idempotency-Key table another Iceberg table projection a Python
-    function
+    \b
+    blob        objects in files, S3, GCS or Azure, named by their sequence number range
+    forward     HTTP requests to another store's hub, or to a server that supports Idempotency-Key
+    table       another Iceberg table
+    projection  a Python function
 
     No two sinks may use the same location, or a location inside each other's or inside the store. Give a token as
     env:NAME or file:/path, never as a literal.
@@ -185,7 +187,13 @@ def list_(as_json: bool) -> None:
 @sink.command()
 @click.argument("name")
 @click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, required=True, callback=_setting, help="A setting."
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    required=True,
+    callback=_setting,
+    help="A setting and its new value. Can be repeated.",
 )
 def change(name: str, settings: dict[str, Any]) -> None:
     """Change settings of the sink called NAME.
