@@ -1,8 +1,8 @@
-"""Fault points: the named instants at which a crash is tried.
+"""Fault points: named points in the code at which tests crash.
 
-Code calls `reach("flush.reserved")` at each step that matters. Ordinarily that costs a dictionary look-up. A
-test arms a point to raise, to call something, or to kill the process; every name is declared here, so
-that tests can enumerate them all and a misspelt one fails at once.
+Code calls `reach("flush.reserved")` at each important step, which normally costs a dictionary lookup. A test arms a
+point to raise, to call a function, or to kill the process. Every name is declared here, so that tests can enumerate
+them all and a misspelt name fails at once.
 
 In a real process `FLOODMARK_FAULT=flush.appended` kills it (SIGKILL) on reaching the point;
 `FLOODMARK_FAULT=flush.appended:3` on the third time.
@@ -110,7 +110,7 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def reach(point: str) -> None:
-    """Pass a fault point; whatever is armed there happens now."""
+    """Pass a fault point; an armed action runs now."""
     action = _armed.get(point)
     if action is not None:
         action()
@@ -119,7 +119,7 @@ def reach(point: str) -> None:
 
 
 def arm(point: str, action: Callable[[], None]) -> None:
-    """Make something happen whenever the point is reached."""
+    """Run an action whenever the point is reached."""
     if point not in POINTS:
         raise LookupError(f"fault point {point!r} is not declared in floodmark.faults")
     _armed[point] = action
@@ -130,12 +130,12 @@ def disarm_all() -> None:
 
 
 def kill_process() -> None:
-    """Die as a power cut would have it: no handler, no flush, no clean-up."""
+    """Die like in a power loss: no handler, no flush, no clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def nth_time(count: int, action: Callable[[], None]) -> Callable[[], None]:
-    """Let the first `count - 1` passes go by."""
+    """Ignore the first `count - 1` passes."""
     left = count
 
     def step() -> None:

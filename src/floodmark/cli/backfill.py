@@ -98,7 +98,7 @@ def backfill(
             except FloodmarkError as error:
                 if len(providers) < 2:
                     raise
-                failed = True  # the others have nothing to do with it
+                failed = True  # other providers are not affected
                 note(f"Error: {provider}: {error.message}")
                 if error.hint:
                     note(f"Try:   {error.hint}")
@@ -135,7 +135,7 @@ def _show(reports: list[BackfillReport]) -> None:
 
 @contextlib.contextmanager
 def _progress(dataset: str) -> Iterator[Callable[[BackfillReport], None] | None]:
-    """A bar with rows, rate and time left; only where somebody looks."""
+    """A progress bar with rows, rate and time left; only on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

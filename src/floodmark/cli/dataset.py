@@ -145,7 +145,7 @@ def list_(as_json: bool) -> None:
 
 
 def _what_is_one_row(declared: Dataset) -> str:
-    """In a sentence: by what two rows are one."""
+    """One sentence that says when two rows are duplicates."""
     if not declared.identity:
         return "It has no identity: no row is treated as a duplicate."
     choices = ", else ".join(" and ".join(names) for names in declared.identity)

@@ -1,11 +1,11 @@
-"""The way in and the way out: whatever happens in a command ends as one sentence and one exit code.
+"""Entry point: every outcome of a command ends as one message and one exit code.
 
 | code | meaning                                                      |
 |------|--------------------------------------------------------------|
 | 0    | done                                                         |
-| 1    | failed, or done in part (a line that was no row)              |
-| 2    | the command was not written correctly; nothing was tried     |
-| 3    | stored state contradicts itself (`Corrupt`): stop and look   |
+| 1    | failed, or done in part (a line that is not a row)           |
+| 2    | wrong usage; nothing was done                                |
+| 3    | stored state contradicts itself (`Corrupt`)                  |
 | 130  | interrupted from the keyboard                                |
 """
 
@@ -60,7 +60,7 @@ def _report(error: FloodmarkError) -> int:
 
 
 def _refused_by_the_system(error: OSError) -> FloodmarkError:
-    """A path that is too long, a disk that is full, a right that is missing: nobody's mistake in the code."""
+    """An operating system error: a path that is too long, a full disk, a missing permission."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:200]}: "
     return Retryable(
         f"{where}{error.strerror or error}.",
@@ -88,7 +88,7 @@ def _trace(error: BaseException) -> bool:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has gone (`| head`). Not all of it was delivered, so this is no success."""
-    # Python flushes stdout once more on its way out; without this it would complain there.
+    """The reader of standard output has closed the pipe (`| head`). The output is incomplete, so this is a failure."""
+    # Python flushes stdout again at exit; without this it would print an error there.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

@@ -67,7 +67,7 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
 
 
 def described(report: ExportReport) -> dict[str, Any]:
-    """A report as JSON has it."""
+    """The JSON form of a report."""
     return {
         "sink": report.sink,
         "rows": report.rows,
@@ -112,7 +112,7 @@ def _forecast(store: Store, names: list[str], *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(store: Store, name: str) -> Iterator[Callable[[ExportReport], None] | None]:
-    """A bar with rows, rate and time left; only where somebody looks."""
+    """A progress bar with rows, rate and time left; only on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

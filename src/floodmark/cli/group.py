@@ -1,6 +1,6 @@
-"""The verbs, without their code: a command's file is imported when the command is called.
+"""The list of commands, without their code: a command's file is imported when the command is called.
 
-So `floodmark --help` costs what click costs, and no command pays for the libraries of another.
+So `floodmark --help` is fast, and no command imports the libraries of another.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jars": ("jars", "Download the Spark jars, once, for offline use."),
     "demo": ("demo", "Run the complete pipeline on a scratch store, and check the result."),
 }
-"""Verb → (module in this package, what `--help` says about it). In the order in which one meets them."""
+"""Command → (module in this package, one line of help), in the order of `--help`."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is asked for it."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return [name for name in COMMANDS if _exists(name)]
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table above, so that help imports none of them."""
+        """List the commands from the table above, so that help imports none of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 

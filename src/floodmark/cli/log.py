@@ -144,7 +144,7 @@ def _read_events(file: Any) -> list[Event]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is a version or a number in the log: digits, and no more of them than 64 bits have."""
+    """Whether the text is a version or a number in the log: digits of a 64-bit number."""
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
@@ -209,7 +209,7 @@ def events(
     """
     start = int(after) if after is not None and _is_number(after) else after
     with contextlib.suppress(Retryable), _opened(path):
-        pass  # numbers what a merge has brought, if we may write; read-only it would have no positions
+        pass  # number the events of a merge, if writing is possible: read-only, they would have no position
     with _opened(path, read_only=True) as opened:
         found = opened.read_events(start, limit, prefix, pattern=pattern, type=event_type)
     _print_events(found, "seq", as_json=as_json)

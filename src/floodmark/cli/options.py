@@ -1,4 +1,4 @@
-"""What the commands share: the store they work on, and the options that several of them take."""
+"""Shared by the commands: the store, and common options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_store() -> Store:
 
 
 def declared_dataset(store: Store, name: str) -> Dataset:
-    """The dataset as it is declared; `UnknownDataset` says which there are."""
+    """The declared dataset; `UnknownDataset` lists the existing ones."""
     store.horizon(name)
     return next(item for item in store.datasets() if item.name == name)
 
@@ -42,7 +42,7 @@ def json_option(command: F) -> F:
 
 
 def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """`a,b` as a list; blanks around names do not count."""
+    """`a,b` as a list; spaces around names are ignored."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",")]

@@ -148,7 +148,7 @@ def _chosen(store: Store, entry_ids: tuple[str, ...], *, everything: bool, datas
         raise click.UsageError("Give the ids of the entries, or --all (optionally with --dataset).")
     if everything:
         return [entry.id for entry in _held(store, dataset)]
-    # An id that is not there must stop the command before the first entry has been decided.
+    # An unknown id must stop the command before the first entry is changed.
     try:
         return [store.quarantine.show(entry_id)[0].id for entry_id in entry_ids]
     except FloodmarkError as error:

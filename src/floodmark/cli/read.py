@@ -80,13 +80,13 @@ def read(
     if cursor_file is not None:
         from floodmark.files import durable_write
 
-        # Only now: a cursor that is stored before its rows have left would lose them in a crash.
+        # Only now: if the cursor were stored before its rows are written, a crash would lose them.
         durable_write(cursor_file.absolute(), f"{position.cursor}\n".encode())
     note(f"cursor: {position.cursor}")
 
 
 class Position:
-    """How far the reading got, and where it ends."""
+    """The position of a read, and its end."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Position:
             self.at_end = True
 
     def write(self, batch: Batch, columns: list[str], writer: RowWriter) -> None:
-        """Write a batch, or as much of it as is wanted."""
+        """Write a batch, up to the limit."""
         if self.at_end:
             return
         taken, self.cursor = self._part(batch)
@@ -115,7 +115,7 @@ class Position:
         writer.write(batch.table.select(columns).slice(0, taken).to_pylist())
 
     def _part(self, batch: Batch) -> tuple[int, Cursor]:
-        """How many rows of a batch are wanted, and the cursor behind them."""
+        """How many rows of a batch are within the limit, and the cursor after them."""
         rows = batch.table.num_rows
         if self._until is None and (self._left is None or rows < self._left):
             return rows, batch.cursor
@@ -135,7 +135,7 @@ class Position:
 
 
 def _stored(file: Path) -> str | None:
-    """The cursor that a file holds; None if there is no file yet."""
+    """The cursor in a file; None if the file does not exist yet."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def _declared(store: Store, dataset: str, columns: list[str] | None) -> Dataset:
 
 
 def _checked(store: Store, dataset: str, partition: str | None, text: str) -> Cursor:
-    """The end of a reading: by the rules that hold for its beginning."""
+    """The end of a read, checked like its beginning."""
     cursor = Cursor.parse(text)
     if (cursor.store_id, cursor.dataset, cursor.partition) != (store.store_id, dataset, partition):
         raise InvalidCursor(

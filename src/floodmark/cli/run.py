@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 STEADY_SECONDS = 600
-"""A JVM that lasted so long counts as well: the next start is at once."""
+"""After this time a JVM counts as healthy: the next restart has no wait."""
 _RESTARTS = "FLOODMARK_RUN_RESTARTS"
 
 
@@ -72,7 +72,7 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
 
 @contextlib.contextmanager
 def _signals(daemon: Daemon) -> Iterator[None]:
-    """Both ways to stop a program ask this one to; afterwards they mean again what they meant before."""
+    """Handle SIGTERM and SIGINT while the loop runs; restore the old handlers afterwards."""
     asking = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda got, _: daemon.ask_to_stop(signal.Signals(got).name)) for number in asking]
     try:
@@ -83,9 +83,10 @@ def _signals(daemon: Daemon) -> Iterator[None]:
 
 
 def _begin_anew(*, lasted_seconds: float) -> None:
-    """Become a fresh process with the same arguments: Python cannot start a second JVM. The lock goes with the old one.
+    """Replace this process by a new one with the same arguments: Python cannot start a second JVM. The lock is released
+    with the old one.
 
-    A JVM that dies again and again is started at longer and longer intervals.
+    If the JVM dies repeatedly, the wait before each restart grows.
     """
     from floodmark.delivery.backoff import wait_seconds
 
@@ -98,12 +99,12 @@ def _begin_anew(*, lasted_seconds: float) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os.environ[_RESTARTS] = str(times)
-    # By module: the file that was called may be a wrapper.
+    # By module: the called file may be a wrapper.
     os.execv(sys.executable, [sys.executable, "-m", "floodmark.cli", *sys.argv[1:]])  # noqa: S606 - ourselves
 
 
 def _leave(code: int) -> None:
-    """End at once. A thread hangs, and the ordinary way out would close things under its hands."""
+    """Exit at once. A thread hangs, and a normal exit would close resources that it uses."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,7 +125,7 @@ def _tell_json(event: Event) -> None:
 
 
 def _say(line: Callable[[], None]) -> None:
-    """Whoever reads the lines may go away; the rows still have to get where they belong."""
+    """The reader of the output may close the pipe; deliveries must continue."""
     with contextlib.suppress(OSError):
         line()
 

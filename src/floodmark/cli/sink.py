@@ -31,7 +31,7 @@ def _setting(_context: click.Context, _parameter: click.Parameter, given: tuple[
 
 
 def _value(text: str) -> Any:
-    if text.isascii() and text.isdigit() and len(text) <= 18:  # more digits are no number of rows, bytes or seconds
+    if text.isascii() and text.isdigit() and len(text) <= 18:  # longer numbers are not valid for rows, bytes or seconds
         return int(text)
     return {"true": True, "false": False}.get(text, text)
 
@@ -108,7 +108,7 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
       floodmark sink add copy table --table prod.events --datasets messages --where "kind <> 'debug'"
     """
     given["format"] = object_format
-    # Only what was given: an option that was not must not push aside what --set says.
+    # Only given options: an option that is not given must not override --set.
     settings = {**more, **{key: value for key, value in given.items() if value is not None}}
     with open_store() as store:
         store.settings.functions.check(settings.get("function"), by_command=True)

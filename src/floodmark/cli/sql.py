@@ -50,7 +50,7 @@ def sql(query: str, kind: str, limit: int | None) -> None:
 
 @contextlib.contextmanager
 def _without_the_log() -> Iterator[None]:
-    """PySpark writes what it raises to its log as well, with the Java side of it; one sentence is enough here."""
+    """PySpark also logs the errors that it raises, with the Java stack trace; one message is enough here."""
     logging.disable(logging.ERROR)
     try:
         yield

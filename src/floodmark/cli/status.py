@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from floodmark.status import Status
 
 PARTITIONS_MAX = 20
-"""How many are shown; a dataset may have thousands."""
+"""Most partitions that are shown; a dataset may have thousands."""
 
 
 @click.command()

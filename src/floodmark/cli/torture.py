@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from floodmark.torture.verdict import Verdict
 
 UNPROVEN = 1
-"""The exit code of a run in which nothing is wrong, and too little happened to prove anything."""
+"""The exit code of a run without problems that was too short to prove anything."""
 
 
 TERMINATED = 128 + signal.SIGTERM
@@ -80,7 +80,7 @@ def torture(
     from floodmark.torture.chaos_run import Trial
     from floodmark.torture.scratch import HubAccess
 
-    # Its processes do not end with it by themselves.
+    # Its child processes do not end automatically.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
     with open_store() as store, _progress() as tell:
         access = HubAccess(hub_store, hub_dataset)
@@ -99,7 +99,7 @@ def torture(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line that changes, on a terminal; elsewhere a line for each."""
+    """On a terminal one line that is updated; elsewhere one line per message."""
     if not sys.stderr.isatty():
         yield note
         return

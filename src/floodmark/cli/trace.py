@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.trace import CommittedRow, Trace
 
 UNKNOWN = 1
-"""The exit code where the store knows nothing of the row."""
+"""The exit code if the row was not found."""
 
 
 @click.command()
@@ -69,7 +69,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _parsed(dataset: Dataset, values: tuple[str, ...]) -> dict[str, Any]:
-    """Texts stay texts; for other types a value is what JSON makes of it, where JSON makes anything of it."""
+    """A value of a string column is text; for other types it is parsed as JSON, if it is valid JSON."""
     import orjson
 
     from floodmark.schema import STRING

@@ -1,4 +1,4 @@
-"""The command and how it shows what happened."""
+"""The command and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo does, step by step, and what must be true afterwards."""
+"""The steps of the demo, and the checks after each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HubProcess:
         return self
 
     def kill(self) -> None:
-        """As a power cut would: no request is finished, no worker is told."""
+        """Like a power loss: no request is finished, no worker is notified."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something the demo did, how long it took, and what came of it."""
+    """One step of the demo, with its duration and result."""
 
     name: str
     seconds: float
@@ -101,7 +101,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that must hold, with what was counted."""
+    """One check, with the counted value."""
 
     text: str
     wanted: int
@@ -196,7 +196,7 @@ class Story:
         )
         report = self._do("Flush again", lambda: store.flush(DATASET), _flushed)
         self._claim("re-sent rows dropped", wanted=self.plan.resent, found=report.duplicates)
-        # By its text, as another process would do it next week.
+        # By its text, like another process would do it.
         ids, _ = self._do(
             "Read since the stored cursor", lambda: _read(store, str(cursor)), lambda done: f"{len(done[0]):,} rows"
         )
@@ -229,7 +229,7 @@ class Story:
         self._claim("Spark jobs started by it", wanted=0, found=sum(one.spark_jobs for _, one in ticks))
 
     def _arrived(self, hub: HubProcess, archive: Path) -> None:
-        """What the destinations hold, counted there: each row of the store, once."""
+        """Count the rows at the destinations: each row of the store, once."""
         import floodmark
 
         wanted = self.plan.distinct + self.plan.late
@@ -306,7 +306,7 @@ def _read(store: Store, since: str | None) -> tuple[list[str], Cursor]:
 
 
 def _run_writers(store_path: str, rows: int) -> list[WriterReport]:
-    """Two processes at once, each a fresh interpreter, as two programs on one machine would be."""
+    """Two processes at the same time, each with its own interpreter."""
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "floodmark.cli.demo.writer", store_path, str(rows), str(writer)],
