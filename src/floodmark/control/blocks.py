@@ -201,7 +201,7 @@ def reserve(
     if declared.fenced or declared.generation != base.generation:
         raise Retryable(f"Dataset {dataset!r} is being rebuilt; its rows wait in the spool.")
     if undecided(connection, dataset) is not None:
-        raise BlockUndecided(f"Another flush of {dataset!r} has just begun.")
+        raise BlockUndecided(f"Another flush of {dataset!r} has just started.")
     taken = segment_records.waiting(
         connection,
         dataset,
@@ -351,7 +351,7 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
         changed = connection.execute(_JOIN, {"segment": segment.id, "joined": block.id, "place": offset})
         if changed.rowcount != 1:
             raise Corrupt(
-                f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`."
+                f"Segment {segment.id} is in two blocks.", hint="Do not change the store, and run `floodmark fsck`."
             )
         offset += segment.rows
     return tuple(segment_records.of_block(connection, block.id))

@@ -105,7 +105,7 @@ class Database:
                 except DBAPIError as error:
                     if error.connection_invalidated:
                         if landed is None:
-                            raise OutcomeUnknown("The control database's answer to COMMIT was lost.") from error
+                            raise OutcomeUnknown("The control database's response to COMMIT was lost.") from error
                         if self._has_landed(landed, error):
                             return result
                     elif not is_serialization_failure(error):
@@ -113,23 +113,24 @@ class Database:
                     _spread(attempt)
                     continue
                 return result
-        raise Retryable(f"The control database refused to order this transaction {ATTEMPTS_MAX} times.")
+        raise Retryable(f"The control database could not serialize this transaction after {ATTEMPTS_MAX} attempts.")
 
     def _has_landed(self, landed: Callable[[Connection], bool], lost: DBAPIError) -> bool:
         try:
             return self.read(landed)
         except Retryable as error:  # not `Retryable` to the caller: that would say that nothing happened
             raise OutcomeUnknown(
-                f"The control database's answer to COMMIT was lost, and it cannot be asked: {error.message}",
-                hint="Run the same command again when the control database is back: it looks first.",
+                f"The control database's response to COMMIT was lost, and it cannot be reached: {error.message}",
+                hint="Run the same command again when the control database is available: it first checks what was "
+                "committed.",
             ) from lost
 
     def check_writable(self) -> None:
         """`StoreReadOnly` where nothing can be written: for those who write elsewhere before they write here."""
         if self.read_only:
             raise StoreReadOnly(
-                f"The store can only be read here, and this needs to write: {self.url.database} cannot be changed.",
-                hint="Run it where, and as the user for whom, the store's directory is writable.",
+                f"This command writes, but the store is read-only: {self.url.database} cannot be changed.",
+                hint="Run it on a machine and as a user that can write to the store's directory.",
             )
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -149,7 +150,7 @@ class Database:
                     if not is_serialization_failure(error):
                         raise
             _spread(attempt)
-        raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
+        raise Retryable(f"The control database could not serialize this read after {ATTEMPTS_MAX} attempts.")
 
     def _unlocked_state(self) -> object:
         """What changes if others write to a file that is read without locks: then this read counts for nothing."""
@@ -193,7 +194,7 @@ class Database:
             raise _translated(error) from error
         except UnicodeEncodeError as error:  # arguments that are no UTF-8 come as such texts
             raise InvalidName(
-                f"{error.object[:40]!r} has half a character in it: no record can hold it.", hint="Write it in UTF-8."
+                f"{error.object[:40]!r} contains an unpaired surrogate and cannot be stored.", hint="Write it in UTF-8."
             ) from error
 
 
@@ -321,17 +322,19 @@ def _translated(error: DBAPIError) -> Exception:
     if type(error).__name__ == "IntegrityError" or "floodmark:" in detail:
         return Corrupt(
             f"The control database refused a change: {detail}.",
-            hint="Nothing was changed. Keep the store as it is, and run `floodmark fsck`.",
+            hint="Nothing was changed. Do not change the store, and run `floodmark fsck`.",
         )
     if (getattr(error.orig, "sqlite_errorname", None) or "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return Corrupt(
             f"The control database is damaged: {detail}.",
-            hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
-            "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+            hint="Restore control.db from a backup. The next flush then finds newer commits and rows in lake and "
+            "spool. Without a backup, `floodmark fsck --rebuild-records` creates a new one from lake and "
+            "spool.",
         )
     return Retryable(
         f"The control database is not available: {detail}.",
-        hint="Nothing was changed; check it (locked? unreachable? disk full?) and run the same command again.",
+        hint="Nothing was changed. Check whether it is locked or unreachable, or the disk is full, then run the "
+        "same command again.",
     )
 
 
@@ -379,8 +382,8 @@ def _begin(connection: Connection, *, create: bool) -> int:
 def _without_tables() -> Corrupt:
     return Corrupt(
         "The control database of this store has no tables.",
-        hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
-        "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+        hint="Restore control.db from a backup. The next flush then finds newer commits and rows in lake and "
+        "spool. Without a backup, `floodmark fsck --rebuild-records` creates a new one from lake and spool.",
     )
 
 
@@ -393,9 +396,9 @@ def _check_version(database: Database, known: int) -> None:
         raise _too_new(version, known)
     if version < known:
         raise StoreReadOnly(
-            f"The control database is of version {version} and must be brought to version {known}, but the store can "
-            "only be read here.",
-            hint="Run `floodmark status` once where, and as the user for whom, the store's directory is writable.",
+            f"The control database has version {version} and must be migrated to version {known}, but the "
+            "store is read-only.",
+            hint="Run `floodmark status` once on a machine and as a user that can write to the store's directory.",
         )
 
 
@@ -431,7 +434,7 @@ def _owner(connection: Connection) -> str | None:
 
 def _too_new(version: int, known: int) -> StoreTooNew:
     return StoreTooNew(
-        f"The control database is of version {version}; this Floodmark knows version {known}.",
+        f"The control database has version {version}; this Floodmark supports version {known}.",
         hint="Use a newer Floodmark.",
     )
 

@@ -126,7 +126,7 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
             identity_scope=held.get("identity_scope", EVENT_TIME),
         )
 
-    return read_back(f"dataset {name!r}, which its table keeps", read)
+    return read_back(f"dataset {name!r}, as stored in its table", read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def get(connection: Connection, name: str) -> Dataset:
     if found is None:
         known = ", ".join(item.name for item in everyone(connection)) or "none yet"
         raise UnknownDataset(
-            f"There is no dataset {name!r} in this store (there are: {known}).",
+            f"There is no dataset {name!r} in this store (existing datasets: {known}).",
             hint=f"Add it with `floodmark dataset add {name}` or store.add_dataset.",
         )
     return found

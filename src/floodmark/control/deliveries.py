@@ -335,8 +335,9 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
     """
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
-            f"Rows of {channel.dataset!r} that this sink does not have are being removed or settled again.",
-            hint="Export again; if it stays so, a `floodmark retain`, `purge` or `compact` was cut off: run it again.",
+            f"Another process is removing or settling rows of {channel.dataset!r} that this sink does not have yet.",
+            hint="Export again. If this repeats, a `floodmark retain`, `purge` or `compact` was interrupted: run "
+            "it again.",
         )
     _check_none_went(connection, channel, SequenceRange(after, SEQUENCE_MAX), seen=seen)
 
@@ -348,7 +349,7 @@ def _check_none_went(connection: Connection, channel: Channel, within: SequenceR
     if seen is None or removal_records.moment(connection, channel.dataset) == seen:
         return
     if removal_records.touched_since(connection, channel, within, seen=seen):
-        raise Retryable(f"Rows of {channel.dataset!r} were removed or settled again just now.", hint="Export again.")
+        raise Retryable(f"Rows of {channel.dataset!r} were just removed or settled again.", hint="Export again.")
 
 
 def limit(connection: Connection, channel: Channel, within: SequenceRange, *, rows_max: int) -> int:

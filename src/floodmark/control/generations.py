@@ -138,7 +138,8 @@ def check_mine(connection: Connection, rebuild: Rebuild) -> None:
     found = unfinished(connection, rebuild.dataset)
     if found is None or (found.id, found.epoch) != (rebuild.id, rebuild.epoch):
         raise TakenOver(
-            f"The rebuild of {rebuild.dataset!r} was taken over by another process.", hint="Nothing is left to do here."
+            f"The rebuild of {rebuild.dataset!r} was taken over by another process.",
+            hint="Nothing more to do in this process.",
         )
 
 
@@ -176,7 +177,7 @@ def switch(
         )
     )
     if changed.rowcount != 1:
-        raise TakenOver(f"Dataset {rebuild.dataset!r} is no longer of generation {old}.", hint="Run it again.")
+        raise TakenOver(f"Dataset {rebuild.dataset!r} is no longer at generation {old}.", hint="Run it again.")
     here = generations.c.dataset == rebuild.dataset
     if connection.execute(select(generations.c.state).where(here, generations.c.generation == old)).first() is None:
         connection.execute(generations.insert().values(dataset=rebuild.dataset, generation=old, state="current"))

@@ -174,7 +174,7 @@ def _key(entry: Entry) -> dict[str, str]:
 
 
 def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
-    return read_back(f"what {row.origin!r} has sent", lambda: _read(row))
+    return read_back(f"the chunks of {row.origin!r}", lambda: _read(row))
 
 
 def _read(row: Row) -> Entry:  # type: ignore[type-arg]

@@ -115,11 +115,11 @@ def plan(
     """
     dataset = operation.dataset
     if connection.execute(select(datasets.c.fenced).where(datasets.c.name == dataset)).scalar_one():  # U24
-        raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Run it again when that has ended.")
+        raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Run it again when the rebuild has finished.")
     if unfinished(connection, dataset) is not None:
         raise Retryable(f"Rows of {dataset!r} are being removed by another process.", hint="Run it again.")
     if moment(connection, dataset) != seen:
-        raise RowsMoved(f"Rows of {dataset!r} were removed or changed just now.", hint="Run it again.")
+        raise RowsMoved(f"Rows of {dataset!r} were just removed or changed.", hint="Run it again.")
     connection.execute(
         operations.insert().values(
             id=operation.id,
@@ -426,7 +426,7 @@ def is_rebuilding(connection: Connection, dataset: str) -> bool:
 def check_decided(connection: Connection, dataset: str) -> None:
     """U13: `BlockUndecided` while a block is."""
     if block_records.undecided(connection, dataset) is not None:
-        raise BlockUndecided(f"A flush of {dataset!r} is under way.", hint="Run it again.")
+        raise BlockUndecided(f"A flush of {dataset!r} is in progress.", hint="Run it again.")
 
 
 def raise_cutoff(connection: Connection, dataset: str, *, to: int) -> None:

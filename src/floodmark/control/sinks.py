@@ -39,7 +39,7 @@ class Sink:
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
     if find(connection, sink.name) is not None:
-        raise InvalidName(f"There is a sink {sink.name!r} already.", hint="Remove it first, or choose another name.")
+        raise InvalidName(f"A sink {sink.name!r} already exists.", hint="Remove it first, or choose another name.")
     connection.execute(
         sinks.insert().values(
             instance=sink.instance,
@@ -62,7 +62,7 @@ def get(connection: Connection, name: str) -> Sink:
     found = find(connection, name)
     if found is None:
         known = ", ".join(sink.name for sink in everyone(connection)) or "none yet"
-        raise UnknownSink(f"There is no sink {name!r} in this store (there are: {known}).")
+        raise UnknownSink(f"There is no sink {name!r} in this store (existing sinks: {known}).")
     return found
 
 

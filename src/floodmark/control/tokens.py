@@ -67,8 +67,8 @@ def hash_of(secret: str) -> str:
 def add(connection: Connection, token: Token, *, secret: str) -> None:
     if connection.execute(select(tokens.c.name).where(tokens.c.name == token.name)).one_or_none() is not None:
         raise TokenExists(
-            f"There is a token {token.name!r} already, in use or revoked.",
-            hint="Choose another name: a revoked one keeps its name, so that old logs stay true.",
+            f"A token {token.name!r} already exists, active or revoked.",
+            hint="Choose another name. The name of a revoked token is not used again, so that old logs stay correct.",
         )
     connection.execute(
         tokens.insert().values(

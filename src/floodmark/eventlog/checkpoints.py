@@ -66,14 +66,15 @@ def decode_checkpoint(text: str, *, name: str, ingestion: IngestionLog) -> Check
     except ValueError as error:
         raise Corrupt(
             f"The checkpoint of projection {name!r} cannot be read.",
-            hint="Restore it, or remove it together with the projection's results to build them anew.",
+            hint="Restore it, or remove it together with the projection's results to rebuild them.",
         ) from error
     # A bare position does not say which numbering it counts in. It can only be the log that was here
     # before this tool first opened it.
     if not ingestion.adopted or seq > ingestion.last:
         raise Permanent(
-            f"The checkpoint of projection {name!r} is a bare position, and the ingestion log it counted in is gone.",
-            hint="Remove it together with the projection's results: the projection is then built anew.",
+            f"The checkpoint of projection {name!r} is a position without a log identity, and the ingestion "
+            "log that it refers to does not exist.",
+            hint="Remove it together with the projection's results. The projection is then rebuilt.",
         )
     return Checkpoint(log=ingestion.identity, seq=seq, event_id=ingestion.entry_at(seq))
 
@@ -186,9 +187,9 @@ class Applied:
             transaction_id = pending.pop()
             if transaction_id not in self._history:
                 raise Permanent(
-                    f"Projection {self._name!r} has applied transaction {transaction_id}, which is not here, and the "
-                    "numbering it counted in is lost.",
-                    hint="Bring the file back (merge or check out the branch that has it), then run again.",
+                    f"Projection {self._name!r} has applied transaction {transaction_id}, which does not "
+                    "exist in this log, and the numbering of its checkpoint is lost.",
+                    hint="Restore the file (merge or check out the branch that has it), then run it again.",
                 )
             for parent in self._history[transaction_id].parents:
                 if parent not in self._excluded and parent not in found:
@@ -239,8 +240,8 @@ def leadership(root: Path, name: str) -> Iterator[None]:
     try:
         if not try_lock(descriptor):
             raise NotLeader(
-                f"Projection {name!r} is run by another process.",
-                hint="It needs only one; if that one is stuck, end it and run this again.",
+                f"Projection {name!r} is already running in another process.",
+                hint="One process is enough. If it hangs, stop it and run this again.",
             )
         yield
     finally:

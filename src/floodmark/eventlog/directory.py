@@ -118,8 +118,8 @@ class EventsDirectory:
                 self._sync_names()
             except OSError as error:
                 raise OutcomeUnknown(
-                    f"Transaction {transaction_id} is written, but its name may not survive a power cut: {error}.",
-                    hint="Open the log again and look for it before you append the same events again.",
+                    f"Transaction {transaction_id} is written, but its file name may not be durable: {error}.",
+                    hint="Open the log again and check whether it exists before you append the same events again.",
                 ) from error
         faults.reach("eventlog.committed")
         return signature

@@ -23,7 +23,7 @@ _HOOK_MARK = "# floodmark: check the event log"
 def write_if_absent(root: Path) -> None:
     """What every log gets when it is opened for writing; files that are there are the user's."""
     if not (root / ".gitignore").exists():
-        lines = ["# Only events/ is the committed source of truth; the rest is this machine's own.", *IGNORED]
+        lines = ["# Only events/ is committed; the rest is local to this machine.", *IGNORED]
         durable_write(root / ".gitignore", ("\n".join(lines) + "\n").encode())
     if not (root / ".gitattributes").exists():
         durable_write(root / ".gitattributes", f"{ATTRIBUTE}\n".encode())
@@ -79,8 +79,8 @@ def _hooks_directory(root: Path) -> Path:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise EnvironmentProblem(
-            f"{root} is not inside a git repository, so it can have no pre-commit hook.",
-            hint=f"Run `git init {root}` first, or leave the hook out.",
+            f"{root} is not inside a git repository, so a pre-commit hook cannot be installed.",
+            hint=f"Run `git init {root}` first, or run the command without --hook.",
         ) from error
     return root / answer.stdout.strip()
 

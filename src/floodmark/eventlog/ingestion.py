@@ -93,7 +93,7 @@ class IngestionLog:
         self.last = entries[-1][0] if entries else 0
         self.renumbered = _named_twice(entries, self._lasts)
         if clean != raw and not self._read_only:
-            self.repaired = "a torn line was dropped" if not lost else "unreadable lines were dropped"
+            self.repaired = "an incomplete line was dropped" if not lost else "unreadable lines were dropped"
             durable_write(self.path, clean)
         self._size = len(clean)
         self._torn = False

@@ -146,7 +146,7 @@ class EventLog:
         try:
             if (read_only or not create) and not (root / "events").is_dir():
                 raise LogMissing(
-                    f"There is no event log at {root}.", hint=f"Make one with `floodmark log init {root}`."
+                    f"There is no event log at {root}.", hint=f"Create one with `floodmark log init {root}`."
                 )
             return cls(
                 root,

@@ -166,7 +166,7 @@ class Projection:
             )
         if self.mode == "rebuild" and self.reset is None:
             raise InvalidSetting(
-                f"Projection {self.name!r} rebuilds, but does not say how to start from nothing.",
+                f"Projection {self.name!r} has mode rebuild, but no reset function.",
                 hint="Give it reset=..., or a method `reset(connection)` that empties its tables.",
             )
 
@@ -284,7 +284,8 @@ class Runner:
         if log.read_only:
             raise LogReadOnly(
                 f"Projection {projection.name!r} needs the log {log.root} open for writing.",
-                hint="It has to number what arrives; it takes the lock only for moments, beside other writers.",
+                hint="A projection assigns numbers to new events. It holds the write lock only for a short time, "
+                "so other writers can continue.",
             )
         self._log = log
         self._projection = projection
@@ -415,7 +416,8 @@ class Runner:
             stop = ProjectionStopped(
                 f"Projection {self._projection.name!r} refused event {event.event_id} of stream {event.stream!r} "
                 f"(seq {event.seq}): {reason}.",
-                hint="Correct the projection and run it again, or let it set such events aside: on_poison=quarantine.",
+                hint="Correct the projection and run it again, or move such events to quarantine with "
+                "on_poison=quarantine.",
             )
             stop.__cause__ = error
             return stop, False

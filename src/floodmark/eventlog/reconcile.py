@@ -57,7 +57,7 @@ def answer_of(resolver: Resolver, fork: Fork) -> list[Event] | Unresolvable:
     events = list(answer) if isinstance(answer, Iterable) else [answer]
     if not all(isinstance(event, Event) for event in events):
         raise Permanent(
-            f"The resolver answered {answer!r} for the fork on {', '.join(fork.streams)}.",
+            f"The resolver returned {answer!r} for the fork on {', '.join(fork.streams)}.",
             hint="Return a list of events (it may be empty), or Unresolvable with a reason.",
         )
     return events

@@ -88,13 +88,13 @@ def _notices(root: Path, view: View, ingestion: IngestionLog) -> list[str]:
     converted = view.converted()
     if converted:
         notices.append(
-            f"{len(converted)} transaction files have CRLF line ends. They are read as they were written; "
+            f"{len(converted)} transaction files have CRLF line endings. They are still read correctly; "
             "`floodmark log init` restores them."
         )
     if (root / ".git").exists() and not git.keeps_bytes(root):
         notices.append(
-            f".gitattributes does not say `{git.ATTRIBUTE}`: a checkout with core.autocrlf would convert line "
-            "ends. Run `floodmark log init`."
+            f".gitattributes does not contain `{git.ATTRIBUTE}`: a checkout with core.autocrlf would convert "
+            "line endings. Run `floodmark log init`."
         )
     if ingestion.repaired is not None:
         notices.append(f"The ingestion log was repaired on opening: {ingestion.repaired}.")

@@ -152,7 +152,7 @@ def parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
         # ValidationError is a DecodeError: both say which field is wrong and why.
         raise InvalidTransaction(f"not a transaction: {error}") from error
     except RecursionError as error:
-        raise InvalidTransaction("not a transaction: it nests too deep") from error
+        raise InvalidTransaction("not a transaction: it is nested too deeply") from error
 
 
 def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
@@ -163,7 +163,7 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
         raw = raw.replace(b"\r\n", b"\n")
     line, newline, body = raw.partition(b"\n")
     if not newline or (body and not body.endswith(b"\n")):
-        raise InvalidTransaction("torn: the file ends in the middle of a line")
+        raise InvalidTransaction("incomplete: the file ends in the middle of a line")
     header = _decode_header(line)
     _check_header(header, line, body, name=name)
     # Other tools write a transaction without events as a header and one blank line. A blank line holds nothing, and the
@@ -175,7 +175,7 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
             orjson.loads(memoryview(line_of.metadata))
     events = tuple(EventKey(as_uuid(e.event_id), e.stream_id, e.event_type) for e in lines)
     if len({event.event_id for event in events}) != len(events):
-        raise InvalidTransaction("it holds one event id twice")
+        raise InvalidTransaction("it contains an event id twice")
     transaction = Transaction(
         id=name,
         replica=as_uuid(header.replica_id),
@@ -191,9 +191,9 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
 
 def _check_header(header: _Header, line: bytes, body: bytes, *, name: str) -> None:
     if not 1 <= header.format_version <= FORMAT_VERSION:
-        raise InvalidTransaction(f"format_version {header.format_version} is not one this version reads (1, 2)")
+        raise InvalidTransaction(f"format_version {header.format_version} is not supported (supported: 1, 2)")
     if as_uuid(header.transaction_id) != name:
-        raise InvalidTransaction(f"its header names transaction {header.transaction_id}, its file name does not")
+        raise InvalidTransaction(f"its header names transaction {header.transaction_id}, which is not its file name")
     if header.content_hash is not None and header.content_hash != hashlib.sha256(body).hexdigest():
         raise InvalidTransaction("the events do not match content_hash: the file was changed after it was written")
     match = _HEADER_HASH.search(line)
@@ -263,8 +263,8 @@ def _encode_value(value: Any, event: Event) -> bytes:
     # The encoder writes NaN and infinity as null, which would change the data in silence.
     if b"null" in text and _holds_non_finite(value):
         raise UnserialisableValue(
-            f"An event for stream {event.stream!r} holds NaN or infinity, which JSON cannot express.",
-            hint="Write null or text in its place.",
+            f"An event for stream {event.stream!r} contains NaN or infinity, which JSON cannot express.",
+            hint="Write null or text instead.",
         )
     return text
 

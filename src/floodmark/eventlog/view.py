@@ -204,7 +204,7 @@ class View:
         """Every file that was left out, and why."""
         broken = {f"events/{t}{SUFFIX}": reason for t, (_, reason) in self._invalid.items()}
         for name in self._strange:
-            broken[f"events/{name}"] = "its name is no transaction id"
+            broken[f"events/{name}"] = "its name is not a transaction id"
         for transaction_id in self.history.cyclic:
             broken[f"events/{transaction_id}{SUFFIX}"] = "it is its own ancestor: the parents form a cycle"
         return [IntegrityFailure(file, reason) for file, reason in sorted(broken.items())]

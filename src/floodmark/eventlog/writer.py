@@ -111,8 +111,8 @@ class WriterLock:
         while not (try_lock(self._descriptor) and self._is_in_place()):
             if time.monotonic() >= deadline:
                 raise LogLocked(
-                    f"The event log {self._root} is being written by another process.",
-                    hint="Wait for it and run the same command again, or open the log read-only.",
+                    f"Another process is writing to the event log {self._root}.",
+                    hint="Run the same command again when it has finished, or open the log read-only.",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -284,9 +284,9 @@ class Writer:
         if found:
             one, other = found[0].transactions
             self._own_conflict = ReplicaIdentityConflict(
-                f"Transactions {one} and {other} are concurrent and both of replica {self.replica_id}: "
-                "two writers use one identity.",
-                hint="Everything stays readable. Run `floodmark log init --new-identity` here, then append again.",
+                f"Transactions {one} and {other} are concurrent and both from replica {self.replica_id}: two "
+                "writers use the same identity.",
+                hint="All events stay readable. Run `floodmark log init --new-identity` here, then append again.",
                 transactions=found[0].transactions,
             )
 
@@ -302,7 +302,7 @@ class Writer:
             if actual != version:
                 raise VersionConflict(
                     f"Stream {stream!r} is at version {actual}, expected {version}; nothing was written.",
-                    hint="Read the stream again, decide again, and append with the version you saw.",
+                    hint="Read the stream again, decide again, and append with the version that you read.",
                     stream=stream,
                     expected=version,
                     actual=actual,
@@ -374,7 +374,7 @@ def _check_events(events: Sequence[Event], *, allow_none: bool = False) -> None:
         if not isinstance(event.metadata, dict):
             raise Permanent(
                 f"The metadata of an event for stream {event.stream!r} is {event.metadata!r}.",
-                hint="Metadata is a dictionary; leave it out if there is none.",
+                hint="Metadata must be a dictionary. Omit it if there is none.",
             )
 
 
@@ -386,6 +386,6 @@ def _check_name(name: str, what: str) -> None:
             name.encode()
             return
     raise Permanent(
-        f"An event needs a {what} that is text; this one has {name!r}.",
+        f"An event's {what} must be text; this one is {name!r}.",
         hint='Write Event("account-1", {"amount": 5}, type="Deposited").',
     )

@@ -95,7 +95,7 @@ class Provider:
             raise
         except Exception as error:
             where = f" at {location}" if location else ""
-            raise self._failed(f"could not say what there is to read{where}", error) from error
+            raise self._failed(f"could not plan its units{where}", error) from error
         self._check_ids(units)
         return units
 
@@ -116,14 +116,14 @@ class Provider:
             if not unit.id or unit.id in seen:
                 raise ProviderFailed(
                     f"Provider {self.name!r} planned {'two units' if unit.id else 'a unit'} with the id {unit.id!r}.",
-                    hint="Give every unit an id of its own, which names the same content in every run.",
+                    hint="Give every unit a unique id that refers to the same content in every run.",
                 )
             seen.add(unit.id)
 
     def _failed(self, what: str, error: Exception) -> ProviderFailed:
         return ProviderFailed(
             f"Provider {self.name!r} {what}: {type(error).__name__}: {reason_of(error)}.",
-            hint="What it gave before is kept; mend the cause and run it again.",
+            hint="The rows that it returned before are kept. Fix the cause and run it again.",
         )
 
 
@@ -140,8 +140,8 @@ def provider(
     """
     if not isinstance(name, str) or not name or name != name.strip() or ":" in name:
         raise InvalidName(
-            f"{name!r} cannot name a provider.",
-            hint="Use a word such as `tickets`; a colon would make it the path of a function.",
+            f"{name!r} is not a valid provider name.",
+            hint="Use a word such as `tickets`, without a colon: a colon marks the path of a function.",
         )
 
     def made(function: Read) -> Provider:

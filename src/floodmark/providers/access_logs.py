@@ -153,7 +153,7 @@ def _files(location: str) -> set[Path]:
         # Patterns come from the command line, with folders: `Path.glob` takes none that begin at the root.
         found = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207
         if not found:
-            raise FileNotFoundError(f"there is nothing at {location}")
+            raise FileNotFoundError(f"no file at {location}")
     return {absolute(path) for path in found if path.is_file()}
 
 

@@ -96,15 +96,15 @@ def _numbered(unit: FileUnit, file: BinaryIO) -> Iterator[tuple[int, bytes] | It
             length = len(line) if len(line) <= LINE_BYTES_MAX else len(line) + _pass_over(file, line)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             # A compressed file that is still being written, or is broken for good: once whole, it is another unit.
-            yield Item.broken(f"{unit.place}:{number}", f"the compressed file ends here: {error}")
+            yield Item.broken(f"{unit.place}:{number}", f"the compressed file is incomplete: {error}")
             return
         if not line:
             if left is not None:
-                raise _changed(unit, "was cut short")
+                raise _changed(unit, "was truncated")
             return
         left = None if left is None else left - length
         if length > LINE_BYTES_MAX:
-            why = f"the line has {length} bytes, and {LINE_BYTES_MAX} are the most"
+            why = f"the line has {length} bytes; the limit is {LINE_BYTES_MAX}"
             yield Item.broken(f"{unit.place}:{number}", why, text_of(line))
         else:
             yield number, line.rstrip(b"\r\n")
@@ -163,7 +163,7 @@ def _plain_bytes(path: Path, size: int) -> int:
 def _changed(unit: FileUnit, how: str) -> ProviderFailed:
     return ProviderFailed(
         f"{unit.place} {how} after the plan was made.",
-        hint="Nothing of it was taken for what was planned; run it again to plan anew.",
+        hint="No row of it was stored. Run it again with a new plan.",
     )
 
 

@@ -43,7 +43,7 @@ def resolve(name: str) -> Any:
             return _loaded(name, point.load)
     raise UnknownProvider(
         f"There is no provider {name!r}.",
-        hint=f"There are {', '.join(known())}; any other is named by its path, package.module:function.",
+        hint=f"The built-in providers are {', '.join(known())}. Give any other by its path, package.module:function.",
     )
 
 
@@ -61,12 +61,12 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
         found = load()
     except Exception as error:
         raise ProviderFailed(
-            f"Provider {name!r} does not load: {type(error).__name__}: {reason_of(error)}.",
+            f"Provider {name!r} cannot be loaded: {type(error).__name__}: {reason_of(error)}.",
             hint="Check the path, and that its package is installed here.",
         ) from error
     if not callable(found) and not hasattr(found, "read"):
         raise ProviderFailed(
             f"Provider {name!r} is a {type(found).__name__}.",
-            hint="It is a generator function, decorated with @floodmark.provider or plain.",
+            hint="A provider must be a generator function, with or without @floodmark.provider.",
         )
     return found

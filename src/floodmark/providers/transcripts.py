@@ -59,7 +59,7 @@ def plan(location: str | None) -> Iterator[Unit]:
     found: set[Path] = set()
     for root in roots:
         if not root.exists():
-            raise FileNotFoundError(f"there is nothing at {root}")
+            raise FileNotFoundError(f"no file at {root}")
         found |= {absolute(path) for path in ([root] if root.is_file() else root.rglob("*.jsonl")) if path.is_file()}
     for path in sorted(found):
         unit = file_unit(path)
@@ -106,5 +106,5 @@ def _homes() -> list[Path]:
     ]
     there = [path for path in usual if path.is_dir()]
     if not there:
-        raise FileNotFoundError(f"there is neither {usual[0]} nor {usual[1]}; give a location")
+        raise FileNotFoundError(f"neither {usual[0]} nor {usual[1]} exists; give a location")
     return there

@@ -102,11 +102,11 @@ def row_of_text(text: bytes) -> dict[str, Any] | str:
 
 def not_an_object(value: Any) -> str:
     kinds = {list: "an array", str: "a text", bool: "true or false", int: "a number", float: "a number"}
-    return f"not an object, but {kinds.get(type(value), 'null')}"
+    return f"not a JSON object: {kinds.get(type(value), 'null')}"
 
 
 def overlong(place: str, line: Overlong, line_bytes_max: int) -> Problem:
-    reason = f"the line has {line.size:,} bytes, and line_bytes_max in [spool] of floodmark.toml is {line_bytes_max:,}"
+    reason = f"the line has {line.size:,} bytes; line_bytes_max in [spool] of floodmark.toml is {line_bytes_max:,}"
     return Problem(place, reason, line.head)
 
 

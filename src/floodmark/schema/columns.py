@@ -77,8 +77,8 @@ class Schema:
                 other = seen.get(name_key(path))
                 if other is not None:
                     raise SchemaConflict(
-                        f"Two columns are called {other!r} and {path!r}, which are one to Spark and Iceberg.",
-                        hint="Rename one of them; names differ by more than case.",
+                        f"Two columns are called {other!r} and {path!r}, which Spark and Iceberg do not distinguish.",
+                        hint="Rename one of them. Names must differ in more than upper and lower case.",
                     )
                 seen[name_key(path)] = path
 
@@ -149,7 +149,7 @@ class Schema:
             return cls(tuple(Column.parse(name, kind) for name, kind in content["columns"]))
         except (ValueError, TypeError, KeyError, FloodmarkError) as error:
             raise Corrupt(
-                f"A stored schema cannot be read: {error}.", hint="Keep the store as it is, and run `floodmark fsck`."
+                f"A stored schema cannot be read: {error}.", hint="Do not change the store, and run `floodmark fsck`."
             ) from error
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
@@ -180,7 +180,7 @@ class Schema:
     def _added(self, came: Column) -> Column:
         if came.required:
             raise SchemaConflict(
-                f"Column {came.name!r} is new and not null, but the rows stored already have no value for it.",
+                f"Column {came.name!r} is new and not null, but the stored rows have no value for it.",
                 hint=f'Declare it "{came.type}", without "not null".',
             )
         return came
@@ -199,8 +199,9 @@ def _widened(have: Column, came: Column) -> Column:
     if WIDER.get(have.type) == came.type:
         return replace(have, type=came.type)
     raise SchemaConflict(
-        f"Column {have.name!r} is {have.type}, and rows came with {came.type}.",
-        hint="A column only widens, int to long and float to double: convert the rows, or use a new column.",
+        f"Column {have.name!r} is {have.type}, but the rows have {came.type}.",
+        hint="A column type can only widen from int to long and from float to double. Convert the rows, or use a "
+        "new column.",
     )
 
 

@@ -46,7 +46,8 @@ class DecimalType:
         if not (1 <= self.precision <= DECIMAL_DIGITS_MAX and 0 <= self.scale <= self.precision):
             raise SchemaConflict(
                 f"decimal({self.precision},{self.scale}) is not a type.",
-                hint=f"A decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and no more of them behind the point.",
+                hint=f"A decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and not more than these after the decimal "
+                "point.",
             )
 
     def __str__(self) -> str:
@@ -67,13 +68,13 @@ class StructType:
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise SchemaConflict("A struct needs a field.", hint="Use json for objects of any shape.")
+            raise SchemaConflict("A struct needs at least one field.", hint="Use json for objects of any shape.")
         seen: dict[str, str] = {}
         for name, _ in self.fields:
             check_field_name(name)
             if name_key(name) in seen:
                 raise SchemaConflict(
-                    f"A struct has the fields {seen[name_key(name)]!r} and {name!r}, which are one to Spark.",
+                    f"A struct has the fields {seen[name_key(name)]!r} and {name!r}, which Spark does not distinguish.",
                     hint="Rename one of them.",
                 )
             seen[name_key(name)] = name
@@ -132,7 +133,7 @@ _TEXT_CHARACTERS_MAX = 100_000
 def parse_type(text: str) -> ColumnType:
     """Read a type's text; `SchemaConflict` says where it stops making sense."""
     if len(text) > _TEXT_CHARACTERS_MAX:
-        raise SchemaConflict(f"A type's text of {len(text)} characters is not read.", hint="Use json.")
+        raise SchemaConflict(f"A type's text of {len(text)} characters is too long.", hint="Use json.")
     reader = _Reader(text)
     kind = reader.type(depth=1)
     reader.end()
@@ -146,7 +147,7 @@ class _Reader:
 
     def type(self, depth: int) -> ColumnType:
         if depth > DEPTH_MAX:
-            raise self.wrong(f"types nest at most {DEPTH_MAX} deep")
+            raise self.wrong(f"types can be nested at most {DEPTH_MAX} levels deep")
         word = self.take("word")
         if word is None:
             raise self.wrong("a type is expected")
@@ -250,8 +251,8 @@ _OTHER_WORDS = {
 def _hint_for(word: str) -> str:
     known = _OTHER_WORDS.get(word.lower())
     if known is not None:
-        return f"It is called {known} here."
-    return f"There are {', '.join(PRIMITIVES)}, decimal(p,s), list<…> and struct<…>."
+        return f"Use {known} instead."
+    return f"The types are {', '.join(PRIMITIVES)}, decimal(p,s), list<…> and struct<…>."
 
 
 # ---- Arrow ----
@@ -308,7 +309,7 @@ def from_arrow(arrow_type: pa.DataType, *, column: str, depth: int = 1) -> Colum
         if nested is not None:
             return nested
     raise SchemaConflict(
-        f"Column {column!r} is of Arrow type {arrow_type}, which no column type holds.",
+        f"Column {column!r} is of Arrow type {arrow_type}, which no column type can store.",
         hint="Cast it first, for example to string, or to a struct or list of simple types.",
     )
 

@@ -82,10 +82,10 @@ class Course:
         try:
             self._trouble()
             self.rows_in_trouble = self.daemon.told.rows["exported"]
-            self.tell("Killing has ended; the writers finish their books.")
+            self.tell("No more kills. The writers complete their logs.")
             for writer in self.writers:
                 writer.finish(FINISH_SECONDS_MAX)
-            self.tell("The daemon delivers what is left.")
+            self.tell("The daemon delivers the remaining rows.")
             self.drained = self._drain()
             self.daemon.stop(STOP_SECONDS_MAX)
             self.tell("Reading every destination.")
@@ -138,7 +138,7 @@ class Course:
         kills = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills().items())) or "none"
         rows = sum(writer.page().rows_acknowledged for writer in self.writers)
         delivered = self.daemon.told.rows["exported"]
-        self.tell(f"{time_text}; killed: {kills}; {rows:,} rows acknowledged, {delivered:,} told to be delivered")
+        self.tell(f"{time_text}; killed: {kills}; {rows:,} rows acknowledged, {delivered:,} reported as delivered")
 
     # ── the drain ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +157,7 @@ class Course:
                 return True
             if now_left != left:
                 left, moved = now_left, time.monotonic()
-            self._tell_now(f"draining, {left} to go")
+            self._tell_now(f"draining, {left} rows left")
         return False
 
 
@@ -198,12 +198,12 @@ def doing(store: Store) -> str:
     def look(connection: Connection) -> str:
         commits = connection.execute(select(blocks.c.id).where(blocks.c.state == "reserved")).first() is not None
         under_way = ["a commit"] * commits + ["a delivery"] * (_open_intents(connection) > 0)
-        return " and ".join(under_way) or "neither commit nor delivery"
+        return " and ".join(under_way) or "no commit and no delivery"
 
     try:
         return store.engine.database.read(look)
     except FloodmarkError:
-        return "not to be told"
+        return "unknown"
 
 
 def _open_intents(connection: Connection) -> int:
@@ -237,9 +237,7 @@ class Trial:
         try:
             planned = plan(self.user, self.sinks, self.hub, folder)
             if not planned.sinks:
-                raise Permanent(
-                    f"No sink is left to deliver to. {' '.join(planned.left_out)}", hint="Name others with --sink."
-                )
+                raise Permanent(f"No sink can be tested. {' '.join(planned.left_out)}", hint="Name others with --sink.")
             self._declare_at_the_hub(planned)
             store = make_store(folder / "store", self.user.settings, {planned.dataset: True}, planned.sinks)
             course = self._course(store, planned.dataset, folder)
@@ -338,7 +336,11 @@ class Trial:
                     reading.Objects(sink.settings).remove()
                 elif sink.kind == "table" and store is not None:
                     orphans = reading.drop_target(store, sink.settings["table"])
-                    left += [f"{sink.name}: files that killed attempts left in {orphans}, if any"] if orphans else []
+                    left += (
+                        [f"{sink.name}: files in {orphans} that killed processes did not remove, if any"]
+                        if orphans
+                        else []
+                    )
             except Exception as error:  # noqa: BLE001 - whatever a destination says to that: it is told, and the rest goes on
                 place = sink.settings.get("url") or sink.settings.get("table")
                 left.append(f"{sink.name}: {place} could not be removed ({type(error).__name__})")

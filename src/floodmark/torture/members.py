@@ -44,12 +44,12 @@ class Records:
         self.astray_in_a_row = 0
 
     def ended_by_itself(self, code: int, log: Path) -> None:
-        self.astray.append(f"ended by itself with {code}: {last_words(log)}")
+        self.astray.append(f"exited unexpectedly with code {code}: {last_words(log)}")
         self.astray_in_a_row += 1
         if self.astray_in_a_row >= ASTRAY_MAX:
             raise Permanent(
-                f"A process of this run ended {ASTRAY_MAX} times by itself. The last time it said: {last_words(log)}",
-                hint="Does `floodmark run` work on this store? `--keep` keeps what every process said.",
+                f"A process of this run exited unexpectedly {ASTRAY_MAX} times. Its last output: {last_words(log)}",
+                hint="Check that `floodmark run` works on this store. `--keep` keeps the output of every process.",
             )
 
 

@@ -173,11 +173,11 @@ class Ledger:
                 timeout=_ANSWER_SECONDS_MAX,
             )
         except httpx.HTTPError as error:
-            raise Permanent(f"The hub at {self.url} does not answer: {error}.", hint="Is it running?") from None
+            raise Permanent(f"The hub at {self.url} does not respond: {error}.", hint="Is it running?") from None
         if answer.status_code in {401, 403}:
-            raise Denied(f"The hub at {self.url} refuses the sink's token for rows of this run.")
+            raise Denied(f"The hub at {self.url} refused the sink's token for the rows of this run.")
         if answer.status_code != 200:
-            raise Permanent(f"{self.url} keeps no ledger (it answered {answer.status_code}).")
+            raise Permanent(f"{self.url} has no ledger (status {answer.status_code}).")
         channels = answer.json()["channels"]
         return {item["partition"]: (item["through"], item["rows"]) for item in channels if item["dataset"] == dataset}
 

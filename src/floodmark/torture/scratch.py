@@ -69,7 +69,7 @@ def plan(user: Store, names: Sequence[str], hub: HubAccess, folder: Path) -> Pla
     unknown = [name for name in names if name not in known]
     if unknown:
         there = ", ".join(known) or "none yet"
-        raise UnknownSink(f"There is no sink {unknown[0]!r} in this store (there are: {there}).")
+        raise UnknownSink(f"There is no sink {unknown[0]!r} in this store (existing sinks: {there}).")
     mark = f"torture_{secrets.token_hex(4)}"
     chosen = [sink for name, sink in known.items() if not names or name in names]
     forwards = [sink.name for sink in chosen if sink.kind == "forward"]
@@ -99,13 +99,13 @@ def _planned(user: Store, sink: Sink, mark: str, dataset: str, hub: HubAccess, *
         table = f"{catalog}.{namespace}.{mark}_{_word(sink.name)}"
         return Planned(sink.name, "table", {**settings, "table": table, "datasets": [dataset]})
     if sink.kind == "projection":
-        return "it would run your function on made-up rows, so it takes no part."
+        return "skipped, because it would call your function with generated rows."
     if not first_hub:
-        return "one hub takes part in a run; choose it with --sink."
+        return "skipped, because a run tests only one hub. Select it with --sink."
     if hub.store is None and hub.dataset is None:
         return (
-            "a hub takes rows of datasets that it has declared. Give --hub-store, the path of the hub's store; "
-            "or declare a dataset there for this, and name it with --hub-dataset."
+            "a hub accepts only rows of declared datasets. Give --hub-store with the path of the hub's "
+            "store, or declare a dataset at the hub for this test and give it with --hub-dataset."
         )
     return Planned(sink.name, "forward", {**settings, "origin": _origin(user, settings, mark, dataset)})
 
@@ -118,8 +118,8 @@ def _origin(user: Store, settings: dict[str, Any], mark: str, dataset: str) -> s
     except Denied:
         if Ledger(settings["url"], settings.get("token"), own).channels(dataset):
             raise Denied(
-                f"The hub has rows of this store in {dataset!r} already.",
-                hint="Declare another dataset for this at the hub, and name it with --hub-dataset.",
+                f"The hub already has rows of this store in {dataset!r}.",
+                hint="Declare another dataset at the hub, and give it with --hub-dataset.",
             ) from None
         return str(own)
     return mark

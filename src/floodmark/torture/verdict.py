@@ -128,7 +128,7 @@ def compared_by_ledger(
         through, vouched = channels.get(key, (0, 0))
         if vouched != rows or through < last:
             kind = "missing" if vouched < rows or through < last else "doubled"
-            detail = f"the hub vouches for {vouched} rows up to {through}; the lake has {rows} up to {last}"
+            detail = f"the hub's ledger has {vouched} rows up to {through}; the lake has {rows} up to {last}"
             findings.append(Finding(kind, name, key, detail))
     rows_vouched = sum(rows for _, rows in channels.values())
     return Compared(name, rows_vouched, tuple(findings), "its ledger, by ranges and counts")

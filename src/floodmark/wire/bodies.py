@@ -50,13 +50,13 @@ def decompress(body: bytes, encoding: str, *, bytes_max: int) -> bytes:
                 pieces.append(piece)
     except (OSError, pa.ArrowException):
         raise MalformedChunk(
-            f"The body is not whole {encoding} data.", hint="Nothing was stored. Send it again, in full."
+            f"The body is not complete {encoding} data.", hint="Nothing was stored. Send the complete body again."
         ) from None
     return b"".join(pieces)
 
 
 def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(
-        f"The body is larger than {bytes_max:,} bytes once it is decompressed.",
+        f"The body is larger than {bytes_max:,} bytes after decompression.",
         hint="Nothing was stored. Send fewer rows at a time.",
     )

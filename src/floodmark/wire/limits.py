@@ -35,7 +35,7 @@ class Limits:
         self._check(columns, self.columns_max, "columns", "columns")
 
     def check_values(self, values: int) -> None:
-        self._check(values, self.values_max, "values", "values (rows times columns, and the elements of lists)")
+        self._check(values, self.values_max, "values", "values (rows times columns, plus the elements of lists)")
 
     def check_shape(self, rows: int, columns: int) -> None:
         """Of rows side by side: where a row lacks a column, there is a null."""
@@ -50,7 +50,7 @@ class Limits:
 
     def check_nesting(self, depth: int) -> None:
         if depth > self.nesting_max:
-            raise _too_large(f"A value nests more than {self.nesting_max:,} deep", "nesting")
+            raise _too_large(f"A value is nested more than {self.nesting_max:,} levels deep", "nesting")
 
     def check_depths(self, values: Iterable[Any]) -> None:
         """Of values that are parsed."""
@@ -68,7 +68,7 @@ class Limits:
 
     def _check(self, found: int, most: int, name: str, words: str) -> None:
         if found > most:
-            raise _too_large(f"The body holds {found:,} {words}, and {most:,} are the most", name)
+            raise _too_large(f"The body has {found:,} {words}; the limit is {most:,}", name)
 
 
 def _signs(content: bytes) -> int:
@@ -78,5 +78,5 @@ def _signs(content: bytes) -> int:
 def _too_large(message: str, name: str) -> TooLarge:
     return TooLarge(
         f"{message}.",
-        hint=f"Nothing was stored. Send less at a time, or raise `--{name}-max` of the hub.",
+        hint=f"Nothing was stored. Send less per request, or increase `--{name}-max` of the hub.",
     )

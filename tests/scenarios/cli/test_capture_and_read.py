@@ -40,7 +40,7 @@ def test_a_malformed_line_is_told_with_its_number_and_the_others_are_stored(shop
     done = shop("capture", "orders", stdin=content)
     assert done.code == 1
     assert "standard input, line 2: not JSON" in done.err
-    assert "standard input, line 4: not an object, but an array" in done.err
+    assert "standard input, line 4: not a JSON object: an array" in done.err
     assert "standard input, line 6: not JSON" in done.err
     assert done.out == "Stored 2 rows of orders. Quarantined: 3. Read to line 6.\n"
     assert "`floodmark quarantine list orders`" in done.err
@@ -381,8 +381,8 @@ def test_a_large_number_of_a_line_is_read_back_as_it_was(shop):
 
 def test_declaring_an_identity_says_what_it_is_compared_with(shop):
     told = shop("dataset", "add", "visits", "--identity", "id", "--event-time", "at").out
-    assert "Rows are the same row if id is the same, and at (the event time) too" in told
+    assert "Two rows are duplicates if id and at (the event time) are the same." in told
     told = shop("dataset", "add", "people", "--identity", "id", "--event-time", "at", "--identity-scope", "all").out
-    assert "Rows are the same row if id is the same, whatever their at." in told
+    assert "Two rows are duplicates if id is the same, with any at." in told
     people = shop("status", "--json").json["datasets"][1]
     assert (people["identity_scope"], people["identity_null"]) == ("all", "content")

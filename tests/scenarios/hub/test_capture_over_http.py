@@ -79,7 +79,7 @@ def test_what_cannot_be_stored_goes_to_quarantine_also_alone_in_its_request(hub,
     assert [reason.partition(":")[0] for reason in reasons] == ["element 0 of a request"] * 3
     assert "column 'id' is long" in "".join(reasons)
     assert "'_ingest_seq'" in "".join(reasons)
-    assert "not an object, but a number" in "".join(reasons)
+    assert "not a JSON object: a number" in "".join(reasons)
     assert hub.capture(rows(1), key=key).json()["rows"] == 1
 
 
