@@ -1,4 +1,4 @@
-"""The control database: serial transactions on SQLite or PostgreSQL, and nothing else about them.
+"""The control database: serial transactions on SQLite or PostgreSQL.
 
 Every control transaction reads, decides and writes as if it were alone (I5): SQLite takes its one write lock
 before the first read (`BEGIN IMMEDIATE`); PostgreSQL runs `SERIALIZABLE` and the whole function is run again when the
@@ -214,7 +214,7 @@ def postgres_url(text: str) -> URL:
 
 
 def sqlite_url(file: Path) -> str:
-    """The address of a SQLite file, whatever characters its path has."""
+    """The URL of a SQLite file, with any characters in its path."""
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
@@ -258,15 +258,15 @@ def _engine_of_its_own(url: URL, *, read_only: bool) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("floodmark_read", False)
-        # I5: the write lock comes before the first read. A deferred transaction would read, decide, and
-        # only then find that somebody else had written in between.
+        # I5: the write lock comes before the first read. A deferred transaction would read, decide, and only then find
+        # that another process had written in between.
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
 
 
 def _in_use(file: Path) -> bool:
-    """Whether the files are there by which SQLite's processes agree: somebody has it open, or died with it open."""
+    """Whether SQLite's shared files exist: a process has the database open, or died with it open."""
     return all(file.with_name(f"{file.name}-{part}").exists() for part in ("shm", "wal"))
 
 
@@ -356,7 +356,7 @@ def migrate(database: Database, *, create: bool = True) -> None:
             raise _too_new(version, len(scripts))
         for script in scripts[version:]:
             for statement in script:
-                # Without parameters, so that no driver looks for a placeholder in a statement that holds a `%`.
+                # Without parameters, so that no driver searches placeholders in a statement with a `%`.
                 connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
         connection.execute(meta.update().where(meta.c.name == "schema_version").values(value=str(len(scripts))))
 
@@ -388,7 +388,7 @@ def _without_tables() -> Corrupt:
 
 
 def _check_version(database: Database, known: int) -> None:
-    """Of a store that can only be read: what is older cannot be brought up to date."""
+    """For a read-only store: an older version cannot be migrated."""
     version = database.read(_version)
     if version is None:
         raise _without_tables()
@@ -461,7 +461,7 @@ def _migrations(dialect: str) -> list[list[str]]:
 
 
 def _statements(script: str) -> list[str]:
-    """A blank line ends a statement; whole-line comments are left out."""
+    """A blank line ends a statement; comment lines are skipped."""
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     paragraphs = "\n".join(lines).split("\n\n")
     return [paragraph.strip() for paragraph in paragraphs if paragraph.strip()]

@@ -131,7 +131,7 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTotals:
-    """What a partition holds by the records: rows, checksum, and where its newest row stands."""
+    """The recorded totals of a partition: rows, checksum, and its newest sequence number."""
 
     partition: str
     tally: Tally
@@ -199,7 +199,7 @@ def raise_horizon(connection: Connection, name: str, *, through: int, synced_sna
 
 
 def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | None) -> None:
-    """Everything that a snapshot reaches is on the disk. Of another generation's table it says nothing."""
+    """Record that all files of a snapshot are durable. It applies to the table of one generation only."""
     connection.execute(
         update(datasets)
         .where(datasets.c.name == dataset.name, datasets.c.generation == dataset.generation)

@@ -19,13 +19,13 @@ _BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.stat
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One configured destination. The instance is its identity: a removed and re-added sink starts anew."""
+    """One configured destination. The instance is its identity: a sink that is removed and added again is a new one."""
 
     instance: str
     name: str
     kind: str
     settings: dict[str, Any] = field(repr=False)
-    """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
+    """Never shown directly: they may contain a credential (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
     """Why it is blocked."""
@@ -34,7 +34,7 @@ class Sink:
     problem: str | None = None
     """What its last tick met, blocked or not; None if that got through."""
     next_attempt_at: datetime | None = None
-    """When whoever keeps to the back-off tries it again after a problem."""
+    """When it is retried after a problem."""
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
@@ -131,7 +131,7 @@ def ticked_at(connection: Connection, instance: str) -> datetime | None:
 
 
 def schedules(connection: Connection) -> dict[str, tuple[datetime | None, datetime]]:
-    """Of every sink, by its instance: when its last scheduled tick was due, and when it was added."""
+    """For every sink, by its instance: when its last scheduled delivery was due, and when it was added."""
     found = connection.execute(
         select(sinks.c.instance, sinks.c.ticked_at, sinks.c.created_at).where(sinks.c.state != "removed")
     )

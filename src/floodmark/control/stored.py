@@ -1,4 +1,4 @@
-"""Reading back what the control database holds as text: nobody else writes it, so what cannot be read is damage."""
+"""Read values that the control database stores as text. Only Floodmark writes them, so an unreadable one is damage."""
 
 from __future__ import annotations
 

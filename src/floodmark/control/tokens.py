@@ -18,7 +18,7 @@ from floodmark.control.schema import tokens
 from floodmark.errors import TokenExists, UnknownToken
 
 PREFIX = "fmk_"
-"""So that a token that leaks into a file is found by those who look for secrets there."""
+"""A prefix by which secret scanners find a token that was leaked into a file."""
 
 
 CAPTURE = "capture"
@@ -55,7 +55,7 @@ class Token:
 
 
 def new_secret() -> str:
-    """A token's text: 256 bits that nobody can guess."""
+    """A token's text: 256 random bits."""
     return PREFIX + secrets.token_urlsafe(32)
 
 

@@ -17,7 +17,7 @@ from floodmark.eventlog.view import View
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, where, and what to do. `error` is False for what is merely worth knowing."""
+    """A problem, its file, and what to do. `error` is False for a note."""
 
     file: str
     reason: str
@@ -27,7 +27,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What a full check read and found."""
+    """The result of a full check."""
 
     transactions: int
     events: int
@@ -102,7 +102,7 @@ def _repeated_events(history: History) -> list[Problem]:
 
 def _compare_with_memory(history: History, view: View, ingestion: IngestionLog) -> list[Problem]:
     problems = []
-    # Files that came in since this log was opened are not its mistake.
+    # Files that arrived after this log was opened are not a problem.
     known = set(view.history.order)
     if [t for t in history.order if t in known] != [t for t in view.history.order if t in history]:
         reason = "the order in memory is not the order of the files"

@@ -24,7 +24,7 @@ _CACHED_TRANSACTIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which events a reader wants; everything that is given must hold.
+    """A filter of events; all given conditions must be true.
 
     `pattern` is a glob over the stream's name; `*` crosses `/`, `[!a]` negates.
     """

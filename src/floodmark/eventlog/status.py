@@ -1,4 +1,4 @@
-"""The state of a log, as a report: it names what is wrong and never fails because of it."""
+"""The status report of a log. A problem is reported and never raised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from floodmark.eventlog.view import IntegrityFailure, View
 
 @dataclass(frozen=True, slots=True)
 class OpenFork:
-    """A fork that nobody has decided, and why."""
+    """An open fork, and why it is open."""
 
     parts: tuple[StreamFork, ...]
     reason: str
@@ -30,7 +30,7 @@ class Dangling:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything that a log knows of itself."""
+    """The status of a log."""
 
     transactions: int
     events: int

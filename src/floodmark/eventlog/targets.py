@@ -164,7 +164,7 @@ class _AlchemySession(_SqlSession):
 
 
 class SqlTarget:
-    """Any database that SQLAlchemy speaks to, by URL or engine; projections get its `Connection`."""
+    """Any database that SQLAlchemy supports, by URL or engine; projections get its `Connection`."""
 
     def __init__(self, database: str | Engine) -> None:
         from sqlalchemy import create_engine
@@ -173,7 +173,7 @@ class SqlTarget:
         try:
             self._engine = create_engine(database) if isinstance(database, str) else database
         except (ArgumentError, ImportError, ValueError):
-            raise InvalidSetting(  # the address is not repeated, nor the cause told: it may hold a password
+            raise InvalidSetting(  # the URL and the cause are not shown: they may contain a password
                 "The target is not a supported database URL.",
                 hint="Write sqlite:///file or postgresql+psycopg://user@host/database, and check that its driver "
                 "is installed.",

@@ -36,7 +36,7 @@ _VERSION_MAX = 2**63 - 1
 SUFFIX = ".jsonl"
 
 _HEADER_HASH = re.compile(rb',"([^"]*)":"([0-9a-f]{64})"}$')
-# Half a character, and a number beyond a double: the decoder passes over them unread.
+# An unpaired surrogate, and a number beyond a double: the decoder does not detect them.
 _DOUBTFUL = re.compile(rb"\\u[dD]|[0-9.][eE]\+?[0-9]{3}|[0-9]{300}")
 _NESTING_SAFE = 1000
 _STRICT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -74,7 +74,7 @@ class RecordedEvent(Event):
 
 
 class EventKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is kept in memory of an event; its data stays in the file."""
+    """The in-memory part of an event; its data stays in the file."""
 
     event_id: str
     stream: str
@@ -82,7 +82,7 @@ class EventKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A fork settled by a transaction, under the names it has in the header."""
+    """A fork that a transaction resolves, with the field names of the header."""
 
     stream_id: str
     transaction_ids: tuple[str, ...]
@@ -170,7 +170,7 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
     # hash above covers it: one that came in later is damage, as any other change is.
     lines = [_decode_line(text) for text in body.split(b"\n") if text.strip()]
     if _DOUBTFUL.search(body) or body.count(b"[") + body.count(b"{") > _NESTING_SAFE:
-        for line_of in lines:  # what passes here and cannot be read later would stop whoever reads the log
+        for line_of in lines:  # an event that passes here and cannot be read later would stop every reader of the log
             orjson.loads(memoryview(line_of.event_data))
             orjson.loads(memoryview(line_of.metadata))
     events = tuple(EventKey(as_uuid(e.event_id), e.stream_id, e.event_type) for e in lines)
@@ -260,7 +260,7 @@ def _encode_value(value: Any, event: Event) -> bytes:
             f"An event for stream {event.stream!r} cannot be written: {error}.",
             hint="Event data is JSON: text, numbers, booleans, null, lists, and dictionaries with text keys.",
         ) from error
-    # The encoder writes NaN and infinity as null, which would change the data in silence.
+    # The encoder writes NaN and infinity as null, which would silently change the data.
     if b"null" in text and _holds_non_finite(value):
         raise UnserialisableValue(
             f"An event for stream {event.stream!r} contains NaN or infinity, which JSON cannot express.",

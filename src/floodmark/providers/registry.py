@@ -1,4 +1,4 @@
-"""Where a provider's name leads: what was registered in this process, what is shipped, what is installed."""
+"""Find a provider by name: registered in this process, built in, or installed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _registered: dict[str, Any] = {}
 
 
 def register(name: str, provider: Any) -> None:
-    """Make the provider known by its name in this process; a later one of the same name takes its place."""
+    """Register the provider in this process; a later one with the same name replaces it."""
     _registered[name] = provider
 
 
 def known() -> list[str]:
-    """The names that lead somewhere, sorted. Loads nothing, so a broken provider is listed like any other."""
+    """All known names, sorted. Loads nothing, so a broken provider is also listed."""
     return sorted({*_registered, *SHIPPED, *(point.name for point in _installed())})
 
 
 def resolve(name: str) -> Any:
-    """What the name leads to, loaded: a provider, or a plain function."""
+    """Load the provider, or plain function, of that name."""
     if ":" in name:
         return _loaded(name, lambda: _by_path(name))
     if name in _registered:

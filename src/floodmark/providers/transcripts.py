@@ -1,6 +1,6 @@
 """Agent transcripts: session logs of coding agents, one JSON line per message, one row per part of it.
 
-Two layouts are read, told apart by the file's name:
+Two layouts are supported, detected by file name:
 
 | layout      | files                                              | a part is identified by                         |
 |-------------|----------------------------------------------------|-------------------------------------------------|
@@ -54,7 +54,7 @@ DECLARATION = Declaration(
 
 
 def plan(location: str | None) -> Iterator[Unit]:
-    """Every session file below the location; without one, below the places where the two agents keep theirs."""
+    """Every session file below the location; by default below the directories of the two agents."""
     roots = [Path(location).expanduser()] if location is not None else _homes()
     found: set[Path] = set()
     for root in roots:

@@ -47,7 +47,7 @@ from floodmark.schema.types import (
     width,
 )
 
-# ── The type of a column that no schema has: told from its values ────────────────────────────────────────────────────
+# ── The type of a new column, inferred from its values ───────────────────────────────────────────────────────────────
 
 
 _SOME_DECIMAL = DecimalType(DECIMAL_DIGITS_MAX, 0)
@@ -249,7 +249,7 @@ class Demands:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why a row does not fit: one of its columns, and what is wrong there."""
+    """Why a row does not fit: the column and the reason."""
 
     row: int
     column: str | None
@@ -258,7 +258,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The rows that fit, as a table in canonical Arrow types, and what became of the rest."""
+    """The rows that fit, as a table in canonical Arrow types, and why the others do not."""
 
     table: pa.Table
     """The fitting rows in order, with every column that came and that the schema has or now gets."""
@@ -287,7 +287,7 @@ class FittedRows:
 
 
 def fit_rows(schema: Schema, rows: Any, demands: Demands) -> FittedRows:
-    """Fit rows of Python. What is wrong with a name, or with too many of them, refuses the whole call."""
+    """Fit rows from Python. An invalid name, or too many names, refuses the whole call."""
     columns, values = rows_to_columns(rows, schema, demands)
     fitted = fit(schema, columns, values, rows=len(rows), demands=demands)
     if fitted.kept is not None:
@@ -296,7 +296,7 @@ def fit_rows(schema: Schema, rows: Any, demands: Demands) -> FittedRows:
 
 
 def fit_each(schema: Schema, rows: list[dict[str, Any]], demands: Demands) -> FittedRows:
-    """Fit rows of a text, of which nobody else has a copy: a bad name, or one too many, is its own row's fault."""
+    """Fit rows from text, whose sender has no copy: an invalid name, or one too many, refuses only its own row."""
     try:
         return fit_rows(schema, rows, demands)
     except (InvalidName, SchemaConflict):
@@ -383,7 +383,7 @@ def _no_identity(identity: tuple[tuple[str, ...], ...]) -> str:
 
 
 class _Fitting:
-    """One call's way through: the arrays so far, all of full length, and why rows are out."""
+    """The state of one call: the arrays so far, all of full length, and why rows do not fit."""
 
     def __init__(self, schema: Schema, rows: int) -> None:
         self.schema = schema
@@ -487,7 +487,7 @@ def _table(schema: Schema, arrays: Mapping[str, Any], rows: int) -> pa.Table:
     """The arrays as a table, in the schema's order."""
     names = [name for name in schema.names if name in arrays]
     if not names:
-        return pa.table({"rows": pa.nulls(rows)}).select([])  # the one way to a table of rows of nothing
+        return pa.table({"rows": pa.nulls(rows)}).select([])  # the only way to make a table without columns
     return pa.Table.from_arrays([arrays[name] for name in names], schema=schema.arrow(names))
 
 
@@ -576,7 +576,7 @@ def _checked_keys(names: list[Any]) -> list[str]:
 
 
 def reasons_by_row(misfits: Sequence[Misfit]) -> dict[int, str]:
-    """One sentence for each row that does not fit, however many of its columns are wrong."""
+    """One sentence for each row that does not fit, also if several columns are wrong."""
     reasons: dict[int, list[str]] = {}
     for misfit in misfits:
         reasons.setdefault(misfit.row, []).append(misfit.reason)

@@ -1,4 +1,4 @@
-"""A dataset's columns: declared, kept as text, and changed only by adding and widening. Pure."""
+"""A dataset's columns: declared, stored as text, and changed only by adding and widening. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a dataset, in order. No two of their names are one to Spark."""
+    """The columns of a dataset, in order. Their names differ in more than case."""
 
     columns: tuple[Column, ...] = ()
 
@@ -141,7 +141,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Read what `to_json` wrote; anything else is `Corrupt`, because nobody else writes it."""
+        """Read the text of `to_json`; anything else is `Corrupt`, because only Floodmark writes it."""
         try:
             content = orjson.loads(text)
             if content["version"] != _VERSION:
@@ -164,8 +164,8 @@ class Schema:
     def merge(self, new: Iterable[Column]) -> Schema:
         """The schema with the columns of arriving rows added and widened as needed.
 
-        The only changes are new nullable columns, at the end, and int → long and float → double. What fits
-        as it is changes nothing. Anything else is a `SchemaConflict`, and nothing has changed.
+        The only changes are new nullable columns, at the end, and int → long and float → double. Rows that fit change
+        nothing. Anything else is a `SchemaConflict`, and nothing has changed.
         """
         columns = {column.name: column for column in self.columns}
         for came in new:
@@ -206,7 +206,7 @@ def _widened(have: Column, came: Column) -> Column:
 
 
 def _paths(name: str, kind: ColumnType) -> Iterator[str]:
-    """Every dotted name that the column takes up in Iceberg's index of names."""
+    """Every dotted name of the column in Iceberg's index of names."""
     yield name
     if isinstance(kind, ListType):
         yield from _paths(f"{name}.element", kind.element)
@@ -216,7 +216,7 @@ def _paths(name: str, kind: ColumnType) -> Iterator[str]:
 
 
 def columns_of_arrow(arrow_schema: pa.Schema) -> list[Column]:
-    """The columns that Arrow fields stand for; a field of Arrow's null type stands for none."""
+    """The columns of Arrow fields; a field of Arrow's null type gives none."""
     columns = []
     for field in arrow_schema:
         kind = from_arrow(field.type, column=field.name)

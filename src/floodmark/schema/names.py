@@ -1,4 +1,4 @@
-"""What datasets and columns may be called, and the names Floodmark keeps for itself. Pure."""
+"""Valid names of datasets and columns, and reserved names. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from floodmark.errors import InvalidName, InvalidSetting
 SEQ = "_ingest_seq"
 """The row's sequence number, given at its stamping commit."""
 CONTENT_ID = "_ingest_id"
-"""The content hash of the row as it was captured."""
+"""The content hash of the captured row."""
 SEGMENT = "_ingest_segment"
-"""The segment that brought the row."""
+"""The segment that contained the row."""
 
 SYSTEM_PREFIXES = ("_ingest_", "_origin_")
 
@@ -42,17 +42,17 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def name_key(name: str) -> str:
-    """What two names share when Spark, which ignores case, cannot tell them apart."""
+    """The key by which Spark, which ignores case, compares two names."""
     return name.upper().lower()
 
 
 def is_system_column(name: str) -> bool:
-    """Whether the column is Floodmark's own: never a user's, and stripped from what users read."""
+    """Whether the column is a system column: never a user's, and not returned to users."""
     return name.lower().startswith(SYSTEM_PREFIXES)
 
 
 def check_column_name(name: Any) -> str:
-    """The name, if a column may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid column name; else `InvalidName`."""
     check_field_name(name, what="column")
     if is_system_column(name):
         raise InvalidName(
@@ -68,7 +68,7 @@ def check_column_name(name: Any) -> str:
 
 
 def check_field_name(name: Any, *, what: str = "field") -> str:
-    """The name, if a struct's field may be called that: the rules that hold for every name in a table."""
+    """The name, if it is a valid name of a struct's field, by the rules for every name in a table."""
     reason = _field_name_problem(name)
     if reason is not None:
         raise InvalidName(f"{_shown(name)} is not a valid {what} name: {reason}.", hint="Rename it in the rows.")
@@ -98,12 +98,12 @@ def _text_problem(name: str) -> str | None:
 
 
 def check_dataset_name(name: Any) -> str:
-    """The name, if a dataset may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid dataset name; else `InvalidName`."""
     return _checked_name(name, "a dataset")
 
 
 def check_sink_name(name: Any) -> str:
-    """The name, if a sink may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid sink name; else `InvalidName`."""
     return _checked_name(name, "a sink")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEPTH_MAX = 32
-"""How deep types nest at most; deeper text is refused before it costs a stack."""
+"""Deepest nesting of types; deeper text is refused before it overflows the stack."""
 DECIMAL_DIGITS_MAX = 38
 
 
@@ -37,7 +37,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """A decimal number of `precision` digits, `scale` of them behind the point."""
+    """A decimal number with `precision` digits, `scale` of them after the decimal point."""
 
     precision: int
     scale: int
@@ -99,7 +99,7 @@ JSON = Primitive("json")
 PRIMITIVES = {kind.name: kind for kind in (BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BINARY, DATE, TIMESTAMP, JSON)}
 
 WIDER: dict[ColumnType, ColumnType] = {INT: LONG, FLOAT: DOUBLE}
-"""What a column of the type becomes when a value needs more room."""
+"""The wider type of a column type."""
 
 
 def holds(wide: ColumnType, narrow: ColumnType) -> bool:
@@ -131,7 +131,7 @@ _TEXT_CHARACTERS_MAX = 100_000
 
 @lru_cache(maxsize=1024)
 def parse_type(text: str) -> ColumnType:
-    """Read a type's text; `SchemaConflict` says where it stops making sense."""
+    """Parse a type's text; `SchemaConflict` gives the position of the error."""
     if len(text) > _TEXT_CHARACTERS_MAX:
         raise SchemaConflict(f"A type's text of {len(text)} characters is too long.", hint="Use json.")
     reader = _Reader(text)
@@ -260,7 +260,7 @@ def _hint_for(word: str) -> str:
 
 @lru_cache(maxsize=1024)
 def to_arrow(kind: ColumnType) -> pa.DataType:
-    """The one Arrow type in which values of the type are kept."""
+    """The Arrow type in which values of the type are stored."""
     import pyarrow as pa
 
     if isinstance(kind, DecimalType):
@@ -284,7 +284,7 @@ def to_arrow(kind: ColumnType) -> pa.DataType:
 
 
 def width(kind: ColumnType) -> int:
-    """How many columns a column takes up in a table: a struct's fields are columns too."""
+    """How many table columns a column needs: a struct's fields are columns too."""
     if isinstance(kind, ListType):
         return width(kind.element)
     return sum(width(field) for _, field in kind.fields) if isinstance(kind, StructType) else 1
@@ -340,7 +340,7 @@ def _nested_from_arrow(arrow_type: pa.DataType, *, column: str, depth: int) -> C
     import pyarrow as pa
 
     types = pa.types
-    # List views are left out: pyarrow 26 casts them to lists with broken offsets.
+    # List views are not supported: pyarrow 26 casts them to lists with broken offsets.
     if types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type):
         element = from_arrow(arrow_type.value_type, column=column, depth=depth + 1)
         return None if element is None else ListType(element)

@@ -1,4 +1,4 @@
-"""One run of `floodmark torture`: the scratch store, the course, the verdict, and nothing left behind."""
+"""One run of `floodmark torture`: the scratch store, the kills, the verdict, and the clean-up."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Course:
     """One run over a store. `others` are members besides its writers and its daemon."""
 
     store: Store
-    """Opened by us, to look."""
+    """Opened by the run itself, for reading."""
     writers: Sequence[WriterMember]
     daemon: DaemonMember
     others: Sequence[Member]
     seconds: float
     seed: int
     kills_min: Mapping[str, int] = field(default_factory=dict)
-    """By kind: trouble goes on until so many were killed."""
+    """By kind: killing continues until this many were killed."""
     tell: Callable[[str], None] = lambda _: None
     drain_seconds_max: float = 240.0
     """How long nothing may move before the drain is given up."""
@@ -69,7 +69,7 @@ class Course:
     """What was found in the end."""
     nudges: int = 0
     rows_in_trouble: int = 0
-    """Rows that were told to be delivered while processes were killed."""
+    """Rows that were reported as delivered while processes were killed."""
     _nudged: float = 0.0
     _told: float = 0.0
 
@@ -78,7 +78,7 @@ class Course:
         return [*self.others, *self.writers, self.daemon]
 
     def run(self, reading: Callable[[], Sequence[Compared]]) -> None:
-        """Everything, and `reading` when nothing moves any more. Ends with every process gone."""
+        """The whole run; `reading` is called when everything is drained. Ends after every process has ended."""
         try:
             self._trouble()
             self.rows_in_trouble = self.daemon.told.rows["exported"]
@@ -118,8 +118,8 @@ class Course:
         time.sleep(STEP_SECONDS)
 
     def _nudge(self) -> None:
-        """A sink that failed is left alone for half a minute and more. New settings end that wait, and are one more
-        thing that can go wrong.
+        """A failed sink is retried after half a minute or more. A change of its settings ends that wait, and is also
+        tested this way.
         """
         if time.monotonic() < self._nudged + NUDGE_SECONDS:
             return
@@ -193,7 +193,7 @@ def waiting(store: Store) -> int:
 
 
 def doing(store: Store) -> str:
-    """What the records say is under way."""
+    """The work in progress, according to the records."""
 
     def look(connection: Connection) -> str:
         commits = connection.execute(select(blocks.c.id).where(blocks.c.state == "reserved")).first() is not None

@@ -1,4 +1,4 @@
-"""The scratch store: made for one run, with sinks like the user's that lead to places of their own.
+"""The scratch store of one run, with copies of the user's sinks that deliver to other locations.
 
 | kind       | its own place                                                                                       |
 |------------|-----------------------------------------------------------------------------------------------------|
@@ -36,7 +36,7 @@ SCHEMA = {"id": "string", "site": "string", "text": "string", "proof": "string",
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """How a run gets at the hub behind a forward sink."""
+    """How a run accesses the hub of a forward sink."""
 
     store: Path | None = None
     """The hub's own store, if it is here: its rows can be read then."""

@@ -1,4 +1,4 @@
-"""What a chunk's rows must have in common with its header, however they are written. Pure."""
+"""Check that a chunk's rows match its header, in every body format. Pure."""
 
 from __future__ import annotations
 

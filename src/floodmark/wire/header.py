@@ -1,4 +1,4 @@
-"""A chunk's header, and what a hub says about a channel. Pure."""
+"""A chunk's header, and a hub's ledger of a channel. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITION_CHARACTERS_MAX = 16 << 10
 """A partition's key holds the values it stands for, and those are texts of any length."""
 PATH_STORES_MAX = 8192
 PATH_STORES_MAX_OF_OLD = 64
-"""A sender of version 1 left out what went beyond this."""
+"""A sender of version 1 omitted further stores."""
 GIVEN_UP_RANGES_MAX = 1000
 """How many ranges of given-up rows one header, or one answer, names."""
 
@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class GivenUpRange:
-    """A range of which no row is sent: all of them stay behind in the sender's quarantine."""
+    """A range of which no row is sent: all of them are in the sender's quarantine."""
 
     range: SequenceRange
     tally: Tally
@@ -46,7 +46,7 @@ class GivenUpRange:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a chunk says of itself, beside its rows."""
+    """The header of a chunk."""
 
     origin: str
     """The store that the rows come from."""
@@ -55,15 +55,15 @@ class ChunkHeader:
     tally: Tally
     """Of the rows in the body."""
     before: Tally
-    """Of everything the sender has settled up to `range.after`, delivered or given up."""
+    """Of all rows that the sender delivered or gave up, up to `range.after`."""
     digest: str
     """SHA-256 of the body before compression, in hex."""
     given_up: tuple[GivenUpRange, ...] = ()
-    """Parts of the range whose rows stay behind, in order."""
+    """Parts of the range whose rows are not sent, in order."""
     replay: bool = False
     """The rows were given up before, and are every row of the range."""
     path: tuple[str, ...] = ()
-    """The stores that the rows passed before, the origin last. All of them: a part would let rows go round."""
+    """All stores that the rows have passed through, the origin last. An incomplete list would allow loops."""
     types: Mapping[str, str] = field(default_factory=dict)
     """The types of columns that JSON does not tell; see `types_to_tell`."""
     version: int = VERSION

@@ -1,4 +1,4 @@
-"""How much one body may hold, counted before it is unfolded. Pure.
+"""Limits of one body, counted before it is expanded. Pure.
 
 Compression and padding make much of little: a row that lacks a column has a null there, and 20,000 rows of one column
 each, every one another, are 400 million values. So values are counted in what the body says of itself, before anything
@@ -19,7 +19,7 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one body may become in memory. Every field is an option of `floodmark hub` of the same name."""
+    """The limits of one body. Every field is an option of `floodmark hub` with the same name."""
 
     rows_max: int = 200_000
     columns_max: int = 2_000
