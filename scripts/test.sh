@@ -15,13 +15,14 @@ unset PYTHONDONTWRITEBYTECODE
 # Most JVMs here live for seconds: making their code fast costs more than it saves, and so does loading Spark's classes.
 export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS:-}"
 .venv/bin/python -m floodmark.cli jars --archive >/dev/null || echo "The tests start Spark without a class archive." >&2
-# Single steps have a few rows each: Spark interprets what it would otherwise compile for each of them. Whole jobs compile.
-export INTERPRETED="-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+# Single steps have a few rows each: compiling and planning anew costs more than running them. Whole jobs do both.
+export SMALL_JOBS="-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+SMALL_JOBS+=" -Dspark.sql.adaptive.enabled=false"
 run() { .venv/bin/python -m pytest -p no:cacheprovider "$@"; }
 job() {
   case "$1" in
     acceptance) run tests/acceptance ;;
-    steps) SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS $INTERPRETED" run -m spark tests/contracts tests/docs tests/scenarios ;;
+    steps) SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS $SMALL_JOBS" run -m spark tests/contracts tests/docs tests/scenarios ;;
     scenarios) run -m "not spark" tests/scenarios ;;
     simulation) run tests/simulation ;;
     rest) run -m "not spark" --ignore=tests/acceptance --ignore=tests/scenarios --ignore=tests/simulation ;;
