@@ -85,12 +85,11 @@ def test_many_small_flushes_become_one_file_and_nobody_notices(store: Store, tmp
 
 
 LOST = {
-    "the metadata file is gone": ("metadata/*.metadata.json", None, 1),
     "two metadata files are gone": ("metadata/*.metadata.json", None, 2),
     "the manifest list is cut off": ("metadata/snap-*.avro", 40, 1),
-    "a manifest is empty": ("metadata/*-m0.avro", 0, 1),
     "a data file is gone": ("data/**/*.parquet", None, 1),
 }
+"""Each kind of file, and each kind of damage, once: here, or below a commit in `test_power_loss.py`."""
 
 
 @pytest.mark.parametrize("loss", LOST)

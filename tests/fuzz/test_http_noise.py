@@ -98,7 +98,7 @@ class Stand:
             async def receive() -> Any:
                 message = next(waiting, None)
                 if message is None:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()  # for ever
                 return message
 
             async def send(message: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from floodmark.hub.settings import HubSettings
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake, kill_store
 from scenarios.destinations import DATASET, PLACES, Place
+from waiting import wait_until
 
 
 class HubPlace(Place):
@@ -40,8 +40,7 @@ class HubPlace(Place):
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
-        while not self.server.started:
-            time.sleep(0.005)
+        wait_until(lambda: self.server.started)
 
     def stop(self) -> None:
         self.server.should_exit = True

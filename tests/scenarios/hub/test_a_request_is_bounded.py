@@ -52,7 +52,7 @@ def ask(hub, *, headers, messages, path="/v1/datasets/events/capture"):
         async def receive():
             message = next(waiting, None)
             if message is None:
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()  # for ever
             return message
 
         async def send(message):
