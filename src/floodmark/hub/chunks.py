@@ -9,7 +9,6 @@ lets one of them through, and the other reads again (H2).
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
 from floodmark.schema.types import from_arrow
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.spool.capture import Capture
-from floodmark.spool.segments import add_segment
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.wire import (
     COLUMNS,
     GIVEN_UP_RANGES_MAX,
@@ -133,7 +132,7 @@ class Chunks:
             return True
 
         if content.sequence:
-            return add_segment(self.engine, content.dataset, content.table, also=move)
+            return store(self.engine, content.dataset, content.table, also=move)
         return self.engine.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,30 +186,13 @@ class Chunks:
 
     def _fitted(self, declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> tuple[Dataset, pa.Table]:
         """Fit all rows or none, and grow the dataset by what they bring, as capture does."""
-        for attempt in range(RACES_MAX):
-            try:
-                fitted = _fit(declared, header, came)
-            except SchemaConflict:
-                # The schema that this worker remembers may be narrower than the dataset's by now.
-                if attempt:
-                    raise
-            else:
-                changes = tuple(column for column in fitted.schema if declared.schema.get(column.name) != column)
-                if not changes:
-                    return declared, fitted.table
-                with contextlib.suppress(SchemaConflict):  # another gave the column another type a moment ago
-                    return self._grow(declared, changes), fitted.table
-            declared = self._dataset(declared.name, fresh=True)
-        raise Retryable(f"The schema of {declared.name!r} kept changing.")
-
-    def _grow(self, declared: Dataset, changes: tuple[Column, ...]) -> Dataset:
-        grown = self.engine.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+        grown, fitted = fit_and_evolve(self.engine, declared, lambda current: _fit(current, header, came))
         self._known[declared.name] = grown
-        return grown
+        return grown, fitted.table
 
-    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
-        """The dataset as this worker last saw it. Schemas only grow, so an old one is narrow, never wrong."""
-        if fresh or name not in self._known:
+    def _dataset(self, name: str) -> Dataset:
+        """The dataset as this worker last saw it."""
+        if name not in self._known:
             self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 

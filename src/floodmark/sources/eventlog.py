@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
-from floodmark.control import datasets, quarantine, sources
+from floodmark.control import datasets, sources
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
@@ -30,7 +30,7 @@ from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict, UnserialisableValue
 from floodmark.rows import encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
-from floodmark.spool.segments import add_segment
+from floodmark.spool.ingest import store
 
 if TYPE_CHECKING:
     from floodmark.eventlog import EventLog, RecordedEvent
@@ -157,16 +157,8 @@ def _step(engine: Engine, declared: Dataset, source: Source, rows: list[dict[str
     def move(connection: Connection) -> bool:
         return sources.advance(connection, source, position=position)
 
-    def pass_over(connection: Connection) -> bool:
-        moved = move(connection)
-        if moved:
-            quarantine.hold(connection, declared.name, held, now=engine.clock.now())
-        return moved
-
-    if fitted.table.num_rows == 0:
-        return engine.database.transact(pass_over)
     step = SourceStep(source.id, source.next_ordinal)
-    return add_segment(engine, declared, fitted.table, step=step, held=held, also=move)
+    return store(engine, declared, fitted.table, position=step, held=held, also=move)
 
 
 def _payload(row: dict[str, Any]) -> str:

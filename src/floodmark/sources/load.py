@@ -33,7 +33,7 @@ from sqlalchemy import Connection
 from floodmark import faults
 from floodmark.commit.flush import flush
 from floodmark.commit.recovery import recover
-from floodmark.control import blocks, datasets, quarantine, sources
+from floodmark.control import blocks, datasets, sources
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
@@ -51,6 +51,7 @@ from floodmark.rows.identities import identity_hashes, rows_without_identity
 from floodmark.sources.shaping import Shape, Shaper
 from floodmark.sources.units import BackfillReport, Batch, Mark, Source, Unit
 from floodmark.spool.capture import Capture
+from floodmark.spool.ingest import store
 from floodmark.spool.sealing import joined, seal
 from floodmark.spool.segments import ORIGIN, SOURCE, WrittenSegment, drop_segment, register_segment, write_segment
 
@@ -545,15 +546,7 @@ class _Run:
 
     def _pass_over(self, step: _Step) -> bool:
         """Nothing of the step is a row to store."""
-        move = self._mover(step)
-
-        def work(connection: Connection) -> bool:
-            if not move(connection):
-                return False
-            quarantine.hold(connection, self.declared.name, step.held, now=self.parts.engine.clock.now())
-            return True
-
-        return self.parts.engine.database.transact(work)
+        return store(self.parts.engine, self.declared, None, held=step.held, also=self._mover(step))
 
     def _mover(self, step: _Step) -> Callable[[Connection], bool]:
         return lambda connection: sources.advance_all(connection, self.declared.name, step.moves)

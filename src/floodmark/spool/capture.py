@@ -13,7 +13,6 @@ uses, so what is acknowledged here is what will be committed:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import uuid
@@ -39,10 +38,9 @@ from floodmark.rows import (
     reasons_by_row,
     row_payload,
 )
-from floodmark.schema import Schema
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
-from floodmark.spool.segments import add_segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +128,7 @@ class Capture:
 
     def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
-            add_segment(self.engine, grown, table, held=held)
+            store(self.engine, grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(grown.name, held)
@@ -148,7 +146,7 @@ class Capture:
         elif found.line is not None:
             self._store(found.dataset, found.table, found.line, found.held)
         else:
-            add_segment(self.engine, found.dataset, found.table, held=found.held)
+            store(self.engine, found.dataset, found.table, held=found.held)
             self.count(dataset, found.table.nbytes)
         return found.receipt
 
@@ -178,16 +176,8 @@ class Capture:
         # Schemas only grow: the one that has most columns is the newest.
         grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
 
-        def put_away(connection: Connection) -> bool:
-            if not also(connection):
-                return False
-            quarantine.hold(connection, grown.name, held, now=self.engine.clock.now())
-            return True
-
-        if not tables:
-            return self.engine.database.transact(put_away)
-        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-        if not add_segment(self.engine, grown, table, held=held, also=also):
+        table = pa.concat_tables(tables, promote_options="permissive") if tables else None
+        if not store(self.engine, grown, table, held=held, also=also):
             return False
         self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
@@ -196,8 +186,8 @@ class Capture:
         """The dataset as it is grown by the rows, the fit, and the line to store, unless they are typed already."""
         fitted_rows: list[FittedRows] = []
 
-        def fitting(schema: Schema) -> Fit:
-            demands = self._dataset(declared.name).demands(self.engine.settings.spool)
+        def fitting(declared: Dataset) -> Fit:
+            schema, demands = declared.schema, declared.demands(self.engine.settings.spool)
             rows = texts.rows
             if not isinstance(rows, list):
                 try:
@@ -223,7 +213,7 @@ class Capture:
         held = self._held(
             dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        if not add_segment(self.engine, grown, fitted.table, step=step, held=held, also=also):
+        if not store(self.engine, grown, fitted.table, position=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
         return _receipt(fitted, held)
@@ -236,8 +226,8 @@ class Capture:
         """The dataset as it is grown by the rows, the fit, and the line to store."""
         made: list[FittedRows] = []
 
-        def fitting(schema: Schema) -> Fit:
-            made.append(fit_rows(schema, rows, self._dataset(declared.name).demands(self.engine.settings.spool)))
+        def fitting(declared: Dataset) -> Fit:
+            made.append(fit_rows(declared.schema, rows, declared.demands(self.engine.settings.spool)))
             return made[-1].fit
 
         grown, fitted = self._fitted(declared, fitting)
@@ -245,8 +235,10 @@ class Capture:
         return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
 
     def _fitted_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> tuple[Dataset, Fit]:
-        demands = declared.demands(self.engine.settings.spool)
-        grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table, demands=demands))
+        limits = self.engine.settings.spool
+        grown, fitted = self._fitted(
+            declared, lambda current: fit_table(current.schema, table, demands=current.demands(limits))
+        )
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         return grown, fitted
 
@@ -295,35 +287,18 @@ class Capture:
         held = self._held(
             declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        add_segment(self.engine, grown, fitted.table, held=held)
+        store(self.engine, grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
         return _receipt(fitted, held)
 
-    def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit]) -> tuple[Dataset, Fit]:
-        """Fit, and grow the dataset by what the rows that fit bring.
-
-        The schema this process remembers may be narrower than the dataset's by now, so it is looked at afresh
-        before a row is called a misfit or the call is refused.
-        """
-        with contextlib.suppress(SchemaConflict):
-            fitted = fitting(declared.schema)
-            if not fitted.misfits:
-                return self._grow(declared, fitted), fitted
-        declared = self._dataset(declared.name, fresh=True)
-        fitted = fitting(declared.schema)
-        return (self._grow(declared, fitted) if fitted.table.num_rows else declared), fitted
-
-    def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
-        if not fitted.evolves:
-            return declared
-        changes = (*fitted.new_columns, *fitted.widened)
-        grown = self.engine.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+    def _fitted(self, declared: Dataset, fitting: Callable[[Dataset], Fit]) -> tuple[Dataset, Fit]:
+        grown, fitted = fit_and_evolve(self.engine, declared, fitting)
         self._known[declared.name] = grown
-        return grown
+        return grown, fitted
 
-    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
-        """The dataset as this process last saw it. Schemas only grow, so an old one is narrow, never wrong."""
-        if fresh or name not in self._known:
+    def _dataset(self, name: str) -> Dataset:
+        """The dataset as this process last saw it."""
+        if name not in self._known:
             self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from floodmark.control import datasets, quarantine
+from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Entry
 from floodmark.engine import Engine
 from floodmark.errors import Permanent, SchemaConflict
-from floodmark.rows import MalformedEnvelope, fit
+from floodmark.rows import Fit, MalformedEnvelope, fit
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.payloads import decode_payload, kept_payload
-from floodmark.spool.segments import add_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +48,18 @@ class Quarantine:
                 hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
             ) from error
         declared = self.engine.database.read(lambda c: datasets.get(c, entry.dataset))
-        fitted = fit(
-            declared.schema,
-            envelope.columns,
-            envelope.values,
-            rows=envelope.rows,
-            demands=declared.demands(self.engine.settings.spool),
-        )
-        if fitted.misfits:
-            raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
-        if fitted.evolves:
-            changes = (*fitted.new_columns, *fitted.widened)
-            declared = self.engine.database.transact(lambda c: datasets.evolve(c, entry.dataset, changes))
-        stored = add_segment(
+
+        def fitting(current: Dataset) -> Fit:
+            demands = current.demands(self.engine.settings.spool)
+            fitted = fit(current.schema, envelope.columns, envelope.values, rows=envelope.rows, demands=demands)
+            if fitted.misfits:
+                raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
+            return fitted
+
+        grown, fitted = fit_and_evolve(self.engine, declared, fitting)
+        stored = store(
             self.engine,
-            declared,
+            grown,
             fitted.table,
             also=lambda c: quarantine.decide(c, entry.id, state="replayed", now=self.engine.clock.now()),
         )

@@ -21,29 +21,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
-
 from floodmark import faults
-from floodmark.control import datasets, quarantine
+from floodmark.control import datasets
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
-from floodmark.errors import InvalidName, Retryable, SchemaConflict, UnserialisableValue
+from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
 from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files
 from floodmark.spool.payloads import keep_payload
-from floodmark.spool.segments import add_segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SEAL_BYTES_MAX = 64 << 20
 """How many landing bytes one segment takes; a longer line is taken whole."""
-SCHEMA_RACES_MAX = 10
 SEAL_TRIES_MAX = 3
 """How often the same lines are tried when neither this sealer nor another gets them registered."""
 
@@ -135,21 +132,11 @@ def _seal_lines(
         content = os.pread(descriptor, size - start, start)  # L4
     lines = LandingRange(path.stem, start, start + len(content))
     declared, table, held = _parse(engine, dataset, lines, content)
-    if table is not None and table.num_rows:
-        if add_segment(engine, declared, table, lines=lines, held=held):
-            report.segments += 1
-            report.rows += table.num_rows
-            report.quarantined += len(held)
-    elif engine.database.transact(lambda c: _pass_over(engine, c, dataset, lines, held)):
+    if store(engine, declared, table, position=lines, held=held):
+        rows = 0 if table is None else table.num_rows
+        report.segments += rows > 0
+        report.rows += rows
         report.quarantined += len(held)
-    return True
-
-
-def _pass_over(engine: Engine, connection: Connection, dataset: str, lines: LandingRange, held: list[Held]) -> bool:
-    """Nothing in these lines is a row: quarantine and offset move together."""
-    if not records.advance_landing(connection, lines):
-        return False
-    quarantine.hold(connection, dataset, held, now=engine.clock.now())
     return True
 
 
@@ -159,27 +146,21 @@ def _parse(
     """Fit the lines to the dataset's schema, which grows by the columns they bring."""
     held: list[Held] = []
     runs = list(_runs(engine, dataset, lines, content, held))
-    for _ in range(SCHEMA_RACES_MAX):
-        declared = engine.database.read(lambda c: datasets.get(c, dataset))
-        fits, misfits, schema = _fit_runs(engine, declared, lines, runs, content)
-        try:
-            declared = _grow(engine, declared, schema)
-        except SchemaConflict:
-            continue  # another writer gave a new column another type a moment ago: fit again, to that
-        tables = [item.table for item in fits]
-        return declared, joined(tables, declared.schema), held + misfits
-    raise Retryable(f"The schema of {dataset!r} kept changing while its landing log was sealed.")
+    known = engine.database.read(lambda c: datasets.get(c, dataset))
+    declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
+    return declared, joined([item.table for item in fitted.fits], declared.schema), held + fitted.misfits
 
 
-def _grow(engine: Engine, declared: Dataset, schema: Schema) -> Dataset:
-    if schema == declared.schema:
-        return declared
-    return engine.database.transact(lambda c: datasets.evolve(c, declared.name, schema.columns))
+@dataclass(frozen=True, slots=True)
+class _FittedRuns:
+    """Several runs of lines, fitted one after the other: each to the schema that the ones before it grew."""
+
+    schema: Schema
+    fits: list[Fit]
+    misfits: list[Held]
 
 
-def _fit_runs(
-    engine: Engine, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes
-) -> tuple[list[Fit], list[Held], Schema]:
+def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes) -> _FittedRuns:
     dataset, schema, demands = declared.name, declared.schema, declared.demands(engine.settings.spool)
     fits: list[Fit] = []
     held: list[Held] = []
@@ -199,7 +180,7 @@ def _fit_runs(
             except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
                 payload = next(_lines(content[offset - lines.start :]))
             held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
-    return fits, held, schema
+    return _FittedRuns(schema, fits, held)
 
 
 def _runs(engine: Engine, dataset: str, lines: LandingRange, content: bytes, held: list[Held]) -> Iterator[_Run]:
