@@ -264,7 +264,7 @@ def test_an_export_that_looked_before_given_up_rows_went_does_not_send_them(worl
 
     object.__setattr__(world.store._exporter, "reader", _Late(world.store._exporter.reader, late))
     report = world.store.export("out")
-    assert "removed or settled again just now" in next(iter(report.errors.values()))
+    assert "just removed or settled again" in next(iter(report.errors.values()))
     assert world.delivered() == []
     world.restart().export("out")
     assert world.delivered() == [2]
