@@ -65,7 +65,7 @@ def test_everything_that_only_looks_works(filled, lake):
 def test_what_needs_to_write_says_so_and_changes_nothing(filled, lake, change):
     filled.close()
     with read_only(filled.path) as place, open_store(place, lake=lake) as store:
-        with pytest.raises(StoreReadOnly, match="can only be read here"):
+        with pytest.raises(StoreReadOnly, match="store is read-only"):
             change(store)
         assert ids(store) == [1, 2]
     with open_store(filled.path, lake=lake) as store:

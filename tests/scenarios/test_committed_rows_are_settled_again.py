@@ -180,7 +180,7 @@ def test_one_that_was_cut_off_keeps_sinks_waiting_and_they_say_what_ends_it(worl
     dies(lambda: store.compact(DATASET), at="settle.planned")
     kill_store(store)
     store = world.open()
-    assert "`compact` was cut off" in next(iter(store.export("out").errors.values()))
+    assert "`compact` was interrupted" in next(iter(store.export("out").errors.values()))
     store.compact(DATASET)
     assert not store.export("out").errors
     assert store.audit("out", deep=True).sound

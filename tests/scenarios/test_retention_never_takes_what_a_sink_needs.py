@@ -271,7 +271,7 @@ def test_an_export_that_looked_before_given_up_rows_went_does_not_send_them(
 
     monkeypatch.setattr(tick, "view_of", late)
     report = world.store.export("out")
-    assert "removed or settled again just now" in next(iter(report.errors.values()))
+    assert "just removed or settled again" in next(iter(report.errors.values()))
     assert world.delivered() == []
     monkeypatch.undo()
     world.restart().export("out")

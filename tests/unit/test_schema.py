@@ -78,7 +78,7 @@ def test_blanks_and_capitals_do_not_matter(text, canonical):
     ("text", "reason"),
     [
         ("", "a type is expected"),
-        ("bigint", "It is called long here"),
+        ("bigint", "Use long instead"),
         ("lnog", "There are boolean, int"),
         ("decimal", "'(' is expected"),
         ("decimal(39,0)", "1 to 38 digits"),
@@ -87,9 +87,9 @@ def test_blanks_and_capitals_do_not_matter(text, canonical):
         ("list<int", "'>' is expected"),
         ("list<int>>", "nothing more is expected, at character 10"),
         ("struct<>", "a field's name is expected"),
-        ("struct<a:int,A:int>", "one to Spark"),
+        ("struct<a:int,A:int>", "does not distinguish"),
         ("struct<a int>", "':' is expected"),
-        ("list<" * 100_000, "is not read"),
+        ("list<" * 100_000, "is too long"),
         ("list<" * 5000, "at most 32 deep"),
         ("long;drop table x", "nothing more is expected"),
     ],
@@ -306,7 +306,7 @@ def test_a_new_required_column_is_refused():
 
 @pytest.mark.parametrize("name", ["ID", "Id", "\u0131d"])
 def test_a_name_that_differs_only_in_case_is_refused(name):
-    with pytest.raises(SchemaConflict, match="one to Spark"):
+    with pytest.raises(SchemaConflict, match="do not distinguish"):
         Schema.declare({"id": "long"}).merge([Column(name, LONG)])
 
 
@@ -439,11 +439,11 @@ def test_text_that_is_no_key_is_refused(columns, key):
 def test_only_some_types_partition():
     check_partition_columns(KEY_COLUMNS, KEYED)
     schema = Schema((Column("x", DOUBLE), Column("j", JSON)))
-    with pytest.raises(SchemaConflict, match="'x' cannot partition"):
+    with pytest.raises(SchemaConflict, match="'x' cannot be a partition column"):
         check_partition_columns(["x"], schema)
     with pytest.raises(SchemaConflict, match="twice"):
         check_partition_columns(["s", "s"], KEYED)
-    with pytest.raises(SchemaConflict, match="cannot partition"):
+    with pytest.raises(SchemaConflict, match="cannot be a partition column"):
         partition_key(["x"], [1.5])
     with pytest.raises(InvalidName):
         parse_partition_key(["x"], "x=1.5", schema)

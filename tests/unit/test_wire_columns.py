@@ -108,12 +108,12 @@ def test_ids_and_numbers_must_be_as_many_as_rows():
     ("table", "changes", "reason"),
     [
         (numbered([1]), {"digest": "0" * 64}, "digest"),
-        (numbered([1]), {"tally": Tally(2, 0)}, "has 1 rows and says 2"),
+        (numbered([1]), {"tally": Tally(2, 0)}, "has 1 rows; its header says 2"),
         (numbered([1]), {"tally": Tally(1, 1)}, "checksum"),
         (numbered([0]), {}, "outside the range"),
         (numbered([11]), {}, "outside the range"),
-        (numbered([2, 2]), {}, "does not rise"),
-        (numbered([1, 99, 3]), {}, "does not rise"),
+        (numbered([2, 2]), {}, "does not increase"),
+        (numbered([1, 99, 3]), {}, "does not increase"),
         (numbered([1, None]), {}, "is a number"),
         (numbered([1], kind=pa.int32()), {}, "is a number"),
         (numbered([1.0], kind=pa.float64()), {}, "is a number"),
@@ -122,7 +122,7 @@ def test_ids_and_numbers_must_be_as_many_as_rows():
         (numbered([1], [None]), {}, "8 bytes"),
         (numbered([1, 2]), {"given_up": (GivenUpRange(SequenceRange(1, 2), Tally(1, 5)),)}, "both sent and given up"),
         (pa.table([[1], [2]], names=["a", "a"]), {}, "twice"),
-        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not read here"),
+        (numbered([1], word=pa.array(["x"]).dictionary_encode()), {}, "not supported"),
     ],
 )
 def test_a_body_that_is_not_what_its_header_says_is_refused(table, changes, reason):
@@ -135,14 +135,14 @@ def test_a_body_that_is_not_what_its_header_says_is_refused(table, changes, reas
 def test_buffers_that_are_compressed_in_themselves_are_not_read(codec):
     """Sixteen megabytes of blanks are a few kilobytes: whatever limits the body would not see them."""
     content = stream(numbered([1], text=pa.array([" " * (16 << 20)])), compression=codec)
-    with pytest.raises(MalformedChunk, match="not a whole stream"):
+    with pytest.raises(MalformedChunk, match="not a complete Arrow stream"):
         wire.decode_columns(content, header_of(content, 1, 0))
 
 
 def test_texts_that_are_not_utf_8_are_refused():
     text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
     content = stream(numbered([1], text=text))
-    with pytest.raises(MalformedChunk, match="not a whole stream"):
+    with pytest.raises(MalformedChunk, match="not a complete Arrow stream"):
         wire.decode_columns(content, header_of(content, 1, 0))
 
 
@@ -163,7 +163,7 @@ def test_a_message_of_no_known_kind_in_the_place_of_the_schema_is_refused():
     kind = next(place for place in range(size) if content[place] == 1 and is_unknown(damaged(content, place, 10)))
     for place in range(kind + 1, size):
         body = damaged(damaged(content, kind, 10), place, 255)
-        with pytest.raises(MalformedChunk, match="not a whole stream"):
+        with pytest.raises(MalformedChunk, match="not a complete Arrow stream"):
             wire.decode_columns(body, header_of(body, 2, 0, tally=header.tally))
 
 

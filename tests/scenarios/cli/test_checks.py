@@ -206,5 +206,5 @@ def test_a_store_that_can_only_be_read_refuses_the_others_in_a_sentence(archive,
     with read_only(tmp_path / "store"):
         done = archive(*command.split(), stdin=b'{"id": 4}\n')
     assert done.code == 1
-    assert "can only be read here" in done.out + done.err
+    assert "store is read-only" in done.out + done.err
     assert "Traceback" not in done.err

@@ -20,7 +20,7 @@ def test_it_says_what_it_joined_and_the_second_time_that_there_is_nothing_to_do(
     assert "10 files would be compacted" in busy("compact", "orders", "--dry-run").out
     done = busy("compact")
     assert done.code == 0
-    assert "orders: 10 files became 1" in done.out
+    assert "orders: 10 files compacted to 1" in done.out
     again = busy("compact", "orders")
     assert again.code == 0
     assert "orders: nothing to do." in again.out

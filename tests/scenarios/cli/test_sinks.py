@@ -85,8 +85,7 @@ def test_a_command_names_only_functions_that_the_settings_allow_and_is_told_the_
     assert run([*command, "imported_by_nobody:function"]) == 1
     assert run([*command, "my_totals:add_up"]) == 1
     said = capsys.readouterr().err
-    line = '[functions]: allow = ["my_totals"]'
-    assert f"Try:   Add to floodmark.toml, under {line}" in said
+    assert 'Try:   Add this to [functions] in floodmark.toml: allow = ["my_totals"]' in said
 
     settings = store / "floodmark.toml"
     settings.write_text(settings.read_text().replace("# allow = []", 'allow = ["my_totals"]'))

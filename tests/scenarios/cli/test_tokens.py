@@ -97,7 +97,7 @@ def test_where_rows_say_they_came_from_is_listed_and_taken_back(shop, tmp_path):
     assert len(shop("provenance", "list", "--json").json) == 4
     assert [item["origin"] for item in shop("provenance", "list", "--passed", "far", "--json").json] == ["edge"] * 2
     assert "edge" in shop("provenance", "list", "--dataset", "orders").out
-    assert shop("provenance", "forget", "edge", "--passed", "far").out == "Forgotten: 2 entries of edge.\n"
+    assert shop("provenance", "forget", "edge", "--passed", "far").out == "Removed 2 entries of edge.\n"
     refused = shop("provenance", "forget", "edge", "--passed", "far")
     assert refused.code == 1
     assert "provenance list" in refused.err

@@ -112,7 +112,7 @@ def test_forks_are_listed_and_decided_by_a_resolver_of_the_user(forked, tmp_path
 
 
 def test_accepting_all_branches_decides_without_adding_events(forked, call):
-    assert call("reconcile", forked, "--accept-all") == "1 forks decided, 0 left open.\n"
+    assert call("reconcile", forked, "--accept-all") == "1 forks resolved, 0 left open.\n"
     assert call("status", forked).endswith("clean\n")
     assert call("show", forked, "--json") == {"account-1": 3}
 
@@ -120,7 +120,7 @@ def test_accepting_all_branches_decides_without_adding_events(forked, call):
 def test_status_and_fsck_name_what_is_wrong(forked, call):
     text = call("status", forked)
     assert "fork on account-1 at version 1: not decided yet" in text
-    assert text.endswith("not clean\n")
+    assert text.endswith("problems found\n")
     assert call("fsck", forked, "--json")["ok"] is True
     file = min((forked / "events").iterdir())
     file.write_bytes(file.read_bytes().replace(b":5}", b":9}"))
@@ -180,7 +180,7 @@ def test_the_projection_and_the_command_of_the_page_work_as_they_stand_there(led
 
 @pytest.mark.usefixtures("shop")
 def test_the_resolver_and_the_command_of_the_page_work_as_they_stand_there(forked, call):
-    assert call(*page_command("reconcile")) == "1 forks decided, 0 left open.\n"
+    assert call(*page_command("reconcile")) == "1 forks resolved, 0 left open.\n"
 
 
 def test_a_projection_written_for_another_connection_is_refused_in_a_sentence(ledger, tmp_path, call, monkeypatch):

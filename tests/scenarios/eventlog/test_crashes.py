@@ -177,7 +177,7 @@ def test_a_name_that_may_not_survive_is_reported_as_unknown(replica, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("floodmark.eventlog.directory.EventsDirectory._sync_names", failing)
-        with pytest.raises(OutcomeUnknown, match="may not survive"):
+        with pytest.raises(OutcomeUnknown, match="may not be durable"):
             a.append("one")
     a.append("two")
     assert a.texts() == ["one", "two"]

@@ -555,7 +555,7 @@ def test_a_bare_position_of_another_tool_is_taken_over_only_with_the_log_it_coun
 
 
 def test_a_rebuilding_projection_must_say_how_to_start_from_nothing():
-    with pytest.raises(InvalidSetting, match="start from nothing"):
+    with pytest.raises(InvalidSetting, match="no reset function"):
         projection("p", mode="rebuild")(lambda event, connection: None)
     with pytest.raises(InvalidSetting, match="on_poison"):
         projection("p", on_poison="ignore")(lambda event, connection: None)

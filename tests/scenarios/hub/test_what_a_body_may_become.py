@@ -114,7 +114,7 @@ def test_only_plain_types_are_read(hub, name, nested):
     if nested:
         array = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), array)
     content = problem(send(hub, stream(numbered(1, odd=array)), rows=1), 400, "MalformedChunk")
-    assert "not read here" in content["detail"] or "not a whole stream" in content["detail"]
+    assert "not supported" in content["detail"] or "not a complete Arrow stream" in content["detail"]
 
 
 @pytest.mark.parametrize("kind", [pa.struct([("naam", pa.int64())]), pa.int64()], ids=["inside", "outside"])
@@ -174,7 +174,7 @@ LIMITS = {
     "rows": ({"rows_max": 3}, [{"id": 1}] * 4, "4 rows, and 3 are the most"),
     "columns": ({"columns_max": 5}, [{f"c{index}": 1 for index in range(6)}], "columns, and 5 are the most"),
     "values": ({"values_max": 100}, [{f"c{index}": 1} for index in range(30)], "values"),
-    "nesting": ({"nesting_max": 3}, [{"doc": [[[[1]]]]}], "nests more than 3 deep"),
+    "nesting": ({"nesting_max": 3}, [{"doc": [[[[1]]]]}], "nested more than 3 levels deep"),
 }
 
 

@@ -38,14 +38,14 @@ STORED = [
     {"id": 4, "big": Decimal(10**20), "price": Decimal("-0.07"), "j": "18446744073709551617", "d": 12345678.0},
 ]
 REFUSED = {
-    b'{"id":11,"n":18446744073709551617}': "beyond 64 bits",
-    b'{"id":12,"d":9007199254740993}': "not exactly a double",
-    b'{"id":13,"d":9007199254740993.0}': "not exactly a double",
-    b'{"id":14,"d":18446744073709551617}': "not exactly a double",
+    b'{"id":11,"n":18446744073709551617}': "does not fit in 64 bits",
+    b'{"id":12,"d":9007199254740993}': "cannot be stored exactly as a double",
+    b'{"id":13,"d":9007199254740993.0}': "cannot be stored exactly as a double",
+    b'{"id":14,"d":18446744073709551617}': "cannot be stored exactly as a double",
     b'{"id":15,"s":18446744073709551617}': "is not text",
     b'{"id":16,"price":1.105}': "does not fit without rounding",
     b'{"id":17,"big":0.12345678901234567890123}': "does not fit without rounding",
-    b'{"id":18,"v":18446744073709551617}': "beyond 64 bits",
+    b'{"id":18,"v":18446744073709551617}': "does not fit in 64 bits",
 }
 Door = Callable[[Store, list[bytes]], None]
 

@@ -121,7 +121,7 @@ def test_a_line_that_is_too_long_is_quarantined_with_its_number_and_its_beginnin
     assert stored(small) == [0, 1, 2, 3, 4, 5]
     (entry,) = small.quarantine.entries("messages")
     place = "standard input, line 4" if how == "stream" else f"{path}:4"
-    assert entry.reason.startswith(f"{place}: the line has {len(long):,} bytes, and line_bytes_max")
+    assert entry.reason.startswith(f"{place}: the line has {len(long):,} bytes; line_bytes_max")
     assert small.quarantine.show(entry.id)[1] == long[:2000].encode()
 
 
