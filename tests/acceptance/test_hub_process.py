@@ -21,6 +21,7 @@ import pytest
 
 import floodmark
 from floodmark.hub.tokens import add_token
+from floodmark.spool.segments import drop_dead_writers, remove_leftovers
 from floodmark.store import Store
 from seeds import SEED
 from sending import Chunk, Sender, check, entry, spooled, spooled_ids
@@ -142,9 +143,9 @@ def check_debris(store: Store) -> None:
 
     from floodmark.control.schema import segments
 
-    store._segments.drop_dead_writers("events")
-    store._segments.remove_leftovers("events")
-    found = store._database.read(lambda c: c.execute(select(segments.c.path, segments.c.state)).fetchall())
+    drop_dead_writers(store.engine, "events")
+    remove_leftovers(store.engine, "events")
+    found = store.engine.database.read(lambda c: c.execute(select(segments.c.path, segments.c.state)).fetchall())
     assert {item.state for item in found} <= {"sealed", "dropped"}
     wanted = {Path(item.path).name for item in found if item.state == "sealed"}
     assert {path.name for path in (store.path / "spool/events/segments").glob("*.parquet")} == wanted

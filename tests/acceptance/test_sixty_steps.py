@@ -29,9 +29,9 @@ import uvicorn
 from stores import make_store
 
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.maintenance.rebuild import GRACE
+from floodmark.read import view_of
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
 from seeds import FIXED, SEED
@@ -157,10 +157,10 @@ class Everything:
             assert report.rows == new
         self.uncertain.discard(sink)
         self.delivered[sink] = len(self.committed)
-        jobs = self.store._lake.jobs
+        jobs = self.store.engine.lake.jobs
         nothing = self.store.export(sink)
         assert (nothing.rows, nothing.bytes, nothing.chunks, nothing.spark_jobs) == (0, 0, 0, 0)
-        assert self.store._lake.jobs == jobs
+        assert self.store.engine.lake.jobs == jobs
 
     def retain(self) -> None:
         """What a sink still needs stays; what goes is what all of them have."""
@@ -183,9 +183,9 @@ class Everything:
         self.clock.advance(2 * GRACE.total_seconds())  # the next compaction or rebuild drops the table of before
 
     def expire_all_but_one(self) -> None:
-        table = self.store._reader.view("events").table
-        self.store._lake.expire(table, keep=1)
-        state = self.store._lake.load(table)
+        table = view_of(self.store.engine, "events").table
+        self.store.engine.lake.expire(table, keep=1)
+        state = self.store.engine.lake.load(table)
         assert len(state.lineage) == 1
 
     def lose_watermarks(self) -> None:
@@ -199,7 +199,7 @@ class Everything:
             "DELETE FROM intents WHERE sink = :sink",
             "DELETE FROM watermarks WHERE sink = :sink",
         ):
-            self.store._database.transact(
+            self.store.engine.database.transact(
                 lambda c, statement=statement: c.exec_driver_sql(statement.replace(":sink", f"'{instance}'"))
             )
         self.flush()
@@ -268,7 +268,7 @@ class _HubThread:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{port}"
-        self._hub = Hub(Intake.of(self.store), HubSettings())
+        self._hub = Hub(self.store.engine, self.store.spool, HubSettings())
         config = uvicorn.Config(build_app(self._hub), host="127.0.0.1", port=port, log_config=None, ws="none")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -96,7 +96,7 @@ def test_a_store_that_lost_its_watermarks_goes_on_behind_what_is_there(world: Wo
     world.commit(5)
     world.store.export("copy")
     for table in ("chunks", "intents", "watermarks"):
-        world.store._database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
+        world.store.engine.database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
     world.call("rewrite_data_files", "options => map('rewrite-all', 'true')")
     world.call("expire_snapshots", "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1")
     world.commit(2)

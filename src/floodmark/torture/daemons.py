@@ -45,7 +45,7 @@ class Told:
 
     def new_life(self) -> None:
         with self.path.open("ab") as file:
-            file.write(b"\n")  # whatever a death has cut off ends here
+            file.write(b"\n")  # the incomplete line of a killed process ends here
         self.listen()
         self.life_began, self.life_spoke = time.monotonic(), False
         self.life_worked = self.life_delivered = None
@@ -91,13 +91,13 @@ class Told:
 
 
 _SELDOM = ("flush.released", "delivery.split", "delivery.given_up", "delivery.replayed")
-"""Instants that a daemon without other flushers and without refused rows reaches rarely or never."""
+"""Fault points that a daemon without concurrent flushes and without refused rows reaches rarely or never."""
 FAULTS = (
     *(point for point in faults.POINTS if point.startswith(("flush.", "delivery.")) and point not in _SELDOM),
     "segment.written",
     "segment.registered",
 )
-"""Instants at which the daemon is killed besides the random ones: chance alone would hardly ever meet them."""
+"""Fault points at which the daemon is also killed: random kills would rarely reach them."""
 
 
 class Turns:
@@ -205,7 +205,7 @@ class DaemonMember:
             self._take_end(self._process.returncode)
             self._start(trouble=trouble)
         elif self._ours:
-            # Its JVM was killed, and it ends by itself when it notices. If it has nothing to do, it never does.
+            # Its JVM was killed. The daemon restarts when it detects this; without work it never does.
             if time.monotonic() >= self._plan.latest:
                 self._process.kill()
         elif trouble and self._plan.due(self.told):
@@ -231,7 +231,7 @@ class DaemonMember:
         self.told.listen()
 
     def _count_kin(self) -> None:
-        """A JVM that outlives its daemon belongs to nobody any more: it must be known before."""
+        """A JVM that survives its daemon can no longer be found through it, so it is recorded before."""
         now = time.monotonic()
         if self._process is not None and now >= self._counted + KIN_SECONDS:
             self._counted = now

@@ -134,7 +134,7 @@ def test_an_unknown_id_among_several_stops_before_anything_is_decided(held):
     first = held("quarantine", "list", "--json").json[0]["id"]
     done = held("quarantine", "discard", first, "zzz")
     assert done.code == 1
-    assert "Nothing was decided" in done.err
+    assert "Nothing was changed" in done.err
     assert len(held("quarantine", "list", "--json").json) == 2
 
 
@@ -153,4 +153,4 @@ def test_a_claim_of_the_demo_that_fails_is_told_by_the_exit_code(cli, monkeypatc
     done = cli("demo")
     assert done.code == 1
     assert [line.split()[-1] for line in done.out.splitlines() if line.startswith("rows ")] == ["yes", "NO"]
-    assert "A claim does not hold" in done.out
+    assert "A check failed" in done.out

@@ -128,11 +128,11 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
             ZeroDivisionError("by zero\nand more"),
             1,
             (
-                "Error: Something unexpected happened (ZeroDivisionError: by zero).\n"
-                "Try:   Run it again with FLOODMARK_TRACEBACK=1 to see where, and report that.\n"
+                "Error: Unexpected failure (ZeroDivisionError: by zero).\n"
+                "Try:   Run the command again with FLOODMARK_TRACEBACK=1 and report the traceback.\n"
             ),
         ),
-        (KeyboardInterrupt(), 130, "Interrupted. What was acknowledged is safe.\n"),
+        (KeyboardInterrupt(), 130, "Interrupted. All acknowledged rows are safe.\n"),
     ],
 )
 def test_a_failure_ends_as_a_sentence_and_a_code(shop, monkeypatch, error, code, text):
