@@ -64,9 +64,10 @@ def _new_stores_copy_their_tables(tmp_path_factory: pytest.TempPathFactory) -> I
     tables = file.read_bytes()
 
     def copied(database: Database, **options: Any) -> None:
-        new = Path(database.url.database or "")
-        if options.get("create", True) and new.stat().st_size == 0:
-            new.write_bytes(tables)
+        if database.dialect == "sqlite" and options.get("create", True):
+            new = Path(database.url.database or "")
+            if new.stat().st_size == 0:
+                new.write_bytes(tables)
         migrate(database, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,7 @@ from stores import check_history, make_store, rows_of, said_by, start_process
 
 from floodmark.store import Store
 
-ROUNDS = 25
+ROUNDS = 12
 ROWS = 4
 COMPACT_AFTER = 5
 

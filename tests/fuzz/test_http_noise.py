@@ -207,7 +207,7 @@ QUERIES = st.sampled_from([b"", b"dataset=events", b"dataset=%ff&partition=%00",
 
 
 @given(data=st.data())
-@inputs(60)
+@inputs(30)
 def test_any_request_gets_an_answer_of_the_reference(place: Stand, data: st.DataObject) -> None:
     method, path = data.draw(st.sampled_from(ENDPOINTS))
     method = data.draw(st.sampled_from([method] * 6 + ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "X"]))
@@ -223,7 +223,7 @@ def test_any_request_gets_an_answer_of_the_reference(place: Stand, data: st.Data
 
 
 @given(data=st.data())
-@inputs(50)
+@inputs(25)
 def test_a_capture_is_stored_as_it_is_counted_or_not_at_all(place: Stand, data: st.DataObject) -> None:
     dataset = fresh("captured")
     place.store.add_dataset(dataset, schema=data.draw(st.sampled_from([None, {"id": "long", "text": "string"}])))
@@ -261,7 +261,7 @@ def decoded(text: str) -> Any:
 
 @pytest.mark.parametrize("media", wire.MEDIA, ids=["lines", "columns"])
 @given(data=st.data())
-@inputs(30)
+@inputs(15)
 def test_a_chunk_whose_header_was_changed_is_refused_or_is_another_chunk(
     place: Stand, media: str, data: st.DataObject
 ) -> None:
@@ -281,7 +281,7 @@ def test_a_chunk_whose_header_was_changed_is_refused_or_is_another_chunk(
 
 @pytest.mark.parametrize("media", wire.MEDIA, ids=["lines", "columns"])
 @given(data=st.data())
-@inputs(40)
+@inputs(20)
 def test_a_body_that_was_changed_with_its_digest_is_read_or_refused_as_a_whole(
     place: Stand, media: str, data: st.DataObject
 ) -> None:
@@ -347,7 +347,7 @@ def test_columns_of_types_that_there_are_not_are_refused(place: Stand) -> None:
 
 
 @given(data=st.data())
-@inputs(20)
+@inputs(10)
 def test_nothing_but_a_token_opens_a_hub_that_has_one(guarded: Any, data: st.DataObject) -> None:
     stand, secret = guarded
     value = data.draw(
@@ -423,7 +423,7 @@ LIES = [
 
 
 @given(request=mutated(RAW) | mutated(CHUNKED) | st.sampled_from(LIES))
-@inputs(16)
+@inputs(8)
 def test_bytes_that_are_no_request_get_an_answer_or_an_end(port: tuple[Stand, int], request: bytes) -> None:
     stand, number = port
     TRIED["bytes on a socket"] += 1
