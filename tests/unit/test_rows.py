@@ -388,7 +388,7 @@ def test_values_of_no_kind_are_misfits():
     result = fit(Schema(), ["x"], [[uuid.uuid4(), None, object()]], 3)
     assert result.new_columns == ()
     assert [misfit.row for misfit in result.misfits] == [0, 2]
-    assert "holds a UUID" in result.misfits[0].reason
+    assert "can store a UUID" in result.misfits[0].reason
 
 
 @pytest.mark.parametrize("name", ["_ingest_seq", "", "a`", 1])

@@ -79,7 +79,7 @@ def test_blanks_and_capitals_do_not_matter(text, canonical):
     [
         ("", "a type is expected"),
         ("bigint", "Use long instead"),
-        ("lnog", "There are boolean, int"),
+        ("lnog", "The types are boolean, int"),
         ("decimal", "'(' is expected"),
         ("decimal(39,0)", "1 to 38 digits"),
         ("decimal(3,4)", "1 to 38 digits"),
@@ -90,7 +90,7 @@ def test_blanks_and_capitals_do_not_matter(text, canonical):
         ("struct<a:int,A:int>", "does not distinguish"),
         ("struct<a int>", "':' is expected"),
         ("list<" * 100_000, "is too long"),
-        ("list<" * 5000, "at most 32 deep"),
+        ("list<" * 5000, "at most 32 levels deep"),
         ("long;drop table x", "nothing more is expected"),
     ],
 )
