@@ -119,7 +119,7 @@ class Reader:
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order, in batches of bounded size."""
         view = self.view(dataset)
-        partition, where = slice_of(view.dataset, partition)
+        partition, partition_values = slice_of(view.dataset, partition)
         after = self.position(view, since, partition=partition)
         wanted = known_columns(view.dataset, columns)
         if view.snapshot is None or after >= view.horizon:
@@ -130,7 +130,7 @@ class Reader:
                 snapshot=view.snapshot,
                 within=window,
                 columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
-                where=where,
+                partition_values=partition_values,
             )
             parts = list(scanned)
             for number, rows in enumerate(parts, start=1):

@@ -181,7 +181,7 @@ class Everything:
 
     def expire_all_but_one(self) -> None:
         table = self.store._reader.view("events").table
-        self.store._lake.expire(table, keep=1)
+        self.store._lake.expire(table, keep_snapshots=1)
         state = self.store._lake.load(table)
         assert len(state.lineage) == 1
 

@@ -56,7 +56,7 @@ class MemoryDriver:
         self.lake.delete(table, within)
 
     def expire(self, table: str) -> None:
-        self.lake.expire(table, keep=1)
+        self.lake.expire(table, keep_snapshots=1)
 
     def recreate(self, table: str, schema: Schema) -> None:
         self.lake.recreate(table)

@@ -79,7 +79,7 @@ def void(database: Database, block: Block, *, consume: bool = False) -> bool:
 
 def record(database: Database, block: Block, *, rows: int) -> bool:
     return database.transact(
-        lambda c: blocks.record(c, block, snapshot=1, synced_snapshot=1, rows=rows, figures=[], now=NOW)
+        lambda c: blocks.record(c, block, snapshot=1, synced_snapshot=1, rows=rows, stats=[], now=NOW)
     )
 
 

@@ -32,7 +32,7 @@ from lakes import (
 from floodmark.commit import protocol
 from floodmark.commit.protocol import Append, Verdict
 from floodmark.errors import Corrupt, Retryable
-from floodmark.rows.content import content_ids, partition_figures
+from floodmark.rows.content import content_ids, partition_stats
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
 
@@ -501,14 +501,14 @@ def test_figures_are_the_tallies_of_the_rows_by_partition(blocks: Blocks) -> Non
     head = blocks.state().head
     assert head is not None
     for partition_by in [(), ("site",), ("site", "on", "flag")]:
-        wanted = partition_figures(table, prefixes, partition_by)
-        found = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=partition_by)
+        wanted = partition_stats(table, prefixes, partition_by)
+        found = blocks.lake.stats(TABLE, snapshot=head, within=EVERYTHING, partition_by=partition_by)
         assert {item.partition: (item.tally, item.first_seq - 1, item.last_seq - 1) for item in found} == {
             item.partition: (item.tally, item.first_row, item.last_row) for item in wanted
         }
-    part = blocks.lake.figures(TABLE, snapshot=head, within=SequenceRange(2, 5), partition_by=())
+    part = blocks.lake.stats(TABLE, snapshot=head, within=SequenceRange(2, 5), partition_by=())
     assert [(item.partition, item.tally.rows, item.first_seq, item.last_seq) for item in part] == [("all", 3, 3, 5)]
-    assert blocks.lake.figures(TABLE, snapshot=head, within=SequenceRange(50, 60), partition_by=()) == []
+    assert blocks.lake.stats(TABLE, snapshot=head, within=SequenceRange(50, 60), partition_by=()) == []
 
 
 def test_the_highest_number_is_known_after_compaction_delete_and_expiry(blocks: Blocks) -> None:
@@ -637,8 +637,8 @@ def test_a_scan_filters_by_value_and_null_is_a_value(blocks: Blocks) -> None:
         ]
     )
 
-    def ids(**where: Any) -> list[int]:
-        return [row["id"] for row in blocks.rows(where=where)]
+    def ids(**partition_values: Any) -> list[int]:
+        return [row["id"] for row in blocks.rows(partition_values=partition_values)]
 
     assert ids(site="a") == [1]
     assert ids(site=None) == [2]
@@ -725,11 +725,11 @@ def test_columns_may_have_awkward_names(blocks: Blocks) -> None:
     assert [{name: found[name] for name in blocks.schema.names} for found in blocks.rows()] == [row]
     assert blocks.lake.append(blocks.request(blocks.segment([row]))) is False
     for name in usable:
-        assert len(blocks.rows(where={name: f"value of {name}"}, columns=(name,))) == 1, name
+        assert len(blocks.rows(partition_values={name: f"value of {name}"}, columns=(name,))) == 1, name
     head = blocks.state().head
     assert head is not None
-    (figures,) = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=tuple(usable))
-    assert figures.tally.rows == 1
+    (stats,) = blocks.lake.stats(TABLE, snapshot=head, within=EVERYTHING, partition_by=tuple(usable))
+    assert stats.tally.rows == 1
 
 
 def test_awkward_columns_can_be_added_and_widened(blocks: Blocks) -> None:

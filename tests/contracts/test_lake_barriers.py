@@ -39,8 +39,8 @@ def test_behind_a_barrier_no_request_of_the_block_lands(blocks: Blocks, rows_bef
     head = blocks.state().head
     rows = [row for part in blocks.lake.scan(TABLE, snapshot=head, within=EVERYTHING) for row in part.to_pylist()]
     assert [row["id"] for row in rows] == [*range(rows_before), 20, 21]
-    figures = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=())
-    assert sum(item.tally.rows for item in figures) == rows_before + 2
+    stats = blocks.lake.stats(TABLE, snapshot=head, within=EVERYTHING, partition_by=())
+    assert sum(item.tally.rows for item in stats) == rows_before + 2
     blocks.driver.compact(TABLE)
     head = blocks.state().head
     kept = [row for part in blocks.lake.scan(TABLE, snapshot=head, within=EVERYTHING) for row in part.to_pylist()]

@@ -133,7 +133,7 @@ def test_who_holds_a_table_that_was_renamed_is_told_to_do_it_again(two: Blocks) 
     with pytest.raises(Retryable):
         two.lake.has_rows(TABLE, snapshot=state.head, within=EVERYTHING)
     with pytest.raises(Retryable):
-        two.lake.figures(TABLE, snapshot=state.head, within=EVERYTHING, partition_by=())
+        two.lake.stats(TABLE, snapshot=state.head, within=EVERYTHING, partition_by=())
     with pytest.raises(Retryable):
         two.lake.sync(state, since=None)
 

@@ -12,12 +12,14 @@ from floodmark.schema import CONTENT_ID, ListType, Schema, StructType
 from floodmark.sequence import SequenceRange
 
 
-def found(blocks: Blocks, **where):
-    columns = where.pop("columns", ())
-    rows_max = where.pop("rows_max", 100)
+def found(blocks: Blocks, **partition_values):
+    columns = partition_values.pop("columns", ())
+    rows_max = partition_values.pop("rows_max", 100)
     head = blocks.state().head
     assert head is not None
-    return blocks.lake.find_rows(blocks.table, snapshot=head, where=where, columns=columns, rows_max=rows_max)
+    return blocks.lake.find_rows(
+        blocks.table, snapshot=head, partition_values=partition_values, columns=columns, rows_max=rows_max
+    )
 
 
 def test_a_row_is_found_with_its_number_its_segment_and_its_file(blocks: Blocks):

@@ -147,9 +147,9 @@ def test_a_reader_of_a_snapshot_that_expired_is_told_to_try_again(narrow: Blocks
     reads = {
         "scan": lambda: list(lake.scan(TABLE, snapshot=old.head, within=EVERYTHING)),
         "has_rows": lambda: lake.has_rows(TABLE, snapshot=old.head, within=EVERYTHING),
-        "figures": lambda: lake.figures(TABLE, snapshot=old.head, within=EVERYTHING, partition_by=()),
+        "stats": lambda: lake.stats(TABLE, snapshot=old.head, within=EVERYTHING, partition_by=()),
         "segments_above": lambda: lake.segments_above(TABLE, snapshot=old.head, after=0),
-        "find_rows": lambda: lake.find_rows(TABLE, snapshot=old.head, where={"id": 1}),
+        "find_rows": lambda: lake.find_rows(TABLE, snapshot=old.head, partition_values={"id": 1}),
         "each_range": lambda: list(
             lake.each_range(
                 TABLE, snapshot=old.head, ranges=[EVERYTHING], columns=("id",), schema=SIMPLE, work=lambda *_: {}
@@ -210,9 +210,9 @@ def test_rewrites_whose_files_are_lost_are_taken_back_all_at_once(narrow: Blocks
     narrow.driver.lose_data_files(TABLE, FIRST)
     narrow.lake.rewrite_manifests(TABLE)
     assert len(narrow.state().lineage) == 4
-    assert not narrow.lake.go_back(TABLE, durable=durable, droppable=never)
+    assert not narrow.lake.rollback(TABLE, durable=durable, droppable=never)
     assert len(narrow.state().lineage) == 4
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=rewrites)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=rewrites)
     assert narrow.state().head == durable
     assert sorted(numbers(narrow.rows())) == list(range(10))
     narrow.commit(some(5, start=10))
@@ -225,7 +225,7 @@ def test_a_table_of_which_everything_is_there_stays_as_it_is(narrow: Blocks) -> 
     durable = narrow.state().head
     rewrite(narrow, FIRST)
     before = narrow.state()
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=always)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=always)
     assert narrow.state() == before
 
 
@@ -235,11 +235,11 @@ def test_what_is_known_to_be_on_the_disk_is_never_gone_back_over(narrow: Blocks)
     narrow.commit(some(5, start=5))
     before = narrow.state()
     narrow.driver.lose_data_files(TABLE, SequenceRange(5, 10))
-    narrow.lake.go_back(TABLE, durable=before.head, droppable=always)
+    narrow.lake.rollback(TABLE, durable=before.head, droppable=always)
     assert narrow.state() == before
-    assert not narrow.lake.go_back(TABLE, durable=before.lineage[1].id, droppable=rewrites)
+    assert not narrow.lake.rollback(TABLE, durable=before.lineage[1].id, droppable=rewrites)
     assert narrow.state() == before
-    assert narrow.lake.go_back(TABLE, durable=before.lineage[1].id, droppable=always)
+    assert narrow.lake.rollback(TABLE, durable=before.lineage[1].id, droppable=always)
     assert narrow.state().head == before.lineage[1].id
 
 
@@ -264,7 +264,7 @@ def test_files_of_a_commit_that_was_taken_back_are_orphans_once_they_are_old(nar
     rewrite(narrow, FIRST)
     rewrite(narrow, SECOND)
     narrow.driver.lose_data_files(TABLE, FIRST)
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=rewrites)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=rewrites)
     assert narrow.lake.orphans(TABLE, before=datetime.now(UTC) - timedelta(minutes=5)) == []
     found = narrow.lake.orphans(TABLE, before=datetime.now(UTC) + timedelta(days=1))
     assert found

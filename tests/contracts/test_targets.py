@@ -250,13 +250,13 @@ def test_fit_adds_what_is_missing_and_no_snapshot(hands: Hands, blocks: Blocks):
     wider = Schema.declare({"id": "long", "name": "string", "tags": "list<string>", "at": "timestamp", "raw": "json"})
     assert missing_columns(hands.target.name, loaded(hands), wider)
 
-    hands.target.fit(wider, replace(CLAIM, keep="name = 'it''s'"))
-    hands.target.fit(wider, replace(CLAIM, keep="name = 'it''s'"))
+    hands.target.fit(wider, replace(CLAIM, row_filter="name = 'it''s'"))
+    hands.target.fit(wider, replace(CLAIM, row_filter="name = 'it''s'"))
 
     state = loaded(hands)
     assert (state.history.uuid, state.history.lineage) == (before.uuid, before.lineage)
     assert not missing_columns(hands.target.name, state, wider)
-    assert check_claim(hands.target.name, state, replace(CLAIM, keep="name = 'it''s'"))
+    assert check_claim(hands.target.name, state, replace(CLAIM, row_filter="name = 'it''s'"))
     with pytest.raises(Permanent):
         check_claim(hands.target.name, state, CLAIM)
 
@@ -317,17 +317,17 @@ def test_a_cut_is_measured_and_copied_as_its_conditions_say(hands: Hands, blocks
     assert (whole.rows, hands.target.last(cut_of(blocks, 0, 8))) == (8, 8)
     parts = [hands.target.tally(cut_of(blocks, *edges)) for edges in ((0, 3), (3, 8))]
     assert parts[0] + parts[1] == whole
-    some_of_them = [cut_of(blocks, 0, 8, keep=condition) for condition in ("id < 3", "NOT id < 3")]
+    some_of_them = [cut_of(blocks, 0, 8, row_filter=condition) for condition in ("id < 3", "NOT id < 3")]
     assert hands.target.tally(some_of_them[0]) + hands.target.tally(some_of_them[1]) == whole
     but_one = hands.target.tally(cut_of(blocks, 0, 8, without=frozenset({4})))
     assert but_one + hands.target.tally(cut_of(blocks, 3, 4)) == whole
     assert hands.target.tally(cut_of(blocks, 8, 99)) == Tally()
     assert hands.target.last(cut_of(blocks, 8, 99)) == 0
 
-    cut = cut_of(blocks, 1, 8, where={"name": "name 3"})
+    cut = cut_of(blocks, 1, 8, partition_values={"name": "name 3"})
     assert hands.target.last(cut) == 4
     send(hands, cut)
-    send(hands, cut_of(blocks, 4, 8, keep="id >= 6", without=frozenset({8})))
+    send(hands, cut_of(blocks, 4, 8, row_filter="id >= 6", without=frozenset({8})))
     assert [(row[ORIGIN_SEQ], row["id"]) for row in hands.rows()] == [(4, 3), (7, 6)]
 
 

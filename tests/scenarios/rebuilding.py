@@ -81,7 +81,7 @@ class Rebuilding(World):
         assert not self.declared().fenced
         state = self.lake.load(self.current())
         assert state is not None
-        counted = self.lake.figures(
+        counted = self.lake.stats(
             state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
         )
         totals = store._database.read(lambda c: datasets.partition_totals(c, DATASET))

@@ -98,8 +98,8 @@ class Aged:
         assert state is not None
         assert state.head is not None
         within = SequenceRange(0, through)
-        there = self.lake.figures(
-            TABLE, snapshot=state.head, within=within, partition_by=("site",), where={"site": site}
+        there = self.lake.stats(
+            TABLE, snapshot=state.head, within=within, partition_by=("site",), partition_values={"site": site}
         )
         gone = self.store._database.read(lambda c: removal_records.removed_within(c, channel, within))
         return sum((item.tally for item in there), Tally()) + gone

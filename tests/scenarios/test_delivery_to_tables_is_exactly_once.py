@@ -71,7 +71,7 @@ class Export:
         state = self.lake.load(declared.table_name)
         assert state is not None
         assert state.head is not None
-        return Source(declared.table_name, state.head, declared.schema, keep=self.where, **more)
+        return Source(declared.table_name, state.head, declared.schema, row_filter=self.where, **more)
 
     def pin(self, *ranges: SequenceRange) -> Intent:
         self.intent = channels.pin(self.store._database, self.channel, ranges)
@@ -145,8 +145,8 @@ def stranger(numbers: Sequence[int] = (1, 2, 3, 4, 5), *, store: str = "another"
 def counted(export: Export, within: SequenceRange) -> Tally:
     """What the source has."""
     source = export.source()
-    figures = export.lake.figures(source.table, snapshot=source.snapshot, within=within, partition_by=())
-    return figures[0].tally
+    stats = export.lake.stats(source.table, snapshot=source.snapshot, within=within, partition_by=())
+    return stats[0].tally
 
 
 # ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +188,7 @@ def test_partitions_share_a_table_and_are_told_apart(store: Store, lake: MemoryL
     for site in ("a", "b"):
         export = Export(store, lake, partition=f"site={site}")
         export.pin(SequenceRange(0, 4))
-        export.deliver(SequenceRange(0, 4), where={"site": site})
+        export.deliver(SequenceRange(0, 4), partition_values={"site": site})
     rows = lake.targets.rows(TARGET)
     assert [(row["_origin_seq"], row["_origin_partition"]) for row in rows] == [
         (1, "site=a"),

@@ -192,7 +192,7 @@ class _Wrapped:
         return self._methods[name] if name in self._methods else getattr(self._lake, name)
 
 
-@pytest.mark.parametrize("operation", ["load", "has_rows", "highest_seq", "figures", "sync", "ensure", "append"])
+@pytest.mark.parametrize("operation", ["load", "has_rows", "highest_seq", "stats", "sync", "ensure", "append"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_a_request_that_lands_between_two_looks_is_never_void(

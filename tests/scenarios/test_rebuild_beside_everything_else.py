@@ -122,7 +122,7 @@ def test_a_compaction_and_an_expiry_of_the_old_table_do_no_harm(rebuilding: Rebu
 
     def tidy() -> None:
         rebuilding.lake.compact("events_g1")
-        rebuilding.lake.expire("events_g1", keep=1)
+        rebuilding.lake.expire("events_g1", keep_snapshots=1)
 
     with at("rebuild.copied", tidy):
         rebuilding.rebuild()

@@ -73,7 +73,7 @@ class Settling(Aged):
         state = self.lake.load(TABLE)
         assert state is not None
         assert state.head is not None
-        held = self.lake.figures(TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",))
+        held = self.lake.stats(TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",))
         there = sum((item.tally for item in held), Tally())
         assert committed - removed == there
         assert said == there

@@ -152,14 +152,14 @@ class World:
         assert [block.id for block in self.blocks(store) if block.state == "reserved"] == []
         ranges = [(block.after_seq, block.through_seq) for block in self.blocks(store)]
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges)), "two blocks share numbers"
-        figures = store._database.read(lambda c: c.execute(select(block_partitions)).fetchall())
+        stats = store._database.read(lambda c: c.execute(select(block_partitions)).fetchall())
         totals: dict[str, Tally] = {}
-        for item in figures:
+        for item in stats:
             tally = Tally.of(item.row_count, item.checksum)
             totals[item.partition_key] = totals.get(item.partition_key, Tally()) + tally
         state = self.lake.load(self.current())
         if state is not None and state.head is not None and not state.max_seq:
-            counted = self.lake.figures(
+            counted = self.lake.stats(
                 state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
             )
             assert {item.partition: item.tally for item in counted} == totals

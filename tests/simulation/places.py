@@ -116,9 +116,9 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         MemoryLake.commit(self, table, **options)
 
     names = (
-        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "raise_max_seq"),
-        *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
-        *("resettle", "supersede", "doomed", "barrier"),
+        *("load", "ensure", "has_rows", "stats", "scan", "sync", "segments_above", "raise_max_seq"),
+        *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "rollback"),
+        *("resettle", "supersede", "selected_stats", "barrier"),
     )
     own = {"append": append, "_swap": swap, "target": target, "remove": remove, "commit": commit}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()

@@ -43,7 +43,7 @@ from floodmark.commit.protocol import (
     Barrier,
     Base,
     BlockSegment,
-    PartitionFigures,
+    PartitionStats,
     Settlement,
     TableState,
     Verdict,
@@ -421,7 +421,7 @@ class Flusher:
         self.lake.sync(state, since=declared.synced_snapshot)
         faults.reach("flush.synced")
         segments, others = self._landed_segments(block, segments, state)
-        figures, rows = self._figures(block, segments, declared, state)
+        stats, rows = self._stats(block, segments, declared, state)
         snapshot = _landing_snapshot(block, state)
         expired = 0 if rows == len(block.range) else self._expired(block, segments, declared)
         # Written down by the commit itself, so that whoever records it knows.
@@ -436,7 +436,7 @@ class Flusher:
                 expired=expired,
                 dropped=dropped,
                 reason=problem,
-                figures=figures,
+                stats=stats,
                 now=self.clock.now(),
                 consumed={segment.id for segment in segments} if others else None,
             ),
@@ -507,25 +507,25 @@ class Flusher:
             )
         return None if found.state == "void" else _Decided(found)
 
-    def _figures(
+    def _stats(
         self, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
-    ) -> tuple[list[PartitionFigures], int]:
+    ) -> tuple[list[PartitionStats], int]:
         """Rows and checksum per partition. Where every row landed the segments' own figures are the table's."""
         landed = next((s for s in state.lineage if s.block == block.id), None)
         if landed is not None and landed.added_rows == len(block.range):
-            return self._figures_of_segments(block, segments), landed.added_rows
-        figures = self.lake.figures(
+            return self._stats_of_segments(block, segments), landed.added_rows
+        stats = self.lake.stats(
             state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
         )
-        return figures, sum(item.tally.rows for item in figures)
+        return stats, sum(item.tally.rows for item in stats)
 
-    def _figures_of_segments(self, block: Block, segments: Sequence[Segment]) -> list[PartitionFigures]:
+    def _stats_of_segments(self, block: Block, segments: Sequence[Segment]) -> list[PartitionStats]:
         parts = self.database.read(lambda c: segment_records.partitions_of(c, [s.id for s in segments]))
-        result: dict[str, PartitionFigures] = {}
+        result: dict[str, PartitionStats] = {}
         for segment in segments:
             start = block.range.after + 1 + (segment.block_offset or 0)
             for part in parts.get(segment.id, []):
-                new = PartitionFigures(part.partition, part.tally, start + part.first_row, start + part.last_row)
+                new = PartitionStats(part.partition, part.tally, start + part.first_row, start + part.last_row)
                 old = result.get(part.partition)
                 result[part.partition] = new if old is None else _together(old, new)
         return list(result.values())
@@ -699,8 +699,8 @@ def _landing_snapshot(block: Block, state: TableState) -> int | None:
     return next((s.id for s in state.lineage if s.block == block.id), state.head)
 
 
-def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
-    return PartitionFigures(
+def _together(old: PartitionStats, new: PartitionStats) -> PartitionStats:
+    return PartitionStats(
         old.partition,
         old.tally + new.tally,
         min(old.first_seq, new.first_seq),

@@ -152,7 +152,7 @@ class PartitionRows:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFigures:
+class PartitionStats:
     """What a committed block holds of one partition."""
 
     partition: str

@@ -122,7 +122,7 @@ class Recovery:
             try:
                 self._make_durable(own, table)
             except FilesMissing:
-                if not self.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
+                if not self.lake.rollback(table, durable=own.synced_snapshot, droppable=droppable):
                     raise
                 self._make_durable(own, table)
         return max(forgotten)
@@ -168,14 +168,12 @@ class Recovery:
             settle(declared.name)
         committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
         self.lake.sync(state, since=None)
-        figures = self.lake.figures(
-            state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
-        )
+        stats = self.lake.stats(state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by)
         block = Block(
             id=f"found-{state.head}",
             dataset=declared.name,
             # From its own first number: below it, another dataset's block may begin.
-            range=SequenceRange(min(item.first_seq for item in figures) - 1, highest),
+            range=SequenceRange(min(item.first_seq for item in stats) - 1, highest),
             base=Base(state.uuid, declared.generation, None),
             state="reserved",
             snapshot=state.head,
@@ -197,8 +195,8 @@ class Recovery:
                 segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
                 if segment_records.advance_landing(connection, item):
                     quarantine.hold(connection, declared.name, held, now=self.clock.now())
-            rows = sum(item.tally.rows for item in figures)
-            blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
+            rows = sum(item.tally.rows for item in stats)
+            blocks.record_found(connection, block, rows=rows, stats=stats, now=self.clock.now())
             blocks.raise_allocator(connection, seen_through=highest)
 
         self.database.transact(work)

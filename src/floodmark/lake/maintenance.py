@@ -20,10 +20,10 @@ class Orphan:
     bytes: int
 
 
-def kept_snapshots(state: TableState, *, keep: int, since: int | None) -> list[int]:
+def kept_snapshots(state: TableState, *, keep_snapshots: int, since: int | None) -> list[int]:
     """The newest so many, and all that came after a base."""
     lineage = [snapshot.id for snapshot in state.lineage]
-    return lineage[: max(keep, lineage.index(since) if since in lineage else 0)]
+    return lineage[: max(keep_snapshots, lineage.index(since) if since in lineage else 0)]
 
 
 def highest_known(state: TableState) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit.protocol import PartitionFigures, TableState
+from floodmark.commit.protocol import PartitionStats, TableState
 from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.files import Odd
@@ -75,23 +75,23 @@ class SparkReader:
             with self._action():
                 return not frame.isEmpty()
 
-    def figures(
+    def stats(
         self,
         table: str,
         *,
         snapshot: int,
         within: SequenceRange,
         partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
+    ) -> list[PartitionStats]:
         from pyspark.sql import functions as F
 
         from floodmark.lake import transforms
 
-        with self._reading(table, keep):
+        with self._reading(table, row_filter):
             grouped = (
-                self._selected(table, snapshot, within, where, keep)
+                self._selected(table, snapshot, within, partition_values, row_filter)
                 .groupBy(*[quoted(name) for name in partition_by])
                 .agg(F.count(F.lit(1)), F.sum(transforms.checksum_part()), F.min(SEQ), F.max(SEQ))
             )
@@ -102,7 +102,7 @@ class SparkReader:
             *values, rows, checksum, first, last = row  # by place: a user's column may be called anything
             if rows:
                 tally = Tally(rows, int(checksum) % CHECKSUM_MODULUS)
-                found.append(PartitionFigures(partition_key(partition_by, values), tally, first, last))
+                found.append(PartitionStats(partition_key(partition_by, values), tally, first, last))
         return sorted(found, key=lambda item: item.partition)
 
     def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
@@ -124,14 +124,14 @@ class SparkReader:
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[pa.Table]:
         """From the data files where they need only reading: no job, no JVM, a fraction of the time. Else by Spark."""
-        rows = self._read(table, snapshot, within, columns, where) if keep is None else None
+        rows = self._read(table, snapshot, within, columns, partition_values) if row_filter is None else None
         if rows is None:
-            with self._reading(table, keep):
-                frame = self._selected(table, snapshot, within, where, keep)
+            with self._reading(table, row_filter):
+                frame = self._selected(table, snapshot, within, partition_values, row_filter)
                 if columns is not None:
                     frame = frame.select(*[quoted(name) for name in columns], SEQ)
                 with self._action():
@@ -146,9 +146,9 @@ class SparkReader:
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None,
-        where: dict[str, Any] | None,
+        partition_values: dict[str, Any] | None,
     ) -> pa.Table | None:
-        planned = self._plan(table, snapshot, [within], columns, where)
+        planned = self._plan(table, snapshot, [within], columns, partition_values)
         if planned is None:
             return None
         wanted = [column.name for column in planned.columns] if columns is None else [*columns, SEQ]
@@ -167,15 +167,15 @@ class SparkReader:
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         job = RangeWork(tuple(ranges), columns, schema, work)
         if not ranges:
             return
-        planned = self._plan(table, snapshot, ranges, columns, where)
-        with self._reading(table, keep):
-            if planned is None or keep is not None:
+        planned = self._plan(table, snapshot, ranges, columns, partition_values)
+        with self._reading(table, row_filter):
+            if planned is None or row_filter is not None:
                 outcomes = [RangeOutcome(index, odd=True) for index in range(len(ranges))]
             else:
                 outcomes = self._from_files(job, planned)
@@ -183,7 +183,7 @@ class SparkReader:
             if odd:
                 part = replace(job, ranges=tuple(ranges[index] for index in odd))
                 hull = SequenceRange(part.ranges[0].after, part.ranges[-1].through)
-                frame = self._selected(table, snapshot, hull, where, keep, schema)
+                frame = self._selected(table, snapshot, hull, partition_values, row_filter, schema)
                 again = self._from_rows(frame, part, planned)
                 outcomes = [item for item in outcomes if not item.odd]
                 outcomes += [replace(item, index=odd[item.index]) for item in again]
@@ -195,12 +195,12 @@ class SparkReader:
         snapshot: int,
         ranges: Sequence[SequenceRange],
         columns: tuple[str, ...] | None,
-        where: dict[str, Any] | None,
+        partition_values: dict[str, Any] | None,
     ) -> Plan | None:
         loaded = self.catalog.table(table) if self.direct else None
         if loaded is None:
             return None
-        return plan(loaded, snapshot=snapshot, ranges=ranges, columns=columns, where=where or {})
+        return plan(loaded, snapshot=snapshot, ranges=ranges, columns=columns, partition_values=partition_values or {})
 
     def _from_files(self, job: RangeWork, planned: Plan) -> list[RangeOutcome]:
         rows, bytes_ = (sum(map(size, job.ranges)) for size in (planned.rows, planned.bytes))
@@ -221,9 +221,17 @@ class SparkReader:
         return self._tasks_at_once
 
     def find_rows(
-        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        partition_values: Mapping[str, Any],
+        columns: tuple[str, ...] = (),
+        rows_max: int = 100,
     ) -> list[StoredRow]:
-        return find_on_spark(self, table, snapshot=snapshot, where=where, columns=columns, rows_max=rows_max)
+        return find_on_spark(
+            self, table, snapshot=snapshot, partition_values=partition_values, columns=columns, rows_max=rows_max
+        )
 
     def check_filter(self, table: str, expression: str) -> None:
         state = self.load(table)
@@ -237,21 +245,21 @@ class SparkReader:
         table: str,
         snapshot: int,
         within: SequenceRange,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
         schema: Schema | None = None,
     ) -> DataFrame:
         """The rows of a range that the conditions let through. A column of after the snapshot is null to them."""
         from floodmark.lake import transforms
 
         frame = self.frame(table, snapshot=snapshot).transform(transforms.within(within))
-        if not where and keep is None:
+        if not partition_values and row_filter is None:
             return frame
         state = self.load(table)
         known = dict(state.columns if state else ()) | {column.name: column.type for column in schema or ()}
-        if keep is not None:
-            keep = check_filter(self.spark, keep, tuple(known.items()))
-        return frame.transform(transforms.selected(where or {}, keep, known))
+        if row_filter is not None:
+            row_filter = check_filter(self.spark, row_filter, tuple(known.items()))
+        return frame.transform(transforms.selected(partition_values or {}, row_filter, known))
 
     @contextlib.contextmanager
     def _action(self) -> Iterator[None]:
@@ -260,15 +268,17 @@ class SparkReader:
         yield
 
     @contextlib.contextmanager
-    def _reading(self, table: str, keep: str | None) -> Iterator[None]:
+    def _reading(self, table: str, row_filter: str | None) -> Iterator[None]:
         try:
             yield
         except FloodmarkError:
             raise
         except Exception as error:
             state = getattr(error, "getSqlState", lambda: None)()
-            if keep is not None and state is not None and state.startswith("22"):  # a value that it cannot deal with
-                raise bad_filter(keep, reason_of(error)) from error
+            if (
+                row_filter is not None and state is not None and state.startswith("22")
+            ):  # a value that it cannot deal with
+                raise bad_filter(row_filter, reason_of(error)) from error
             raise Retryable(
                 f"Rows of table {table!r} could not be read: {reason_of(error)}.",
                 hint="Doing it again changes nothing that was done already.",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.commit.protocol import (
     Append,
     Barrier,
-    PartitionFigures,
+    PartitionStats,
     Snapshot,
     TableState,
     may_be_expired,
@@ -43,7 +43,7 @@ from floodmark.lake.inspection import FileReport
 from floodmark.lake.maintenance import Orphan
 from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
-from floodmark.lake.rollback import go_back
+from floodmark.lake.rollback import rollback
 from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_generations import SparkGenerations
@@ -57,10 +57,10 @@ from floodmark.lake.spark_maintenance import (
     small_manifests,
 )
 from floodmark.lake.spark_removals import (
-    doomed_figures,
     matching_places,
     raise_max_seq,
-    remove_doomed,
+    remove_selected,
+    stats_of_selected,
     stored_bytes,
 )
 from floodmark.lake.spark_settling import resettle_on_spark, supersede_on_spark
@@ -166,8 +166,8 @@ class SparkLake(SparkGenerations):
                 ) from error
             raise
 
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
-        return go_back(self.catalog, table, durable=durable, droppable=droppable)
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        return rollback(self.catalog, table, durable=durable, droppable=droppable)
 
     def inspect_files(self, state: TableState) -> FileReport:
         table = self.catalog.table(state.name)
@@ -182,7 +182,7 @@ class SparkLake(SparkGenerations):
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def doomed(
+    def selected_stats(
         self,
         table: str,
         *,
@@ -191,21 +191,21 @@ class SparkLake(SparkGenerations):
         schema: Schema,
         partition_by: tuple[str, ...],
         cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+    ) -> list[tuple[SequenceRange, PartitionStats]]:
         with self._reading(table, selection.where), self._action():
-            return doomed_figures(
+            return stats_of_selected(
                 self, table, snapshot=snapshot, selection=selection, schema=schema, partition_by=partition_by, cuts=cuts
             )
 
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
         with self._reading(table, selection.where), self._action():
-            remove_doomed(self, table, selection=selection, schema=schema, partition_by=partition_by)
+            remove_selected(self, table, selection=selection, schema=schema, partition_by=partition_by)
 
     def raise_max_seq(self, table: str, seq: int) -> None:
         raise_max_seq(self, table, seq)
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
-        return expire_snapshots(self, table, keep=keep, since=since)
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+        return expire_snapshots(self, table, keep_snapshots=keep_snapshots, since=since)
 
     def buckets(self, state: TableState) -> list[Bucket]:
         table = self.catalog.table(state.name)
@@ -311,8 +311,8 @@ class SparkLake(SparkGenerations):
 
         notes = _check_segments(request)
         self._check_base(request)
-        with contextlib.ExitStack() as held:
-            rows, count = self._not_left_out(request, self._stamped(request), held)
+        with contextlib.ExitStack() as frames:
+            rows, count = self._not_left_out(request, self._stamped(request), frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 distinct = is_distinct(request.segments, notes, any_time=request.any_time)
@@ -320,7 +320,7 @@ class SparkLake(SparkGenerations):
                 kept, count = self._without_duplicates(
                     request,
                     kept,
-                    held,
+                    frames,
                     count=count,
                     distinct=distinct,
                     near=near,
@@ -328,7 +328,7 @@ class SparkLake(SparkGenerations):
                     by_content=request.by_content and not all(NAMED in item for item in notes),
                 )
             if kept is not None:
-                kept, count = self._settled(request, kept, held, count=count)
+                kept, count = self._settled(request, kept, frames, count=count)
             if kept is None:
                 return False
             writer = (
@@ -390,7 +390,7 @@ class SparkLake(SparkGenerations):
         return reader.parquet(*[segment.path for segment in request.segments])
 
     def _settled(
-        self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
+        self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, *, count: int
     ) -> tuple[DataFrame | None, int]:
         """Let the dataset's own function look at the rows that are left, and compare again: it may change identities.
 
@@ -408,9 +408,9 @@ class SparkLake(SparkGenerations):
         request.settlement.dropped = count - kept
         if kept == 0 or not request.identity:
             return (settled if kept else None), kept
-        return self._without_duplicates(request, settled, held, count=kept, by_content=request.by_content)
+        return self._without_duplicates(request, settled, frames, count=kept, by_content=request.by_content)
 
-    def _not_left_out(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> tuple[DataFrame, int]:
+    def _not_left_out(self, request: Append, rows: DataFrame, frames: contextlib.ExitStack) -> tuple[DataFrame, int]:
         """The rows without those from before the cut-off and those that were purged, and how many are left."""
         from floodmark.lake.transforms import not_before, not_numbered
 
@@ -422,7 +422,7 @@ class SparkLake(SparkGenerations):
             kept = kept.transform(not_numbered(self._numbers(request.purged)))
         if kept is rows:
             return rows, len(request.range)
-        numbers = _kept(kept.select(SEQ), held)
+        numbers = _kept(kept.select(SEQ), frames)
         with self._action():
             return kept, numbers.count()
 
@@ -448,7 +448,7 @@ class SparkLake(SparkGenerations):
         self,
         request: Append,
         rows: DataFrame,
-        held: contextlib.ExitStack,
+        frames: contextlib.ExitStack,
         *,
         count: int,
         distinct: bool = False,
@@ -471,12 +471,12 @@ class SparkLake(SparkGenerations):
         committed = None if alone else self._committed(request, above)
         few = near is not None and near.rows <= FEW_ROWS
         try:
-            suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), held)
+            suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), frames)
             with self._action():
                 suspicions = suspected.count()
             if suspicions == 0:
                 return rows, count
-            out = _kept(losers(rows, committed, key, suspected), held)
+            out = _kept(losers(rows, committed, key, suspected), frames)
             with self._action():
                 lost = out.count()
         except Exception as error:
@@ -552,10 +552,10 @@ def _location(table: str, layout: Layout) -> str:
     return f" LOCATION '{home}'"
 
 
-def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:
+def _kept(frame: DataFrame, frames: contextlib.ExitStack) -> DataFrame:
     """Keep a small frame that is used more than once, until the stack is left."""
     frame = frame.persist()
-    held.callback(frame.unpersist)
+    frames.callback(frame.unpersist)
     return frame
 
 

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 
 def find_on_spark(
-    lake: SparkReader, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...], rows_max: int
+    lake: SparkReader,
+    table: str,
+    *,
+    snapshot: int,
+    partition_values: Mapping[str, Any],
+    columns: tuple[str, ...],
+    rows_max: int,
 ) -> list[StoredRow]:
-    """Iceberg prunes files by the bounds of the columns in `where`, and Parquet its row groups: one small job."""
+    """Iceberg prunes files by the bounds of the columns that are named, and Parquet its row groups: one small job."""
     from pyspark.sql import functions as F
 
     with lake._reading(table, None):  # noqa: SLF001 - the reader's other half
         frame = lake.frame(table, snapshot=snapshot)
     known = set(frame.columns)
-    for name, value in where.items():
+    for name, value in partition_values.items():
         if name in known:
             held = F.col(quoted(name))
             if isinstance(value, frozenset):

@@ -1,6 +1,6 @@
 """Removing rows from a table on Iceberg: counted, deleted, and their files gone.
 
-Rows are deleted copy-on-write: a data file that holds a doomed row is replaced by one without it, so that nothing of
+Rows are deleted copy-on-write: a data file that holds a selected row is replaced by one without it, so that nothing of
 the row is left once the old snapshots expire. A delete file beside the data would leave it there.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.commit.protocol import PartitionFigures
+from floodmark.commit.protocol import PartitionStats
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import MAX_SEQ_PROPERTY
 from floodmark.lake.durable import sync_metadata
@@ -36,7 +36,7 @@ DAY_MICROSECONDS = 86_400_000_000
 RAISES_MAX = 5
 
 
-def doomed_figures(
+def stats_of_selected(
     lake: SparkReader,
     table: str,
     *,
@@ -45,7 +45,7 @@ def doomed_figures(
     schema: Schema,
     partition_by: tuple[str, ...],
     cuts: Sequence[int],
-) -> list[tuple[SequenceRange, PartitionFigures]]:
+) -> list[tuple[SequenceRange, PartitionStats]]:
     """One job, however many partitions and cuts there are."""
     from pyspark.sql import functions as F
 
@@ -65,8 +65,8 @@ def doomed_figures(
     found = []
     for place, *key, rows, checksum, first, last in grouped.collect():
         tally = Tally(rows, int(checksum) % CHECKSUM_MODULUS)
-        figures = PartitionFigures(partition_key(partition_by, key), tally, first, last)
-        found.append((SequenceRange(ends[place], ends[place + 1]), figures))
+        stats = PartitionStats(partition_key(partition_by, key), tally, first, last)
+        found.append((SequenceRange(ends[place], ends[place + 1]), stats))
     return sorted(found, key=lambda item: (item[0], item[1].partition))
 
 
@@ -92,7 +92,7 @@ def is_spared(spared: Sequence[Spared], schema: Schema, partition_by: tuple[str,
     return found
 
 
-def remove_doomed(
+def remove_selected(
     lake: SparkReader, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> None:
     condition, values = _condition(lake, selection, schema, partition_by)

@@ -241,9 +241,9 @@ class SparkTarget:
 
         from floodmark.lake.transforms import checksum_part
 
-        if cut.keep is None and not cut.without:
+        if cut.row_filter is None and not cut.without:
             return self._tally_from_files(cut)
-        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake._reading(cut.table, cut.row_filter), self.lake._action():  # noqa: SLF001 - the lake's other half
             rows, checksum = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part())).collect()[0]
         return Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS)
 
@@ -256,14 +256,14 @@ class SparkTarget:
             columns=(),
             schema=cut.columns,
             work=_only_counted,
-            where=None if cut.where is None else dict(cut.where),
+            partition_values=None if cut.partition_values is None else dict(cut.partition_values),
         )
         return sum((tally for _, tally, _ in counted), Tally())
 
     def last(self, cut: Cut) -> int:
         from pyspark.sql import functions as F
 
-        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake._reading(cut.table, cut.row_filter), self.lake._action():  # noqa: SLF001 - the lake's other half
             return self._source(cut).agg(F.max(SEQ)).collect()[0][0] or 0
 
     def append(self, request: TargetAppend) -> None:
@@ -344,9 +344,9 @@ class SparkTarget:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""
         from pyspark.sql import functions as F
 
-        where = None if cut.where is None else dict(cut.where)
+        partition_values = None if cut.partition_values is None else dict(cut.partition_values)
         frame = self.lake._selected(  # noqa: SLF001 - the lake's other half
-            cut.table, cut.snapshot, cut.range, where, cut.keep, cut.columns
+            cut.table, cut.snapshot, cut.range, partition_values, cut.row_filter, cut.columns
         )
         if cut.without:
             frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))

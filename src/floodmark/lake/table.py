@@ -7,8 +7,8 @@ A lake holds tables of stamped rows. It promises:
   What it raises is no verdict: an append that failed may have landed, or may still land.
 - Rewriting files (compaction) is not an append and never makes one fail.
 - `sync` returns only when everything reachable from the state has reached the disk and is really there.
-- A filter (`keep`) is one SQL condition over user columns; rows of which it is not true are left out. `lake.filters`
-  says what it may not contain.
+- A `row_filter` is one SQL condition over user columns; rows of which it is not true are left out. `lake.filters` says
+  what it may not contain.
 
 `memory.MemoryLake` and `spark.SparkLake` pass one contract suite.
 """
@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit.protocol import Append, Barrier, PartitionFigures, Snapshot, TableState
+from floodmark.commit.protocol import Append, Barrier, PartitionStats, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.lake.generations import Generations
 from floodmark.lake.inspection import FileReport, StoredRow
@@ -95,16 +95,16 @@ class Lake(Generations, Protocol):
         """Whether a row with a number in the range is visible in a snapshot."""
         ...
 
-    def figures(
+    def stats(
         self,
         table: str,
         *,
         snapshot: int,
         within: SequenceRange,
         partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
+    ) -> list[PartitionStats]:
         """Rows and checksums of a range, partition by partition, counted in a snapshot."""
         ...
 
@@ -139,7 +139,7 @@ class Lake(Generations, Protocol):
         """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
         ...
 
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         """Take changes back whose files were lost: to the newest state of the table of which every file is there.
 
         What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
@@ -175,10 +175,10 @@ class Lake(Generations, Protocol):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[Any]:
-        """Arrow tables of the range's rows in sequence order, with `_ingest_seq`; `where` holds column values."""
+        """Arrow tables of the range's rows in sequence order, with `_ingest_seq`."""
         ...
 
     def check_filter(self, table: str, expression: str) -> None:
@@ -194,8 +194,8 @@ class Lake(Generations, Protocol):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """Do `work` on the rows of each range, in tasks side by side; each range with its tally and what `work` said.
 
@@ -211,7 +211,13 @@ class Lake(Generations, Protocol):
         ...
 
     def find_rows(
-        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        partition_values: Mapping[str, Any],
+        columns: tuple[str, ...] = (),
+        rows_max: int = 100,
     ) -> list[StoredRow]:
         """The rows with these column values, in sequence order, at most so many; system columns may be named too.
 
@@ -227,7 +233,7 @@ class Lake(Generations, Protocol):
 
     # ── what upkeep needs ────────────────────────────────────────────────────────────────────────────────────────
 
-    def doomed(
+    def selected_stats(
         self,
         table: str,
         *,
@@ -236,7 +242,7 @@ class Lake(Generations, Protocol):
         schema: Schema,
         partition_by: tuple[str, ...],
         cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+    ) -> list[tuple[SequenceRange, PartitionStats]]:
         """The rows that a selection names, counted for each partition and between every two of the rising `cuts`."""
         ...
 
@@ -252,7 +258,7 @@ class Lake(Generations, Protocol):
         """Let the table itself remember that numbers up to this one were used, whatever rows go."""
         ...
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
         """Forget all but the newest snapshots, with the files that only they reach; how many went.
 
         What came after `since` stays. The table itself remembers how far numbers were given out.

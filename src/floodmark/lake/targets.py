@@ -83,12 +83,16 @@ class Claim:
 
     store: str
     dataset: str
-    keep: str | None = None
+    row_filter: str | None = None
 
     @property
     def property(self) -> tuple[str, str]:
         """As it stands among the table's properties."""
-        value = {"dataset": self.dataset} if self.keep is None else {"dataset": self.dataset, "where": self.keep}
+        value = (
+            {"dataset": self.dataset}
+            if self.row_filter is None
+            else {"dataset": self.dataset, "where": self.row_filter}
+        )
         return f"{CLAIM_PREFIX}{self.store}", json.dumps(value, sort_keys=True)
 
 
@@ -188,8 +192,8 @@ class Cut:
     snapshot: int
     range: SequenceRange
     columns: Schema
-    where: Mapping[str, Any] | None = None
-    keep: str | None = None
+    partition_values: Mapping[str, Any] | None = None
+    row_filter: str | None = None
     without: frozenset[int] = frozenset()
     """Numbers that are left out."""
 

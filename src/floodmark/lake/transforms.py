@@ -70,7 +70,7 @@ def within(range_: SequenceRange) -> Transform:
     return lambda frame: frame.where((F.col(SEQ) > range_.after) & (F.col(SEQ) <= range_.through))
 
 
-def selected(where: Mapping[str, Any], keep: str | None, known: Mapping[str, ColumnType]) -> Transform:
+def selected(partition_values: Mapping[str, Any], row_filter: str | None, known: Mapping[str, ColumnType]) -> Transform:
     """The rows that have the values and of which the condition is true.
 
     A known column that the frame does not have (it is newer than the frame's snapshot) is null to both.
@@ -79,10 +79,10 @@ def selected(where: Mapping[str, Any], keep: str | None, known: Mapping[str, Col
     def transform(frame: DataFrame) -> DataFrame:
         newer = {name: kind for name, kind in known.items() if name not in frame.columns}
         whole = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in newer.items()})
-        for name, value in where.items():
+        for name, value in partition_values.items():
             whole = whole.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
-        if keep is not None:
-            whole = whole.where(keep)
+        if row_filter is not None:
+            whole = whole.where(row_filter)
         return whole.select(*[quoted(name) for name in frame.columns]) if newer else whole
 
     return transform

@@ -74,7 +74,7 @@ class Expiry:
             state = self.lake.load(table)
             if state is not None and state.head is not None:
                 keep = max(rule.kept(state, now=self.clock.now()), needed(state, bases, declared.synced_snapshot))
-                gone += self.lake.expire(table, keep=keep)
+                gone += self.lake.expire(table, keep_snapshots=keep)
         return gone
 
 

@@ -126,7 +126,7 @@ def _counted(workshop: Workshop, name: str, state: TableState) -> Iterator[Findi
     state = workshop.table(dataset) or state
     if state.head is None:
         return
-    figures = workshop.lake.figures(
+    stats = workshop.lake.stats(
         state.name,
         snapshot=state.head,
         within=SequenceRange(0, dataset.horizon),
@@ -135,7 +135,7 @@ def _counted(workshop: Workshop, name: str, state: TableState) -> Iterator[Findi
     recorded, removed = workshop.database.read(
         lambda c: (inspection.totals_of_blocks(c, name), inspection.removals_of(c, name))
     )
-    yield from lake_differences(name, {item.partition: item.tally for item in figures}, recorded, removed)
+    yield from lake_differences(name, {item.partition: item.tally for item in stats}, recorded, removed)
 
 
 def check_numbers(workshop: Workshop) -> Iterator[Problem]:

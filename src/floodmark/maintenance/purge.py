@@ -391,7 +391,7 @@ class Purge:
         return operation, remembered[0]
 
     def _hashes(self, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
-        """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
+        """The identities of the selected rows, hashed: as they are in the state in which they were counted."""
         state = counted.state
         if not declared.identity or state is None or state.head is None:
             return []
@@ -402,7 +402,7 @@ class Purge:
         found: list[str] = []
         for within in _windows([item for items in counted.stretches.values() for item in items]):
             parts = self.remover.lake.scan(
-                state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where
+                state.name, snapshot=state.head, within=within, columns=columns, row_filter=selection.where
             )
             for part in parts:
                 found += [item for item in _identities(declared, part) if item is not None]

@@ -344,8 +344,8 @@ class Remover:
         cuts: Iterable[int] = (),
         filters: Iterable[str] = (),
     ) -> dict[str, list[Stretch]]:
-        def figures(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
-            counted = self.lake.doomed(
+        def stats(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
+            counted = self.lake.selected_stats(
                 state.name,
                 snapshot=snapshot,
                 selection=chosen,
@@ -358,11 +358,11 @@ class Remover:
                 for between, item in counted
             }
 
-        whole = figures(selection)
+        whole = stats(selection)
         by_filter: dict[str, dict[tuple[SequenceRange, str], Stretch]] = {}
         for condition in sorted(filters) if whole else ():
             try:
-                by_filter[condition] = figures(selection.also(condition))
+                by_filter[condition] = stats(selection.also(condition))
             except Permanent:  # it does not fit this dataset, so its sink has got nothing of it
                 continue
         found: dict[str, list[Stretch]] = {}

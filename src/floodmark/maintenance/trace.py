@@ -319,7 +319,7 @@ class Tracer:
         rows = self.surroundings.lake.find_rows(
             view.table,
             snapshot=view.snapshot,
-            where=wanted.values,
+            partition_values=wanted.values,
             columns=dataset.partition_by,
             rows_max=ROWS_MAX,
         )
@@ -363,9 +363,9 @@ class Tracer:
             return SinkStep(sink.name, sink.kind, "before start", why)
         records = self.database.read(lambda c: _deliveries(c, channel, seq))
         state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
-        keep = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
-        if records.held is None and keep is not None and not self._passes(view, partition, seq, keep):
-            state, why = "filtered", f"It is left out by the sink's filter: {keep}"
+        row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
+        if records.held is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
+            state, why = "filtered", f"It is left out by the sink's filter: {row_filter}"
         chunk = records.chunk
         return SinkStep(
             sink.name,
@@ -393,19 +393,20 @@ class Tracer:
         lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
         return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
 
-    def _passes(self, view: View, partition: str, seq: int, keep: str) -> bool:
+    def _passes(self, view: View, partition: str, seq: int, row_filter: str) -> bool:
         by = view.dataset.partition_by
         if view.snapshot is None:
             return False
-        figures = self.surroundings.lake.figures(
+        stats = self.surroundings.lake.stats(
             view.table,
             snapshot=view.snapshot,
             within=SequenceRange(seq - 1, seq),
             partition_by=by,
-            where=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True)) or None,
-            keep=keep,
+            partition_values=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True))
+            or None,
+            row_filter=row_filter,
         )
-        return bool(figures)
+        return bool(stats)
 
     def _notes(self, dataset: str, *, found: bool) -> Iterator[str]:
         if found:

@@ -186,7 +186,8 @@ class UnknownSegments:
         asked = sorted(ids)
         parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
         return any(
-            self.lake.find_rows(state.name, snapshot=state.head, where={CONTENT_ID: part}, rows_max=1) for part in parts
+            self.lake.find_rows(state.name, snapshot=state.head, partition_values={CONTENT_ID: part}, rows_max=1)
+            for part in parts
         )
 
     def _unsealed_ids(self, dataset: Dataset) -> Iterator[list[str]]:

@@ -266,7 +266,7 @@ def test_rows_that_were_removed_on_record_are_not_missed(shop: Shop):
     table = f"{DATASET}_g1"
     head = shop.lake.load(table).head
     gone = SequenceRange(2, 6)
-    for item in shop.lake.figures(table, snapshot=head, within=gone, partition_by=("source",)):
+    for item in shop.lake.stats(table, snapshot=head, within=gone, partition_by=("source",)):
         shop.sql(
             "INSERT INTO removals (operation, dataset, partition_key, after_seq, through_seq, row_count, checksum, "
             f"reason, removed_at, state) VALUES ('r', '{DATASET}', '{item.partition}', 2, 6, {item.tally.rows}, "

@@ -138,7 +138,9 @@ class TableAudit:
             source = run[0].source
             without = frozenset(source.given_up)
             hull = _hull(run)
-            cut = Cut(source.table, source.snapshot, hull, source.columns, source.where, source.keep, without)
+            cut = Cut(
+                source.table, source.snapshot, hull, source.columns, source.partition_values, source.row_filter, without
+            )
             numbers = self.target.unlike(self.state, cut, self.origin, count_max=FINDINGS_MAX)
             if numbers:
                 shown = ", ".join(str(number) for number in numbers)
@@ -161,7 +163,7 @@ def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
     """Neighbours that were sent with the same columns and filter."""
     run: list[Settled] = []
     for item in settled:
-        if run and (item.source.columns, item.source.keep) != (run[0].source.columns, run[0].source.keep):
+        if run and (item.source.columns, item.source.row_filter) != (run[0].source.columns, run[0].source.row_filter):
             yield run
             run = []
         run.append(item)
@@ -201,18 +203,18 @@ class TableSink:
     database: Database
     store_id: str
     dataset: str
-    keep: str | None
+    row_filter: str | None
 
     def open(self) -> None:
         """Make sure that the catalog answers and that the table, if there is one, may be this sink's."""
-        self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+        self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
         """The end of what is there: by our commits as far as they are known, else by the rows.
 
         Chunks arrive in order, so the highest number stands for all below it.
         """
-        state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+        state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
         if state is None or state.history.head is None:
             return Holdings()
         known = [landed.mark for landed in state.chunks_of(self._origin(channel))]
@@ -227,12 +229,20 @@ class TableSink:
 
     def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
         inside = {seq: tally for seq, tally in source.given_up.items() if seq in range}
-        cut = Cut(source.table, source.snapshot, range, source.columns, source.where, source.keep, frozenset(inside))
+        cut = Cut(
+            source.table,
+            source.snapshot,
+            range,
+            source.columns,
+            source.partition_values,
+            source.row_filter,
+            frozenset(inside),
+        )
         tally = self.target.tally(cut)
         if tally.rows == 0:
             return Copied(0, Tally())  # without rows there is nothing to commit
         mark = Mark(self._origin(intent.channel), range, tally, self._totals(intent, range, tally, inside))
-        claim = Claim(self.store_id, self.dataset, source.keep)
+        claim = Claim(self.store_id, self.dataset, source.row_filter)
         return self._bring(_Chunk(mark, None, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
@@ -244,7 +254,7 @@ class TableSink:
         mark = Mark(self._origin(parcel.channel), parcel.range, parcel.tally)
         columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
-        claim = Claim(self.store_id, self.dataset, self.keep)
+        claim = Claim(self.store_id, self.dataset, self.row_filter)
         return Delivered(self._bring(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes)
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
@@ -482,7 +492,7 @@ def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str
         database=surroundings.database,
         store_id=surroundings.store_id,
         dataset=channel.dataset,
-        keep=settings.get("where"),
+        row_filter=settings.get("where"),
     )
 
 

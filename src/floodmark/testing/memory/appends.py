@@ -17,7 +17,7 @@ from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEQ
 from floodmark.settlement import Resettling
 from floodmark.testing.memory.reading import ALL_NUMBERS
-from floodmark.testing.memory.removals import doomed_numbers, without
+from floodmark.testing.memory.removals import selected_numbers, without
 
 if TYPE_CHECKING:
     from floodmark.testing.memory.lake import MemoryLake
@@ -106,7 +106,7 @@ def _left_out(request: Append, parts: list[pa.Table]) -> set[int]:
     old = Selection(request.range.through, event_time=request.event_time, before=request.event_cutoff)
     if request.event_cutoff is None:
         return set(request.purged)
-    found = (doomed_numbers(part, old, schema=request.schema, partition_by=()) for part in parts)
+    found = (selected_numbers(part, old, schema=request.schema, partition_by=()) for part in parts)
     return set(request.purged).union(*found)
 
 

@@ -29,7 +29,7 @@ def make_durable(lake: MemoryLake, state: TableState, *, since: int | None) -> N
         lake.durable.add(file)
 
 
-def gone_back(lake: MemoryLake, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+def rolled_back(lake: MemoryLake, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
     """Move the head back to the last snapshot that is there whole; false if one in between may not be dropped."""
     found, state = lake.tables[table], lake.load(table)
     lineage = () if state is None else state.lineage

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def find_in_memory(
-    lake: MemoryLake, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...], rows_max: int
+    lake: MemoryLake,
+    table: str,
+    *,
+    snapshot: int,
+    partition_values: Mapping[str, Any],
+    columns: tuple[str, ...],
+    rows_max: int,
 ) -> list[StoredRow]:
     found = []
     for file in lake.files_of(table, snapshot):
@@ -24,7 +30,7 @@ def find_in_memory(
         for row in lake.data[file].to_pylist():
             if all(
                 row.get(name) in value if isinstance(value, frozenset) else row.get(name) == value
-                for name, value in where.items()
+                for name, value in partition_values.items()
             ):
                 values = {name: row.get(name) for name in columns}
                 found.append(StoredRow(row[SEQ], row[CONTENT_ID], row.get(SEGMENT), f"memory:{file}", values))

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit.protocol import Append, Barrier, PartitionFigures, Snapshot, TableState
+from floodmark.commit.protocol import Append, Barrier, PartitionStats, Snapshot, TableState
 from floodmark.compaction import Bucket
 from floodmark.errors import FilesMissing
 from floodmark.lake.filters import check_text, kept_by_sqlite
@@ -37,12 +37,12 @@ from floodmark.schema import SEGMENT, SEQ, Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling
 from floodmark.testing.memory.appends import keys_of, land_append, land_barrier, stamped
-from floodmark.testing.memory.durability import gone_back, make_durable
+from floodmark.testing.memory.durability import make_durable, rolled_back
 from floodmark.testing.memory.generations import cleared, copied, land_copy, renamed, tallies_of
 from floodmark.testing.memory.inspection import find_in_memory, inspect_memory
 from floodmark.testing.memory.maintenance import buckets_in_memory, expired, orphans_in_memory, rewritten
-from floodmark.testing.memory.reading import ALL_NUMBERS, figures_of, in_order, selected
-from floodmark.testing.memory.removals import doomed_numbers, figures_between, only, without
+from floodmark.testing.memory.reading import ALL_NUMBERS, in_order, selected, stats_of
+from floodmark.testing.memory.removals import only, selected_numbers, stats_between, without
 from floodmark.testing.memory.requests import arrive, send
 from floodmark.testing.memory.settling import SettleCommit, put_settled, resettle_in_memory
 from floodmark.testing.memory.tables import MemoryTable, MemoryTables
@@ -148,17 +148,22 @@ class MemoryLake(MemoryTables):
     def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
         return any(part.num_rows for part in self.parts(table, snapshot, within))
 
-    def figures(
+    def stats(
         self,
         table: str,
         *,
         snapshot: int,
         within: SequenceRange,
         partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
-        return figures_of(self.scan(table, snapshot=snapshot, within=within, where=where, keep=keep), partition_by)
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
+    ) -> list[PartitionStats]:
+        return stats_of(
+            self.scan(
+                table, snapshot=snapshot, within=within, partition_values=partition_values, row_filter=row_filter
+            ),
+            partition_by,
+        )
 
     def highest_seq(self, state: TableState) -> int:
         known = next((snapshot.through for snapshot in state.lineage if snapshot.through is not None), None)
@@ -196,9 +201,9 @@ class MemoryLake(MemoryTables):
         with self._lock:
             make_durable(self, state, since=since)
 
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         with self._lock:
-            return gone_back(self, table, durable=durable, droppable=droppable)
+            return rolled_back(self, table, durable=durable, droppable=droppable)
 
     def scan(
         self,
@@ -207,10 +212,10 @@ class MemoryLake(MemoryTables):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[pa.Table]:
-        rows = selected(self, table, snapshot, within, where=where, keep=keep)
+        rows = selected(self, table, snapshot, within, partition_values=partition_values, row_filter=row_filter)
         if rows.num_rows:
             yield rows if columns is None else rows.select([*columns, SEQ])
 
@@ -230,8 +235,8 @@ class MemoryLake(MemoryTables):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: dict[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         job = RangeWork(tuple(ranges), columns, schema, work)
         outcomes = [
@@ -239,20 +244,36 @@ class MemoryLake(MemoryTables):
             for places in job.dealt([1] * len(ranges), tasks=self.tasks)
             for outcome in job.each(
                 places,
-                lambda within: selected(self, table, snapshot, within, where=where, keep=keep, schema=schema),
+                lambda within: selected(
+                    self,
+                    table,
+                    snapshot,
+                    within,
+                    partition_values=partition_values,
+                    row_filter=row_filter,
+                    schema=schema,
+                ),
             )
         ]
         yield from job.told(outcomes)
 
     def find_rows(
-        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        partition_values: Mapping[str, Any],
+        columns: tuple[str, ...] = (),
+        rows_max: int = 100,
     ) -> list[StoredRow]:
-        return find_in_memory(self, table, snapshot=snapshot, where=where, columns=columns, rows_max=rows_max)
+        return find_in_memory(
+            self, table, snapshot=snapshot, partition_values=partition_values, columns=columns, rows_max=rows_max
+        )
 
     def inspect_files(self, state: TableState) -> FileReport:
         return inspect_memory(self, state)
 
-    def doomed(
+    def selected_stats(
         self,
         table: str,
         *,
@@ -261,17 +282,17 @@ class MemoryLake(MemoryTables):
         schema: Schema,
         partition_by: tuple[str, ...],
         cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
+    ) -> list[tuple[SequenceRange, PartitionStats]]:
         rows = selected(self, table, snapshot, SequenceRange(0, selection.through))
-        gone = doomed_numbers(rows, selection, schema=schema, partition_by=partition_by)
-        return figures_between(only(rows, gone), cuts, through=selection.through, partition_by=partition_by)
+        gone = selected_numbers(rows, selection, schema=schema, partition_by=partition_by)
+        return stats_between(only(rows, gone), cuts, through=selection.through, partition_by=partition_by)
 
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
         with self._lock:
             found = self.table(table)
             files, written = self.pruned(
                 found,
-                lambda part: without(part, doomed_numbers(part, selection, schema=schema, partition_by=partition_by)),
+                lambda part: without(part, selected_numbers(part, selection, schema=schema, partition_by=partition_by)),
             )
             if files != found.head_files:
                 operation = "overwrite" if written else "delete"
@@ -281,9 +302,9 @@ class MemoryLake(MemoryTables):
         with self._lock:
             self.table(table).max_seq = max(self.tables[table].max_seq, seq)
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
         with self._lock:
-            return expired(self, table, keep=keep, since=since)
+            return expired(self, table, keep_snapshots=keep_snapshots, since=since)
 
     def buckets(self, state: TableState) -> list[Bucket]:
         with self._lock:
@@ -367,7 +388,7 @@ class MemoryLake(MemoryTables):
     def drop(self, table: str) -> None:
         with self._lock:
             if table in self.tables:
-                self.expire(table, keep=0)
+                self.expire(table, keep_snapshots=0)
                 del self.tables[table]
 
     def location(self, table: str) -> str | None:

@@ -55,12 +55,12 @@ def rewritten(lake: MemoryLake, state: TableState, within: SequenceRange, *, fil
     return (*kept, *(lake.store(part.combine_chunks()) for part in parts))
 
 
-def expired(lake: MemoryLake, table: str, *, keep: int, since: int | None) -> int:
+def expired(lake: MemoryLake, table: str, *, keep_snapshots: int, since: int | None) -> int:
     """Forget old snapshots, with the files that only they reach; how many."""
     found, state = lake.table(table), lake.load(table)
     if state is None:
         return 0
-    kept = kept_snapshots(state, keep=keep, since=since)
+    kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
     found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
     gone = [id for id in found.snapshots if id not in kept]
     found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit.protocol import PartitionFigures
+from floodmark.commit.protocol import PartitionStats
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.schema import CONTENT_ID, SEQ, Schema, partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
@@ -32,29 +32,29 @@ def selected(
     snapshot: int,
     within: SequenceRange,
     *,
-    where: Mapping[str, Any] | None = None,
-    keep: str | None = None,
+    partition_values: Mapping[str, Any] | None = None,
+    row_filter: str | None = None,
     schema: Schema | None = None,
 ) -> pa.Table:
     """The rows of a range that the conditions let through, in order."""
     rows = in_order(lake.parts(table, snapshot, within))
-    for name, value in (where or {}).items():
+    for name, value in (partition_values or {}).items():
         held = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, pa.scalar(value).type)
         rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
-    if keep is None:
+    if row_filter is None:
         return rows
-    return kept_by_sqlite(rows, keep, {*lake.table(table).schema.names, *(schema.names if schema else ())})
+    return kept_by_sqlite(rows, row_filter, {*lake.table(table).schema.names, *(schema.names if schema else ())})
 
 
-def figures_of(parts: Iterable[pa.Table], partition_by: Sequence[str]) -> list[PartitionFigures]:
+def stats_of(parts: Iterable[pa.Table], partition_by: Sequence[str]) -> list[PartitionStats]:
     """Rows and checksums, counted apart for each partition."""
-    result: dict[str, PartitionFigures] = {}
+    result: dict[str, PartitionStats] = {}
     for part in parts:
         for row in part.to_pylist():
             key = partition_key(partition_by, [row.get(name) for name in partition_by])
-            new = PartitionFigures(key, Tally(1, int(row[CONTENT_ID][:16], 16)), row[SEQ], row[SEQ])
+            new = PartitionStats(key, Tally(1, int(row[CONTENT_ID][:16], 16)), row[SEQ], row[SEQ])
             old = result.get(key, replace(new, tally=Tally()))
-            result[key] = PartitionFigures(
+            result[key] = PartitionStats(
                 key, old.tally + new.tally, min(old.first_seq, new.first_seq), max(old.last_seq, new.last_seq)
             )
     return [result[key] for key in sorted(result)]

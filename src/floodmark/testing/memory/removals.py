@@ -1,4 +1,4 @@
-"""Doomed rows as the lake in memory sees them: Arrow tables in, Arrow tables out."""
+"""Selected rows as the lake in memory sees them: Arrow tables in, Arrow tables out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit.protocol import PartitionFigures
+from floodmark.commit.protocol import PartitionStats
 from floodmark.lake.filters import kept_by_sqlite
 from floodmark.removal import Selection, Spared
 from floodmark.schema import CONTENT_ID, SEQ, Schema, partition_key
 from floodmark.sequence import SequenceRange, Tally
 
 
-def doomed_numbers(rows: pa.Table, selection: Selection, *, schema: Schema, partition_by: Sequence[str]) -> set[int]:
+def selected_numbers(rows: pa.Table, selection: Selection, *, schema: Schema, partition_by: Sequence[str]) -> set[int]:
     """The sequence numbers of the rows that a selection names."""
     rows = rows.filter(pc.less_equal(rows[SEQ], selection.through))
     if selection.before is not None:
@@ -54,19 +54,19 @@ def only(rows: pa.Table, numbers: Iterable[int]) -> pa.Table:
     return rows.filter(pc.is_in(rows[SEQ], pa.array(sorted(numbers), pa.int64())))
 
 
-def figures_between(
+def stats_between(
     rows: pa.Table, cuts: Sequence[int], *, through: int, partition_by: Sequence[str]
-) -> list[tuple[SequenceRange, PartitionFigures]]:
+) -> list[tuple[SequenceRange, PartitionStats]]:
     """Rows and checksums, counted apart for each partition and between every two cuts."""
     ends = [0, *cuts, through]
-    found: dict[tuple[SequenceRange, str], PartitionFigures] = {}
+    found: dict[tuple[SequenceRange, str], PartitionStats] = {}
     for row in rows.to_pylist():
         seq, partition = row[SEQ], _key(row, partition_by)
         low = max(end for end in ends if end < seq)
         between = SequenceRange(low, min(end for end in ends if end >= seq))
         tally = Tally(1, int(row[CONTENT_ID][:16], 16))
-        old = found.get((between, partition), PartitionFigures(partition, Tally(), seq, seq))
-        found[between, partition] = PartitionFigures(
+        old = found.get((between, partition), PartitionStats(partition, Tally(), seq, seq))
+        found[between, partition] = PartitionStats(
             partition, old.tally + tally, min(old.first_seq, seq), max(old.last_seq, seq)
         )
     return [(between, item) for (between, _), item in sorted(found.items())]

@@ -121,11 +121,11 @@ class MemoryTargets:
                     kept.append(file if outside.num_rows == part.num_rows else self._store(outside))
             self._commit(table, "delete", tuple(kept), added_rows=0, added_files=0)
 
-    def expire(self, name: str, *, keep: int = 1) -> None:
+    def expire(self, name: str, *, keep_snapshots: int = 1) -> None:
         """Forget all but the newest snapshots."""
         with self._lock:
             table = self.tables[name]
-            kept = [snapshot.id for snapshot in self._lineage(table)][:keep]
+            kept = [snapshot.id for snapshot in self._lineage(table)][:keep_snapshots]
             table.snapshots = {id: table.snapshots[id] for id in kept}
 
     def drop(self, name: str) -> None:
@@ -302,8 +302,16 @@ class MemoryTarget:
                 self.targets.durable.add(file)
 
     def _rows(self, cut: Cut) -> pa.Table | None:
-        where = None if cut.where is None else dict(cut.where)
-        found = list(self.lake.scan(cut.table, snapshot=cut.snapshot, within=cut.range, where=where, keep=cut.keep))
+        partition_values = None if cut.partition_values is None else dict(cut.partition_values)
+        found = list(
+            self.lake.scan(
+                cut.table,
+                snapshot=cut.snapshot,
+                within=cut.range,
+                partition_values=partition_values,
+                row_filter=cut.row_filter,
+            )
+        )
         if not found:
             return None
         rows = found[0]
