@@ -59,7 +59,7 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
     for turn in range(rounds + 1):
         for name, way in ways.items():
             cost = measured(way)
-            files[name] = sum(len(bucket.files) for bucket in store._lake.buckets(store._lake.load("joined_g1")))
+            files[name] = sum(len(bucket.files) for bucket in store._lake.files(store._lake.load("joined_g1")).buckets)
             _go_back_to(store, "joined", base)
             if turn:  # the first turn warms the JVM up for both
                 held[name].append(cost)

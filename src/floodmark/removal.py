@@ -44,6 +44,17 @@ class Selection:
     spared: tuple[Spared, ...] = ()
     numbers: tuple[int, ...] | None = None
     """Only rows with these sequence numbers."""
+    after: int = 0
+    """Only rows with a higher number than this."""
+
+    @property
+    def range(self) -> SequenceRange:
+        return SequenceRange(self.after, self.through)
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it names every row of its range."""
+        return self == Selection(self.through, after=self.after)
 
     def also(self, condition: str) -> Selection:
         """Of the rows that it names, those of which another condition is true as well."""
@@ -53,7 +64,8 @@ class Selection:
     def to_json(self) -> str:
         spared = [[item.partition, [[one.after, one.through] for one in item.ranges]] for item in self.spared]
         whole = {"through": self.through, "event_time": self.event_time, "before": self.before, "where": self.where}
-        return json.dumps({**whole, "numbers": self.numbers, "spared": spared}, sort_keys=True)
+        after = {"after": self.after} if self.after else {}
+        return json.dumps({**whole, **after, "numbers": self.numbers, "spared": spared}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Selection:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.commit.protocol import Append, Base, BlockSegment, TableState, Verdict, verdict
+from floodmark.lake import queries
 from floodmark.lake.table import Lake
 from floodmark.rows.content import content_ids
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
@@ -235,7 +236,7 @@ class Blocks:
         state = self.lake.load(self.table)
         visible = False
         if state is not None and state.uuid == request.base.table_uuid and state.head is not None:
-            visible = self.lake.has_rows(self.table, snapshot=state.head, within=request.range)
+            visible = queries.has_rows(self.lake, self.table, snapshot=state.head, within=request.range)
         return verdict(block=request.block, base=request.base, fenced=False, state=state, row_visible=visible)
 
 

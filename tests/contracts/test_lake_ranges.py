@@ -17,6 +17,7 @@ import pytest
 from lakes import EDGES, EVERY_TYPE, EVERYTHING, FULL, TABLE, Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
 from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.lake import queries
 from floodmark.lake.conditions import ALLOWED
 from floodmark.lake.filters import check_filter
 from floodmark.rows.content import content_ids, tally_of_ids
@@ -396,13 +397,15 @@ FILTERS = {
 @pytest.mark.parametrize("row_filter", FILTERS)
 def test_a_filter_leaves_out_rows_of_which_it_is_not_true(blocks: Blocks, row_filter: str) -> None:
     sales(blocks)
-    blocks.lake.check_filter(TABLE, row_filter)
+    queries.check_filter(blocks.lake, TABLE, row_filter)
     wanted = FILTERS[row_filter]
     assert [row["id"] for row in blocks.rows(row_filter=row_filter)] == wanted
     assert [row["id"] for row in blocks.rows(row_filter=row_filter, columns=("id",))] == wanted
     head = blocks.state().head
     assert head is not None
-    counted = blocks.lake.stats(TABLE, snapshot=head, within=EVERYTHING, partition_by=(), row_filter=row_filter)
+    counted = queries.stats(
+        blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=(), row_filter=row_filter
+    )
     assert sum(item.tally.rows for item in counted) == len(wanted)
     found = each(blocks, ranges_of(0, 2, 5), row_filter=row_filter, columns=("id",))
     assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted
@@ -415,11 +418,12 @@ def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
     head = blocks.state().head
     assert head is not None
     for site, ids in {"a": [1, 5], None: [2], "": [3], "nobody": []}.items():
-        (stats,) = blocks.lake.stats(
-            TABLE, snapshot=head, within=EVERYTHING, partition_by=(), partition_values={"site": site}
+        (stats,) = queries.stats(
+            blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=(), partition_values={"site": site}
         ) or [None]
         assert (stats.tally.rows if stats else 0) == len(ids)
-        both = blocks.lake.stats(
+        both = queries.stats(
+            blocks.lake,
             TABLE,
             snapshot=head,
             within=EVERYTHING,
@@ -461,7 +465,7 @@ def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
 def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks, row_filter: str) -> None:
     sales(blocks)
     with pytest.raises(Permanent) as raised:
-        blocks.lake.check_filter(TABLE, row_filter)
+        queries.check_filter(blocks.lake, TABLE, row_filter)
     assert repr(row_filter) in raised.value.message
     assert "\n" not in raised.value.message
     with pytest.raises(Permanent):
@@ -547,7 +551,7 @@ def test_nothing_but_a_condition_over_columns_gets_to_an_engine(blocks: Blocks) 
         "(" * 100 + "id = 1" + ")" * 100: "nested",
     }.items():
         with pytest.raises(Permanent, match=named) as raised:
-            blocks.lake.check_filter(TABLE, row_filter)
+            queries.check_filter(blocks.lake, TABLE, row_filter)
         assert raised.value.hint
         with pytest.raises(Permanent, match="cannot be used"):
             blocks.rows(row_filter=row_filter)
@@ -556,7 +560,7 @@ def test_nothing_but_a_condition_over_columns_gets_to_an_engine(blocks: Blocks) 
 def test_a_function_that_may_not_be_used_is_refused_with_the_list_of_those_that_may(blocks: Blocks) -> None:
     sales(blocks)
     with pytest.raises(Permanent, match="the function reflect may not be used") as raised:
-        blocks.lake.check_filter(TABLE, "reflect('java.lang.System', 'exit', 1) = site")
+        queries.check_filter(blocks.lake, TABLE, "reflect('java.lang.System', 'exit', 1) = site")
     assert "coalesce" in str(raised.value.hint)
     assert "year" in str(raised.value.hint)
 
@@ -568,8 +572,8 @@ def test_a_word_for_the_present_time_is_refused_where_spark_would_take_it_for_on
     blocks = sales(Blocks(spark_driver, tmp_path))
     for row_filter in ("on < 'now'", "on = ' Today UTC'", "cast('yesterday' as date) < '2026-01-01'"):
         with pytest.raises(Permanent, match="times of the clock"):
-            blocks.lake.check_filter(TABLE, row_filter)
-    blocks.lake.check_filter(TABLE, "site = 'today'")
+            queries.check_filter(blocks.lake, TABLE, row_filter)
+    queries.check_filter(blocks.lake, TABLE, "site = 'today'")
 
 
 @pytest.mark.spark
@@ -606,7 +610,7 @@ def test_a_filter_that_fails_on_a_row_is_permanent_and_named(blocks: Blocks) -> 
     if isinstance(blocks.driver, MemoryDriver):
         return  # SQLite has no such failures: it answers null
     row_filter = "cast(site as int) > 1"
-    blocks.lake.check_filter(TABLE, row_filter)
+    queries.check_filter(blocks.lake, TABLE, row_filter)
     for read in (
         lambda: blocks.rows(row_filter=row_filter),
         lambda: each(blocks, ranges_of(0, 5), row_filter=row_filter),
@@ -618,7 +622,7 @@ def test_a_filter_that_fails_on_a_row_is_permanent_and_named(blocks: Blocks) -> 
 
 
 def test_a_filter_may_be_given_before_the_table_is_there(blocks: Blocks) -> None:
-    blocks.lake.check_filter("nothing_g1", "amount > 1")
+    queries.check_filter(blocks.lake, "nothing_g1", "amount > 1")
 
 
 def test_a_filter_may_use_a_column_that_came_after_the_snapshot(blocks: Blocks) -> None:

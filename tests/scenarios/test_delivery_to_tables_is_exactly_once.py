@@ -21,6 +21,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
 from floodmark.delivery.destination import Copied, Parcel, Source, Surroundings
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
+from floodmark.lake import queries
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
 from floodmark.schema.types import DOUBLE
@@ -145,7 +146,7 @@ def stranger(numbers: Sequence[int] = (1, 2, 3, 4, 5), *, store: str = "another"
 def counted(export: Export, within: SequenceRange) -> Tally:
     """What the source has."""
     source = export.source()
-    stats = export.lake.stats(source.table, snapshot=source.snapshot, within=within, partition_by=())
+    stats = queries.stats(export.lake, source.table, snapshot=source.snapshot, within=within, partition_by=())
     return stats[0].tally
 
 

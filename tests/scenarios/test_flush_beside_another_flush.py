@@ -178,7 +178,7 @@ class Interleaved:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._lake, name)
-        if name not in ("load", "ensure", "append", "has_rows", "stats", "highest_seq", "sync", "segments_above"):
+        if name not in ("load", "ensure", "append", "scan", "aggregate", "files", "sync"):
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:

@@ -16,6 +16,7 @@ from worlds import DATASET, dies, interrupted
 from floodmark import faults
 from floodmark.control.generations import TakenOver
 from floodmark.errors import Corrupt, InvalidSetting, Permanent, Retryable
+from floodmark.lake import inventory
 from floodmark.layout import Layout
 from floodmark.testing import kill_store
 
@@ -410,7 +411,7 @@ def test_numbers_are_not_given_again_after_a_rebuild(rebuilding: Rebuilding) -> 
     rebuilding.rebuild()
     state = rebuilding.lake.load(rebuilding.current())
     assert state is not None
-    assert rebuilding.lake.highest_seq(state) >= 7
+    assert inventory.highest_seq(rebuilding.lake, state) >= 7
 
 
 def test_a_control_database_of_before_the_rebuild_makes_no_empty_table(rebuilding: Rebuilding, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from worlds import interrupted
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
 from floodmark.errors import Retryable
+from floodmark.lake import queries
 from floodmark.maintenance.remover import Look, Remover
 from floodmark.maintenance.settle import Resettler
 from floodmark.schema import SEQ
@@ -73,7 +74,9 @@ class Settling(Aged):
         state = self.lake.load(TABLE)
         assert state is not None
         assert state.head is not None
-        held = self.lake.stats(TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",))
+        held = queries.stats(
+            self.lake, TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+        )
         there = sum((item.tally for item in held), Tally())
         assert committed - removed == there
         assert said == there

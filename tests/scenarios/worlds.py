@@ -19,6 +19,7 @@ from floodmark.control.blocks import BatchLimits
 from floodmark.control.schema import block_partitions
 from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import segments as segments_table
+from floodmark.lake import queries
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store, init, open_store
@@ -159,8 +160,8 @@ class World:
             totals[item.partition_key] = totals.get(item.partition_key, Tally()) + tally
         state = self.lake.load(self.current())
         if state is not None and state.head is not None and not state.max_seq:
-            counted = self.lake.stats(
-                state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+            counted = queries.stats(
+                self.lake, state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
             )
             assert {item.partition: item.tally for item in counted} == totals
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from floodmark import settlement
 from floodmark.commit.flush import Flusher
 from floodmark.maintenance import settle
 from floodmark.sources import load
-from floodmark.testing.memory import appends, lake, settling
+from floodmark.testing.memory import lake, settling
 
 from . import others
 from .replacing import replaced
@@ -133,7 +134,7 @@ def _() -> Iterator[None]:
     others.mischief.append("it moves rows")
     try:
         with (
-            replaced(appends, "settled_table", unchecked),
+            replaced(lake, "settled_table", unchecked),
             replaced(settling, "settled_table", unchecked),
         ):
             yield
@@ -149,7 +150,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
-    with mutated(settling, "put_settled", appended, "False", onto=lake):
+    with mutated(lake.MemoryLake, "_land_settled", appended, "False"):
         yield
 
 
@@ -160,7 +161,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
 )
 def _() -> Iterator[None]:
-    with mutated(settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=lake):
+    with mutated(settlement, "collapse", "group[1:]", "group[:-1]", onto=settling):
         yield
 
 

@@ -23,8 +23,7 @@ from floodmark.maintenance.table_copy import Levelling
 from floodmark.removal import Need
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
-from floodmark.testing.memory import lake as memory
-from floodmark.testing.memory import maintenance
+from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import replaced
 from .schedule import Step
@@ -62,7 +61,7 @@ def _() -> Iterator[None]:
     def turned_round(rows: Any) -> Any:
         return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
 
-    with mutated(maintenance, "rewritten", sorts, turned, onto=memory, turned=turned_round):
+    with mutated(MemoryLake, "_join", sorts, turned, turned=turned_round):
         yield
 
 
@@ -232,7 +231,7 @@ def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
         mutated(Remover, "_delete", "self.lake.raise_max_seq(table, selection.through)", "pass"),
-        mutated(maintenance, "expired", "found.max_seq = highest_known(state)", "pass", onto=memory),
+        mutated(MemoryLake, "_expired", "found.max_seq = highest_known(state)", "pass"),
     ):
         yield
 

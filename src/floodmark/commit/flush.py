@@ -67,6 +67,7 @@ from floodmark.errors import (
     reason_of,
 )
 from floodmark.files import advisory_lock, make_directory, sync_directory
+from floodmark.lake import inventory, queries
 from floodmark.lake.generations import being_rebuilt, find_table, is_fenced, table_of
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
@@ -268,7 +269,7 @@ class Flusher:
         self.recovery.catch_up(declared, state, self._settle)
         faults.reach("flush.base_loaded")
         block_id = uuid.uuid4().hex
-        seen_through = self.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
+        seen_through = inventory.highest_seq(self.lake, state)  # not inside: the transaction holds everybody else up
         reserved = self.database.transact(
             lambda c: blocks.reserve(
                 c,
@@ -398,8 +399,8 @@ class Flusher:
         visible = False
         if state is not None and state.head not in (None, block.base.snapshot):
             known = state.since(block.base.snapshot) or state.lineage
-            visible = not any(snapshot.block == block.id for snapshot in known) and self.lake.has_rows(
-                state.name, snapshot=state.lineage[0].id, within=block.range
+            visible = not any(snapshot.block == block.id for snapshot in known) and queries.has_rows(
+                self.lake, state.name, snapshot=state.lineage[0].id, within=block.range
             )
         # U22: not what the records say. Until the table has its other name, a request under way may still land.
         fenced = is_fenced(declared, block.base, state)
@@ -471,7 +472,7 @@ class Flusher:
         """
         if any(snapshot.block == block.id for snapshot in state.lineage):
             return segments, ()
-        there = self.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
+        there = queries.segments_above(self.lake, state.name, snapshot=state.lineage[0].id, after=block.range.after)
         return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
 
     def _expired(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> int:
@@ -514,8 +515,8 @@ class Flusher:
         landed = next((s for s in state.lineage if s.block == block.id), None)
         if landed is not None and landed.added_rows == len(block.range):
             return self._stats_of_segments(block, segments), landed.added_rows
-        stats = self.lake.stats(
-            state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
+        stats = queries.stats(
+            self.lake, state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
         )
         return stats, sum(item.tally.rows for item in stats)
 
@@ -580,7 +581,7 @@ class Flusher:
         faults.reach("barrier.sending")
         try:
             own = declared.of_generation(block.base.generation)
-            self.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
+            self.lake.append(Barrier(own.table_name, block.id, block.base, block.range.through))
         except Exception as unclear:  # noqa: BLE001 - I4
             error = unclear
         faults.reach("barrier.sent")

@@ -30,6 +30,7 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
 from floodmark.errors import Corrupt, FilesMissing
+from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
@@ -87,7 +88,7 @@ class Recovery:
         for name in (declared.table_name, declared.fenced_name):
             try:
                 state = self.lake.load(name)
-                highest = max(highest, 0 if state is None else self.lake.highest_seq(state))
+                highest = max(highest, 0 if state is None else inventory.highest_seq(self.lake, state))
             except FilesMissing as error:
                 bound = self.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
                 if bound is None:
@@ -152,7 +153,7 @@ class Recovery:
         That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
         their landing lines unsealed: flushing them again would double every row.
         """
-        highest = self.lake.highest_seq(state)
+        highest = inventory.highest_seq(self.lake, state)
         # Read after the table, both at one instant: every block that it shows was reserved before, so by now it is
         # undecided or below the horizon. An older horizon would take another flush's fresh commit for a forgotten one.
         declared, undecided = self.database.read(
@@ -162,13 +163,15 @@ class Recovery:
         if state.head is None or highest <= known:
             return
         forgotten = SequenceRange(known, highest)
-        if not self.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
+        if not queries.has_rows(self.lake, state.name, snapshot=state.head, within=forgotten):
             return
         if undecided is not None:
             settle(declared.name)
-        committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
+        committed = queries.segments_above(self.lake, state.name, snapshot=state.head, after=declared.horizon)
         self.lake.sync(state, since=None)
-        stats = self.lake.stats(state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by)
+        stats = queries.stats(
+            self.lake, state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
+        )
         block = Block(
             id=f"found-{state.head}",
             dataset=declared.name,

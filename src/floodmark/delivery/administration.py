@@ -34,6 +34,7 @@ from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.errors import InvalidSetting, Permanent
+from floodmark.lake import queries
 from floodmark.read import Reader
 from floodmark.schema import check_sink_name
 from floodmark.sequence import Cursor, SequenceRange, Tally
@@ -256,7 +257,7 @@ class Sinks:
         if sink.settings["where"] is None:
             return
         for item in self._taken(sink.settings):
-            self.surroundings.lake.check_filter(self.reader.view(item.name).table, sink.settings["where"])
+            queries.check_filter(self.surroundings.lake, self.reader.view(item.name).table, sink.settings["where"])
 
     def _taken(self, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
         declared = self.surroundings.database.read(datasets.everyone)

@@ -16,6 +16,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import GivenUp
 from floodmark.delivery import destination
 from floodmark.errors import Retryable
+from floodmark.lake import queries
 from floodmark.lake.table import Lake
 from floodmark.read import View, user_columns
 from floodmark.rows.content import tally_of_ids
@@ -113,7 +114,8 @@ class RowSource:
 
     def totals(self, channel: Channel, within: SequenceRange, *, row_filter: str | None) -> Tally:
         """Of the rows of a range that a sink takes, counted in the lake."""
-        stats = self.lake.stats(
+        stats = queries.stats(
+            self.lake,
             self.view.table,
             snapshot=self._snapshot(),
             within=within,

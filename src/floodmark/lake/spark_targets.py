@@ -243,7 +243,7 @@ class SparkTarget:
 
         if cut.row_filter is None and not cut.without:
             return self._tally_from_files(cut)
-        with self.lake._reading(cut.table, cut.row_filter), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(cut.table, cut.row_filter), self.lake.action():
             rows, checksum = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part())).collect()[0]
         return Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS)
 
@@ -256,14 +256,14 @@ class SparkTarget:
             columns=(),
             schema=cut.columns,
             work=_only_counted,
-            partition_values=None if cut.partition_values is None else dict(cut.partition_values),
+            partition_values=cut.partition_values,
         )
         return sum((tally for _, tally, _ in counted), Tally())
 
     def last(self, cut: Cut) -> int:
         from pyspark.sql import functions as F
 
-        with self.lake._reading(cut.table, cut.row_filter), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(cut.table, cut.row_filter), self.lake.action():
             return self._source(cut).agg(F.max(SEQ)).collect()[0][0] or 0
 
     def append(self, request: TargetAppend) -> None:
@@ -279,7 +279,7 @@ class SparkTarget:
         if request.head is not None:
             writer = writer.option("validate-from-snapshot-id", str(request.head))
         try:
-            with self.lake._action():  # noqa: SLF001 - the lake's other half
+            with self.lake.action():
                 writer.overwrite(F.lit(False))
         except AnalysisException as error:
             if (error.getCondition() or "").startswith("INCOMPATIBLE_DATA_FOR_TABLE"):
@@ -296,7 +296,7 @@ class SparkTarget:
             return Measure(Tally(), 0)
         there = self._there(state, store=store, partition=partition, within=within)
         try:
-            with self.lake._action():  # noqa: SLF001 - the lake's other half
+            with self.lake.action():
                 rows, last = there.agg(F.count(F.lit(1)), F.max(ORIGIN_SEQ)).collect()[0]
         except Exception as error:
             raise Retryable(f"The rows of table {self.name} could not be read: {reason_of(error)}.") from error
@@ -308,7 +308,7 @@ class SparkTarget:
         if state.history.head is None:
             return Census(0, 0)
         there = self._there(state, store=store, partition=partition, within=within)
-        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(str(self.name), None), self.lake.action():
             rows, numbers = there.agg(F.count(F.lit(1)), F.countDistinct(ORIGIN_SEQ)).collect()[0]
         return Census(rows, numbers)
 
@@ -327,7 +327,7 @@ class SparkTarget:
             for item in here.schema.fields
         ]
         lost = here.exceptAll(there.select(*same)).select(ORIGIN_SEQ).orderBy(ORIGIN_SEQ).limit(count_max)
-        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(str(self.name), None), self.lake.action():
             return [row[0] for row in lost.collect()]
 
     def _there(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> DataFrame:
@@ -344,9 +344,8 @@ class SparkTarget:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""
         from pyspark.sql import functions as F
 
-        partition_values = None if cut.partition_values is None else dict(cut.partition_values)
-        frame = self.lake._selected(  # noqa: SLF001 - the lake's other half
-            cut.table, cut.snapshot, cut.range, partition_values, cut.row_filter, cut.columns
+        frame = self.lake.selected(
+            cut.table, cut.snapshot, cut.range, cut.partition_values, cut.row_filter, cut.columns
         )
         if cut.without:
             frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))

@@ -20,7 +20,7 @@ A target promises
   verdict, unless it is one of our own errors: then nothing was sent.
 - `fit` adds no snapshot.
 
-`memory_targets.MemoryTarget` and `spark_targets.SparkTarget` pass one contract suite.
+`testing.memory.targets.MemoryTarget` and `spark_targets.SparkTarget` pass one contract suite.
 """
 
 from __future__ import annotations

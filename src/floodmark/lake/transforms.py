@@ -73,14 +73,17 @@ def within(range_: SequenceRange) -> Transform:
 def selected(partition_values: Mapping[str, Any], row_filter: str | None, known: Mapping[str, ColumnType]) -> Transform:
     """The rows that have the values and of which the condition is true.
 
-    A known column that the frame does not have (it is newer than the frame's snapshot) is null to both.
+    A known column that the frame does not have (it is newer than the frame's snapshot) is null to both. A frozenset
+    stands for any of its values.
     """
 
     def transform(frame: DataFrame) -> DataFrame:
         newer = {name: kind for name, kind in known.items() if name not in frame.columns}
         whole = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in newer.items()})
         for name, value in partition_values.items():
-            whole = whole.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+            column = F.col(quoted(name)) if name in whole.columns else F.lit(None)
+            several = isinstance(value, frozenset)
+            whole = whole.where(column.isin(sorted(value)) if several else column.eqNullSafe(F.lit(value)))
         if row_filter is not None:
             whole = whole.where(row_filter)
         return whole.select(*[quoted(name) for name in frame.columns]) if newer else whole

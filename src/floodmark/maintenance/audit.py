@@ -39,6 +39,7 @@ from floodmark.delivery.destination import Account, AuditableDestination, Audite
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
+from floodmark.lake import queries
 from floodmark.maintenance.findings import Finding, agreed, loss_finding
 from floodmark.maintenance.locks import flush_at_work
 from floodmark.read import Reader, View
@@ -406,7 +407,7 @@ class Auditor:
         state = self.surroundings.lake.load(view.table)
         if state is None:
             return found
-        files = self.surroundings.lake.inspect_files(state)
+        files = self.surroundings.lake.files(state, check=True)
         found += [
             _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
             for file in files.twice
@@ -421,7 +422,8 @@ class Auditor:
         dataset = view.dataset
         counted = {
             item.partition: item.tally
-            for item in self.surroundings.lake.stats(
+            for item in queries.stats(
+                self.surroundings.lake,
                 view.table,
                 snapshot=snapshot,
                 within=SequenceRange(0, dataset.horizon),

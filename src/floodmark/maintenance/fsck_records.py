@@ -16,6 +16,7 @@ from floodmark.control.inspection import BlockRecord, IntentRecord, Removal
 from floodmark.control.quarantine import Entry
 from floodmark.control.removals import Operation
 from floodmark.errors import FilesMissing
+from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import Finding
 from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
@@ -28,7 +29,7 @@ _RESTORE = "Restore the file from a backup; until then the rows in it cannot be 
 def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
     try:
         state = workshop.table(dataset)
-        files = None if state is None else workshop.lake.inspect_files(state)
+        files = None if state is None else workshop.lake.files(state, check=True)
     except FilesMissing as error:
         found = Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE)
         yield Problem(found, _recover(workshop, dataset))
@@ -81,7 +82,7 @@ def _commits(workshop: Workshop, dataset: Dataset, state: TableState, *, deep: b
 
 def forgotten_commits(workshop: Workshop, dataset: Dataset, state: TableState) -> SequenceRange | None:
     """What the table shows above everything that is on record."""
-    highest = workshop.lake.highest_seq(state)
+    highest = inventory.highest_seq(workshop.lake, state)
     horizon, undecided = workshop.database.read(
         lambda c: (datasets.get(c, dataset.name).horizon, blocks.undecided(c, dataset.name))
     )
@@ -89,7 +90,7 @@ def forgotten_commits(workshop: Workshop, dataset: Dataset, state: TableState) -
     if state.head is None or highest <= known:
         return None
     span = SequenceRange(known, highest)
-    return span if workshop.lake.has_rows(state.name, snapshot=state.head, within=span) else None
+    return span if queries.has_rows(workshop.lake, state.name, snapshot=state.head, within=span) else None
 
 
 def _caught_up(workshop: Workshop, dataset: Dataset, state: TableState) -> str:
@@ -112,7 +113,9 @@ def _rolled_back(workshop: Workshop, dataset: Dataset, state: TableState) -> Ite
             return
         if not block.rows or _was_removed(block, removed):
             continue
-        if state.head is not None and workshop.lake.has_rows(state.name, snapshot=state.head, within=block.range):
+        if state.head is not None and queries.has_rows(
+            workshop.lake, state.name, snapshot=state.head, within=block.range
+        ):
             return
         yield block
 
@@ -126,7 +129,8 @@ def _counted(workshop: Workshop, name: str, state: TableState) -> Iterator[Findi
     state = workshop.table(dataset) or state
     if state.head is None:
         return
-    stats = workshop.lake.stats(
+    stats = queries.stats(
+        workshop.lake,
         state.name,
         snapshot=state.head,
         within=SequenceRange(0, dataset.horizon),
@@ -146,7 +150,7 @@ def check_numbers(workshop: Workshop) -> Iterator[Problem]:
             state = workshop.table(dataset)
         except FilesMissing:
             continue
-        seen = max(seen, 0 if state is None else workshop.lake.highest_seq(state))
+        seen = max(seen, 0 if state is None else inventory.highest_seq(workshop.lake, state))
     has, needs = workshop.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
         what = f"The next number would be {has + 1}, and number {needs} is taken."

@@ -35,6 +35,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
 from floodmark.errors import FilesMissing, InvalidSetting, Permanent, Retryable
 from floodmark.files import advisory_lock, make_directory
+from floodmark.lake import inventory
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.layout import Layout
@@ -226,7 +227,7 @@ class Rebuilder:
             turn.check_mine()
             self.lake.drop(name)
             staging = self._made(turn, name)
-        turn.synced, turn.copied_through = staging.head, self.lake.highest_seq(staging)
+        turn.synced, turn.copied_through = staging.head, inventory.highest_seq(self.lake, staging)
 
     def _made(self, turn: Turn, name: str) -> TableState:
         self.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
@@ -270,9 +271,9 @@ class Rebuilder:
         staging = turn.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
-            self.lake.raise_max_seq(staging.name, self.lake.highest_seq(old))
+            self.lake.raise_max_seq(staging.name, inventory.highest_seq(self.lake, old))
         staging = turn.make_durable()
-        locations = (None if old is None else self.lake.location(old.name), self.lake.location(staging.name))
+        locations = (None if old is None else old.location, staging.location)
         self.database.transact(
             lambda c: generations.switch(
                 c,

@@ -32,13 +32,14 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
 from floodmark.errors import Permanent, Retryable, reason_of
+from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.maintenance.expiry import Expiry
 from floodmark.maintenance.pending_deliveries import Needs, Position, needs_of, positions_of
 from floodmark.removal import Part, Selection, Stretch, cuts_of
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.settlement import verdict
+from floodmark.settlement import Resettling, verdict
 
 PLANS_MAX = 20
 """How often a plan gives way to a flush that has just begun."""
@@ -172,7 +173,7 @@ class Remover:
             return self._decide(operation)
         declared = self.database.read(lambda c: datasets.get(c, operation.dataset))
         tables = self.tables(declared)
-        before = sum(self.lake.stored_bytes(table) for table in tables)
+        before = sum(inventory.stored_bytes(self.lake, table) for table in tables)
         if operation.state == "planned":
             for table in tables:
                 self._delete(table, declared, operation)
@@ -181,7 +182,7 @@ class Remover:
         faults.reach("removal.expired")
         self._end(operation)
         parts = tuple(self.database.read(lambda c: removals.parts_of(c, operation)))
-        return Gone(parts, max(0, before - sum(self.lake.stored_bytes(table) for table in tables)))
+        return Gone(parts, max(0, before - sum(inventory.stored_bytes(self.lake, table) for table in tables)))
 
     # ── the steps of a removal ───────────────────────────────────────────────────────────────────────────────────
 
@@ -287,7 +288,7 @@ class Remover:
 
     def _supersede(self, declared: Dataset, table: str, snapshot: int) -> Exception | None:
         try:
-            self.lake.supersede(table, snapshot=snapshot, horizon=declared.horizon, schema=declared.schema)
+            self.lake.resettle(Resettling(table, snapshot, declared.horizon, declared.schema, settle=None)).commit(None)
         except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
             return error
         finally:
@@ -345,7 +346,8 @@ class Remover:
         filters: Iterable[str] = (),
     ) -> dict[str, list[Stretch]]:
         def stats(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
-            counted = self.lake.selected_stats(
+            counted = queries.selected_stats(
+                self.lake,
                 state.name,
                 snapshot=snapshot,
                 selection=chosen,

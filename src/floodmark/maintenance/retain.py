@@ -20,6 +20,7 @@ from floodmark.control import blocks, datasets, removals, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.lake import inventory
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
 from floodmark.maintenance.remover import Counted, Look, Remover, check_same
 from floodmark.removal import Part, Selection, Verdict, judge
@@ -225,7 +226,7 @@ class Retention:
     ) -> RetainReport:
         database, lake = self.remover.database, self.remover.lake
         rows = max(1, database.read(lambda c: datasets.row_count(c, declared.name)))
-        each = lake.stored_bytes(declared.table_name) / rows if verdict.held else 0
+        each = inventory.stored_bytes(lake, declared.table_name) / rows if verdict.held else 0
         holding = [
             HoldingSink(
                 needs.names[sink],

@@ -17,9 +17,11 @@ from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import Rebuild, TakenOver
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
-from floodmark.lake.generations import Copy, find_table
-from floodmark.lake.table import Lake
+from floodmark.lake import queries
+from floodmark.lake.generations import find_table
+from floodmark.lake.table import Copy, Lake
 from floodmark.read import Reader
+from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -168,7 +170,9 @@ class Levelling:
         if state is None or state.head is None:
             return {}
         lake = self.turn.lake
-        return lake.tallies(state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema)
+        return queries.tallies(
+            lake, state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema
+        )
 
     # ── copying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,10 +189,15 @@ class Levelling:
     def _copy_again(self, within: SequenceRange) -> None:
         turn = self.turn
         staging = turn.staging()
-        if staging.head is not None and turn.lake.has_rows(staging.name, snapshot=staging.head, within=within):
+        if staging.head is not None and queries.has_rows(turn.lake, staging.name, snapshot=staging.head, within=within):
             turn.check_mine()
             with _nobody_knows(f"whether {within} was cleared"):
-                turn.lake.clear(staging.name, within)
+                turn.lake.remove(
+                    staging.name,
+                    selection=Selection(within.through, after=within.after),
+                    schema=turn.declared().schema,
+                    partition_by=(),
+                )
             faults.reach("rebuild.cleared")
         _, old = turn.old()
         self.copied = replace(self.copied, buckets_repaired=self.copied.buckets_repaired + 1)
@@ -198,7 +207,7 @@ class Levelling:
 
     def _copy(self, old: TableState, window: SequenceRange) -> None:
         turn = self.turn
-        if old.head is None or not turn.lake.has_rows(old.name, snapshot=old.head, within=window):
+        if old.head is None or not queries.has_rows(turn.lake, old.name, snapshot=old.head, within=window):
             return
         turn.check_mine()
         declared = turn.declared()  # behind the old table, whose columns it has all
@@ -207,7 +216,7 @@ class Levelling:
         request = Copy(
             source=old.name,
             snapshot=old.head,
-            target=staging.name,
+            table=staging.name,
             base=Base(staging.uuid, turn.mine.generation, staging.head),
             within=window,
             through=max(window.through, turn.copied_through),
@@ -215,7 +224,7 @@ class Levelling:
         )
         faults.reach("rebuild.copying")
         with _nobody_knows(f"whether {window} was copied"):
-            turn.lake.copy(request)
+            turn.lake.append(request)
         faults.reach("rebuild.copied")
         turn.make_durable()
         copied = self.copied

@@ -27,7 +27,8 @@ from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.scope import Scope
 from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
-from floodmark.lake.inspection import StoredRow
+from floodmark.lake import queries
+from floodmark.lake.queries import StoredRow
 from floodmark.read import Reader, View
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
@@ -316,10 +317,11 @@ class Tracer:
         if view.snapshot is None:
             return []
         dataset = view.dataset
-        rows = self.surroundings.lake.find_rows(
+        rows = queries.find_rows(
+            self.surroundings.lake,
             view.table,
             snapshot=view.snapshot,
-            partition_values=wanted.values,
+            values=wanted.values,
             columns=dataset.partition_by,
             rows_max=ROWS_MAX,
         )
@@ -397,7 +399,8 @@ class Tracer:
         by = view.dataset.partition_by
         if view.snapshot is None:
             return False
-        stats = self.surroundings.lake.stats(
+        stats = queries.stats(
+            self.surroundings.lake,
             view.table,
             snapshot=view.snapshot,
             within=SequenceRange(seq - 1, seq),

@@ -24,6 +24,7 @@ from floodmark.control.schema import ledger, requests, sources
 from floodmark.control.segments import LandingRange
 from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove
+from floodmark.lake import queries
 from floodmark.lake.generations import find_table
 from floodmark.lake.table import Lake
 from floodmark.rows import content_ids, decode_envelope, fit
@@ -101,11 +102,11 @@ class UnknownSegments:
             _, state = find_table(self.database, self.lake, dataset)
             if state is None or state.head is None:
                 return set()
-            if self.lake.inspect_files(state).missing:
+            if self.lake.files(state, check=True).missing:
                 return None
         except FilesMissing:
             return None
-        return self.lake.segments_above(state.name, snapshot=state.head, after=0)
+        return queries.segments_above(self.lake, state.name, snapshot=state.head, after=0)
 
     def remove(self, dataset: Dataset, name: str) -> str:
         durable_remove(self.segments.directory(dataset.name) / name)
@@ -186,7 +187,7 @@ class UnknownSegments:
         asked = sorted(ids)
         parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
         return any(
-            self.lake.find_rows(state.name, snapshot=state.head, partition_values={CONTENT_ID: part}, rows_max=1)
+            queries.find_rows(self.lake, state.name, snapshot=state.head, values={CONTENT_ID: part}, rows_max=1)
             for part in parts
         )
 

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from floodmark.clock import Clock, SystemClock
 from floodmark.commit.protocol import Snapshot
 from floodmark.errors import FilesMissing, Retryable
+from floodmark.lake.queries import FILE
 from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
+from floodmark.testing.memory.rows import inside
 
 
 @dataclass(slots=True)
@@ -91,11 +93,17 @@ class MemoryTables:
         """The files that a snapshot of any table reaches."""
         return {file for table in self.tables.values() for id in table.snapshots for file in table.files[id]}
 
-    def parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
-        """The rows of a range, file by file as they lie there. What is read is counted."""
+    def read(self, file: int) -> pa.Table:
+        """The rows of a file."""
+        if file not in self.data:
+            raise FilesMissing(f"Data file {file} is missing.")
+        return self.data[file]
+
+    def parts(self, table: str, snapshot: int, within: SequenceRange, *, named: bool = False) -> Iterator[pa.Table]:
+        """The rows of a range, file by file as they lie there, `named` with the file. What is read is counted."""
         with self._lock:
-            files = [self.data.get(file) for file in self.files_of(table, snapshot)]
-        for part in files:
+            files = [(file, self.data.get(file)) for file in self.files_of(table, snapshot)]
+        for file, part in files:
             if part is None:
                 raise FilesMissing(f"A data file of {table!r} is missing.")
             span = pc.min_max(part[SEQ])
@@ -103,7 +111,8 @@ class MemoryTables:
                 continue
             self.files_read += 1
             self.rows_read += part.num_rows
-            yield part.filter(pc.and_(pc.greater(part[SEQ], within.after), pc.less_equal(part[SEQ], within.through)))
+            rows = inside(part, within)
+            yield rows.append_column(FILE, pa.array([f"memory:{file}"] * rows.num_rows)) if named else rows
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -274,10 +274,10 @@ class MemoryTarget:
         if rows is None:
             return []
         there = self._there(state, store=origin.store, partition=origin.partition, within=cut.range)
-        held = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
+        theirs = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
         here = user_columns(rows, cut.columns.names, cut.columns).to_pylist()
         numbered = zip(rows[SEQ].to_pylist(), here, strict=True)
-        return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in held][:count_max]
+        return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in theirs][:count_max]
 
     def _there(
         self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange
@@ -302,13 +302,12 @@ class MemoryTarget:
                 self.targets.durable.add(file)
 
     def _rows(self, cut: Cut) -> pa.Table | None:
-        partition_values = None if cut.partition_values is None else dict(cut.partition_values)
         found = list(
             self.lake.scan(
                 cut.table,
                 snapshot=cut.snapshot,
                 within=cut.range,
-                partition_values=partition_values,
+                partition_values=cut.partition_values,
                 row_filter=cut.row_filter,
             )
         )
