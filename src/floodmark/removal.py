@@ -46,6 +46,8 @@ class Selection:
     """Only rows with these sequence numbers."""
     after: int = 0
     """Only rows with a higher number than this."""
+    without: tuple[int, ...] = ()
+    """Not the rows with these sequence numbers."""
 
     @property
     def range(self) -> SequenceRange:
@@ -64,8 +66,9 @@ class Selection:
     def to_json(self) -> str:
         spared = [[item.partition, [[one.after, one.through] for one in item.ranges]] for item in self.spared]
         whole = {"through": self.through, "event_time": self.event_time, "before": self.before, "where": self.where}
-        after = {"after": self.after} if self.after else {}
-        return json.dumps({**whole, **after, "numbers": self.numbers, "spared": spared}, sort_keys=True)
+        further = {"after": self.after, "without": self.without}
+        given = {name: value for name, value in further.items() if value}
+        return json.dumps({**whole, **given, "numbers": self.numbers, "spared": spared}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Selection:
@@ -75,7 +78,8 @@ class Selection:
         ]
         numbers = held.get("numbers")
         named = None if numbers is None else tuple(numbers)
-        return cls(**{**held, "numbers": named, "spared": tuple(spared)})
+        without = tuple(held.get("without", ()))
+        return cls(**{**held, "numbers": named, "spared": tuple(spared), "without": without})
 
 
 @dataclass(frozen=True, slots=True)

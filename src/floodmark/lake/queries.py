@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import PartitionStats
 from floodmark.lake.filters import check_text
+from floodmark.lake.targets import Cut
 from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, Schema, partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from floodmark.lake.table import Lake
 
 ALL_NUMBERS = SequenceRange(0, SEQUENCE_MAX)
@@ -154,6 +157,45 @@ def tallies(
         table, snapshot=snapshot, selection=selection, schema=schema, width=width, checksum=Checksum.ROW
     )
     return {group.place: group.tally for group in found}
+
+
+def tally(lake: Lake, cut: Cut) -> Tally:
+    """How much is in a range. Where files need only reading, counting takes a tenth of the time of a query."""
+    if cut.row_filter is not None or cut.without:
+        return sum((group.tally for group in _counted(lake, cut, Checksum.CONTENT)), Tally())
+    counted = lake.each_range(
+        cut.table,
+        snapshot=cut.snapshot,
+        ranges=[cut.range],
+        columns=(),
+        schema=cut.columns,
+        work=_only_counted,
+        partition_values=cut.partition_values,
+    )
+    return sum((tally for _, tally, _ in counted), Tally())
+
+
+def last_seq(lake: Lake, cut: Cut) -> int:
+    """The number of the last row in a range; 0 if it has none."""
+    return max((group.last_seq for group in _counted(lake, cut, Checksum.NONE)), default=0)
+
+
+def _counted(lake: Lake, cut: Cut, checksum: Checksum) -> list[Group]:
+    return lake.aggregate(
+        cut.table,
+        snapshot=cut.snapshot,
+        selection=Selection(
+            cut.range.through, after=cut.range.after, where=cut.row_filter, without=tuple(sorted(cut.without))
+        ),
+        schema=cut.columns,
+        partition_values=cut.partition_values,
+        checksum=checksum,
+    )
+
+
+def _only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
+    """What is done with the rows of a range of which only the tally is wanted."""
+    return {}
 
 
 def check_filter(lake: Lake, table: str, expression: str) -> None:

@@ -120,7 +120,7 @@ class SparkReader:
         with self.reading(table, selection.where):
             frame = self.selected(table, snapshot, selection.range, partition_values, schema=schema)
             if not selection.is_range:
-                frame = frame.transform(chosen(self.spark, selection, schema or self._schema(table), by))
+                frame = frame.transform(chosen(self.spark, selection, self._schema(table, schema), by))
             placed = [] if width is None and not cuts else [F.expr(_place(cuts, width))]
             grouped = frame.groupBy(*placed, *[quoted(name) for name in by]).agg(
                 F.count(F.lit(1)), F.sum(_checksum(checksum, frame, schema)), F.min(SEQ), F.max(SEQ)
@@ -257,15 +257,16 @@ class SparkReader:
         frame = (frame.select("*", FILE) if file else frame).transform(transforms.within(within))
         if not partition_values and row_filter is None:
             return frame
-        known = {column.name: column.type for column in (*self._schema(table), *(schema or ()))}
+        known = {column.name: column.type for column in self._schema(table, schema)}
         if row_filter is not None:
             row_filter = check_filter(self.spark, row_filter, tuple(known.items()))
         return frame.transform(transforms.selected(partition_values or {}, row_filter, known))
 
-    def _schema(self, table: str) -> Schema:
-        """The columns of the table as it is now."""
+    def _schema(self, table: str, schema: Schema | None) -> Schema:
+        """The columns of the table as it is now, and those of a schema."""
         state = self.load(table)
-        return Schema(tuple(Column(name, kind) for name, kind in (state.columns if state else ())))
+        known = {name: Column(name, kind) for name, kind in (state.columns if state else ())}
+        return Schema(tuple((known | {column.name: column for column in schema or ()}).values()))
 
     @contextlib.contextmanager
     def action(self) -> Iterator[None]:
@@ -358,6 +359,8 @@ def conditions(spark: SparkSession, selection: Selection, schema: Schema) -> lis
         parts.append(f"{quoted(selection.event_time)} < {_instant(selection, schema)}")
     if selection.numbers is not None:
         parts.append(f"{SEQ} IN ({', '.join(map(str, selection.numbers)) or 'NULL'})")
+    if selection.without:
+        parts.append(f"{SEQ} NOT IN ({', '.join(map(str, selection.without))})")
     if selection.where is not None:
         known = tuple((column.name, column.type) for column in schema)
         parts.append(f"({check_filter(spark, selection.where, known)})")

@@ -56,7 +56,8 @@ class AppendRefused(Exception):
 class Copy:
     """A request to copy the rows of a range from a snapshot of one table to the end of another.
 
-    U21: it is a compare-and-swap append, like a block's. All columns are copied, system columns included. The range must have rows.
+    U21: it is a compare-and-swap append, like a block's. All columns are copied, system columns included. The range
+    must have rows.
     """
 
     source: str

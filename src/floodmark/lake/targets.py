@@ -43,6 +43,8 @@ from floodmark.sequence import SequenceRange, Tally
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from floodmark.lake.table import Lake
+
 ORIGIN_STORE = "_origin_store"
 ORIGIN_SEQ = "_origin_seq"
 ORIGIN_PARTITION = "_origin_partition"
@@ -335,6 +337,11 @@ class Target(Protocol):
     @property
     def name(self) -> TargetName: ...
 
+    @property
+    def lake(self) -> Lake:
+        """Where the rows come from."""
+        ...
+
     def load(self) -> TargetState | None:
         """The metadata from one load, or None if there is no such table.
 
@@ -344,14 +351,6 @@ class Target(Protocol):
 
     def fit(self, columns: Schema, claim: Claim) -> None:
         """Create the table, or add and widen columns, and make the claim. Adds no snapshot."""
-        ...
-
-    def tally(self, cut: Cut) -> Tally:
-        """How much is in a range of the lake."""
-        ...
-
-    def last(self, cut: Cut) -> int:
-        """The number of the last row in a range of the lake; 0 if it has none."""
         ...
 
     def append(self, request: TargetAppend) -> None:

@@ -49,6 +49,7 @@ from floodmark.errors import (
     Retryable,
     reason_of,
 )
+from floodmark.lake import queries
 from floodmark.lake.targets import (
     ORIGIN_SEQ,
     Census,
@@ -238,7 +239,7 @@ class TableSink:
             source.row_filter,
             frozenset(inside),
         )
-        tally = self.target.tally(cut)
+        tally = queries.tally(self.target.lake, cut)
         if tally.rows == 0:
             return Copied(0, Tally())  # without rows there is nothing to commit
         mark = Mark(self._origin(intent.channel), range, tally, self._totals(intent, range, tally, inside))
@@ -376,7 +377,7 @@ class TableSink:
         return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
 
     def _last(self, chunk: _Chunk) -> int | None:
-        return self.target.last(chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
+        return queries.last_seq(self.target.lake, chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
 
     def _fewer_since(self, chunk: _Chunk, state: TargetState) -> bool:
         """Whether the source has lost rows since they were delivered, by retention or purge, and else is the same."""

@@ -388,7 +388,7 @@ class MemoryLake(MemoryTables):
         checksum: Checksum = Checksum.CONTENT,
     ) -> list[Group]:
         rows = with_values(in_order(self.parts(table, snapshot, selection.range)), partition_values or {})
-        columns = (schema or self.table(table).schema).names
+        columns = {*self.table(table).schema.names, *(schema.names if schema else ())}
         numbers = selected_numbers(rows, selection, columns=columns, partition_by=by)
         return grouped(only(rows, numbers), by=by, cuts=cuts, width=width, checksum=checksum)
 

@@ -72,6 +72,7 @@ def selected_numbers(
         rows = _before(rows, selection.event_time or "", selection.before)
     if selection.numbers is not None:
         rows = only(rows, selection.numbers)
+    rows = without(rows, selection.without)
     if selection.where is not None:
         rows = kept_by_sqlite(rows, selection.where, set(columns))
     return set(rows[SEQ].to_pylist()) - spared_numbers(rows, selection.spared, partition_by)

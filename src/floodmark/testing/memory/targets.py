@@ -39,8 +39,7 @@ from floodmark.lake.targets import (
     missing_columns,
 )
 from floodmark.lake.types import physical
-from floodmark.rows.content import tally_of_ids
-from floodmark.schema import CONTENT_ID, SEQ, ColumnType, Schema
+from floodmark.schema import SEQ, ColumnType, Schema
 from floodmark.schema.types import WIDER, ListType, StructType, holds
 from floodmark.sequence import SequenceRange, Tally
 
@@ -235,14 +234,6 @@ class MemoryTarget:
                 for column in columns:
                     kind = physical(column.type)
                     table.columns[column.name] = _grown(table.columns.get(column.name, kind), kind)
-
-    def tally(self, cut: Cut) -> Tally:
-        rows = self._rows(cut)
-        return Tally() if rows is None else tally_of_ids(rows[CONTENT_ID])
-
-    def last(self, cut: Cut) -> int:
-        rows = self._rows(cut)
-        return 0 if rows is None else rows[SEQ][-1].as_py()
 
     def append(self, request: TargetAppend) -> None:
         rows = self._rows(request.rows) if isinstance(request.rows, Cut) else request.rows
