@@ -314,16 +314,13 @@ class Store:
         until: Cursor | str | None = None,
     ) -> DataFrame:
         """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
-        from floodmark.lake.frames import dataset_frame
-
         view = self._reader.view(dataset)
         within = None
         if since is not None or until is not None:
             after = self._reader.position(view, since)
             through = view.horizon if until is None else self._reader.position(view, until)
             within = SequenceRange(min(after, through), through)
-        return dataset_frame(
-            self._spark_lake(),
+        return self._spark_lake().dataset_frame(
             table=view.table,
             schema=view.dataset.schema,
             snapshot=view.snapshot,

@@ -117,9 +117,9 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         if met == LOSE:
             raise Retryable("no answer to a delete")
 
-    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> None:
+    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> Any:
         look(self, table, options["files"])
-        MemoryLake.commit(self, table, **options)
+        return MemoryLake.commit(self, table, **options)
 
     names = (
         *("load", "ensure", "scan", "aggregate", "files", "sync", "raise_max_seq", "rename", "drop"),

@@ -265,15 +265,13 @@ class SparkLake(SparkReader):
         return True
 
     def _append_copy(self, request: Copy) -> None:
-        from pyspark.sql import functions as F
 
-        from floodmark.lake.transforms import as_table, within
+        from floodmark.lake.transforms import as_table, filled, within
 
         self._check_base(request, request.within)
         frame = self.frame(request.source, snapshot=request.snapshot).transform(within(request.within))
-        missing = [column for column in request.schema if column.name not in frame.columns]
-        whole = frame.withColumns({item.name: F.lit(None).cast(spark_type(item.type)) for item in missing})
-        self._write(whole.transform(as_table(request.schema)), request, {THROUGH_PROPERTY: str(request.through)})
+        rows = frame.transform(filled(request.schema)).transform(as_table(request.schema))
+        self._write(rows, request, {THROUGH_PROPERTY: str(request.through)})
 
     def _write(self, rows: DataFrame, request: Append | Copy, properties: Mapping[str, str]) -> None:
         """The compare-and-swap."""

@@ -73,6 +73,27 @@ class SparkReader:
         """One snapshot of a table, by its id, system columns included."""
         return self.spark.read.option("versionAsOf", str(snapshot)).table(self.catalog.spark_name(table))
 
+    def dataset_frame(
+        self,
+        *,
+        table: str,
+        schema: Schema,
+        snapshot: int | None,
+        columns: tuple[str, ...],
+        within: SequenceRange | None,
+    ) -> DataFrame:
+        """The rows of one snapshot, as users see them: without system columns, whole or between two numbers.
+
+        A dataset without any commit is empty, with its columns. A column that was declared after the last commit is
+        not in the table yet: it is null everywhere.
+        """
+        from floodmark.lake import transforms
+
+        frame = self.spark.range(0).drop("id") if snapshot is None else self.frame(table, snapshot=snapshot)
+        if snapshot is not None and within is not None:
+            frame = frame.transform(transforms.within(within))
+        return frame.transform(transforms.filled(schema)).select(*[quoted(name) for name in columns])
+
     def scan(
         self,
         table: str,
@@ -257,10 +278,10 @@ class SparkReader:
         frame = (frame.select("*", FILE) if file else frame).transform(transforms.within(within))
         if not partition_values and row_filter is None:
             return frame
-        known = {column.name: column.type for column in self._schema(table, schema)}
+        whole = self._schema(table, schema)
         if row_filter is not None:
-            row_filter = check_filter(self.spark, row_filter, tuple(known.items()))
-        return frame.transform(transforms.selected(partition_values or {}, row_filter, known))
+            row_filter = check_filter(self.spark, row_filter, tuple((column.name, column.type) for column in whole))
+        return frame.transform(transforms.selected(partition_values or {}, row_filter, whole))
 
     def _schema(self, table: str, schema: Schema | None) -> Schema:
         """The columns of the table as it is now, and those of a schema."""
@@ -340,16 +361,11 @@ def chosen(
     spark: SparkSession, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
 ) -> Callable[[DataFrame], DataFrame]:
     """The rows that a selection names. A column that the frame does not have is null in all of them."""
-    from pyspark.sql import functions as F
+    from floodmark.lake.transforms import filled
 
-    def transform(frame: DataFrame) -> DataFrame:
-        missing = [column for column in schema if column.name not in frame.columns]
-        whole = frame.withColumns({item.name: F.lit(None).cast(spark_type(item.type)) for item in missing})
-        return whole.where(" AND ".join(conditions(spark, selection, schema))).where(
-            ~is_spared(selection.spared, schema, partition_by)
-        )
-
-    return transform
+    named = " AND ".join(conditions(spark, selection, schema))
+    spared = is_spared(selection.spared, schema, partition_by)
+    return lambda frame: frame.transform(filled(schema)).where(named).where(~spared)
 
 
 def conditions(spark: SparkSession, selection: Selection, schema: Schema) -> list[str]:

@@ -20,7 +20,7 @@ from floodmark.lake.catalog import CHANGE_PROPERTY, SETTLED_PROPERTY
 from floodmark.lake.settling import BadSettlement, answered, check_fixed, problem_of
 from floodmark.lake.spark_maintenance import bucket_width
 from floodmark.lake.spark_reading import is_spared
-from floodmark.lake.types import quoted, spark_type
+from floodmark.lake.types import quoted
 from floodmark.schema import SEQ
 from floodmark.settlement import Resettled, Resettling, collapse
 
@@ -64,12 +64,10 @@ def resettle_on_spark(lake: SparkReader, request: Resettling) -> Resettled:
 def _rows(lake: SparkReader, request: Resettling) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from floodmark.lake.transforms import as_table
+    from floodmark.lake.transforms import as_table, filled
 
     frame = lake.frame(request.table, snapshot=request.snapshot).where(F.col(SEQ) <= request.horizon)
-    newer = [column for column in request.schema if column.name not in frame.columns]
-    whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in newer})
-    return whole.transform(as_table(request.schema))
+    return frame.transform(filled(request.schema)).transform(as_table(request.schema))
 
 
 def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tuple[list[int], list[int], int]:

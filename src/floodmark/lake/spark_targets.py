@@ -313,19 +313,15 @@ class SparkTarget:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""
         from pyspark.sql import functions as F
 
+        from floodmark.lake.transforms import filled
+
         frame = self.lake.selected(
             cut.table, cut.snapshot, cut.range, cut.partition_values, cut.row_filter, cut.columns
         )
         if cut.without:
             frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))
-        known = set(frame.columns)
-        sent = [
-            F.col(quoted(column.name))
-            if column.name in known  # else it is newer than the snapshot, and null in every row
-            else F.lit(None).cast(spark_type(column.type)).alias(column.name)
-            for column in cut.columns
-        ]
-        return frame.select(*sent, SEQ, CONTENT_ID)
+        names = [quoted(column.name) for column in cut.columns]
+        return frame.transform(filled(cut.columns)).select(*names, SEQ, CONTENT_ID)
 
     def _rows(self, request: TargetAppend) -> DataFrame:
         """The rows as the target takes them: what it has beyond the dataset is null."""

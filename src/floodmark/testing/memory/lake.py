@@ -54,7 +54,7 @@ from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
 
 
 @dataclass(slots=True)
-class MemoryLake(MemoryTables):
+class MemoryLake(MemoryTables[MemoryTable]):
     """Tables as lists of immutable files, with snapshots. Share one between stores as they would share a disk."""
 
     held: list[tuple[Append, pa.Table]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class MemoryLake(MemoryTables):
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, table: str) -> TableState | None:
-        with self._lock:
+        with self.lock:
             found = self.tables.get(table)
             if found is None:
                 return None
@@ -104,7 +104,7 @@ class MemoryLake(MemoryTables):
             )
 
     def table_names(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             return sorted(self.tables)
 
     def ensure(
@@ -116,7 +116,7 @@ class MemoryLake(MemoryTables):
         create: bool = True,
         declaration: str | None = None,
     ) -> None:
-        with self._lock:
+        with self.lock:
             if table not in self.tables:
                 if not create:
                     return
@@ -127,11 +127,11 @@ class MemoryLake(MemoryTables):
             found.declaration = declaration or found.declaration
 
     def raise_max_seq(self, table: str, seq: int) -> None:
-        with self._lock:
+        with self.lock:
             self.table(table).max_seq = max(self.tables[table].max_seq, seq)
 
     def rename(self, table: str, to: str) -> bool:
-        with self._lock:
+        with self.lock:
             if table not in self.tables:
                 return False
             if to in self.tables:
@@ -140,7 +140,7 @@ class MemoryLake(MemoryTables):
             return True
 
     def drop(self, table: str) -> None:
-        with self._lock:
+        with self.lock:
             if table in self.tables:
                 self.expire(table, keep_snapshots=0)
                 del self.tables[table]
@@ -184,7 +184,7 @@ class MemoryLake(MemoryTables):
     def _append_nothing(self, request: Barrier) -> None:
         if self.on_barrier is not None:
             self.on_barrier(request)
-        with self._lock:
+        with self.lock:
             table, state = self.tables.get(request.table), self.load(request.table)
             if table is None or state is None or not state.may_append_on(request.base):
                 raise AppendRefused("found conflicting files")
@@ -223,7 +223,7 @@ class MemoryLake(MemoryTables):
 
     def _swap(self, request: Append, rows: pa.Table) -> None:
         """The compare-and-swap: refused if anything was appended since the base."""
-        with self._lock:
+        with self.lock:
             table = self.tables.get(request.table)
             if table is None or (request.base.snapshot is None and table.uuid != request.base.table_uuid):
                 raise AppendRefused("the table is another one")
@@ -246,7 +246,7 @@ class MemoryLake(MemoryTables):
 
     def _land_copy(self, request: Copy, rows: pa.Table) -> None:
         """The compare-and-swap: refused if the table of that name is another one, or anything was appended since."""
-        with self._lock:
+        with self.lock:
             state = self.load(request.table)
             if state is None or not state.may_append_on(request.base):
                 raise AppendRefused("found conflicting files")
@@ -272,7 +272,7 @@ class MemoryLake(MemoryTables):
 
     def _land_settled(self, request: SettleCommit, settled: pa.Table) -> None:
         """The compare-and-swap: refused if anything but a rewrite was committed since the function was asked."""
-        with self._lock:
+        with self.lock:
             state = self.load(request.table)
             since = state.since(request.snapshot) if state else None
             if since is None or any(snapshot.operation != "replace" for snapshot in since):
@@ -292,7 +292,7 @@ class MemoryLake(MemoryTables):
         def rest(part: pa.Table) -> pa.Table:
             return without(part, selected_numbers(part, selection, columns=schema.names, partition_by=partition_by))
 
-        with self._lock:
+        with self.lock:
             found = self.table(table)
             files, written = self.pruned(found, rest)
             if files != found.head_files:
@@ -309,7 +309,7 @@ class MemoryLake(MemoryTables):
     ) -> None:
         if self.on_rewrite is not None and within is not None:
             self.on_rewrite(within)
-        with self._lock:
+        with self.lock:
             found = self.table(table)
             if within is not None:
                 self._join(found, within, file_bytes)
@@ -337,7 +337,7 @@ class MemoryLake(MemoryTables):
         self.commit(table, operation="replace", files=files, added_rows=0)
 
     def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
-        with self._lock:
+        with self.lock:
             return self._expired(table, keep_snapshots=keep_snapshots, since=since)
 
     def _expired(self, table: str, *, keep_snapshots: int, since: int | None) -> int:
@@ -444,7 +444,7 @@ class MemoryLake(MemoryTables):
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def files(self, state: TableState, *, check: bool = False) -> TableFiles:
-        with self._lock:
+        with self.lock:
             if state.head is None or (check and state.head not in self.table(state.name).snapshots):
                 return TableFiles()
             found = self.files_of(state.name, state.head)
@@ -468,7 +468,7 @@ class MemoryLake(MemoryTables):
 
         No more than that. If a caller names a snapshot that was never synced, its files stay uncovered, as on a disk.
         """
-        with self._lock:
+        with self.lock:
             if state.head is None:
                 return
             before = () if state.since(since) is None else self.table(state.name).files.get(since or 0, ())
@@ -481,7 +481,7 @@ class MemoryLake(MemoryTables):
 
     def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         """Move the head back to the last snapshot that is there whole; false if one in between may not be dropped."""
-        with self._lock:
+        with self.lock:
             found, state = self.tables[table], self.load(table)
             lineage = () if state is None else state.lineage
             synced = set(found.files.get(durable or 0, ()))
@@ -507,7 +507,7 @@ class MemoryLake(MemoryTables):
         return max([found.max_seq, *((bucket + 1) * width for bucket in buckets)])
 
     def orphans(self, table: str, *, before: datetime, remove: bool = False) -> list[Orphan]:  # noqa: ARG002 - one place for all tables
-        with self._lock:
+        with self.lock:
             wanted = self.reached()
             found = [file for file in self.data if file not in wanted and self.born[file] < before]
             orphans = [Orphan(f"memory:{file}", self.data[file].nbytes) for file in found]
@@ -534,7 +534,7 @@ class MemoryLake(MemoryTables):
 
     def compact(self, table: str) -> None:
         """Rewrite all files of a table into one, in sequence order."""
-        with self._lock:
+        with self.lock:
             found = self.tables[table]
             if found.head_files:
                 merged = in_order(self.data[file] for file in found.head_files)
@@ -542,7 +542,7 @@ class MemoryLake(MemoryTables):
 
     def delete(self, table: str, within: SequenceRange) -> None:
         """Delete the rows of a range, as a merge-on-read delete would."""
-        with self._lock:
+        with self.lock:
             found = self.tables[table]
             found.max_seq = max(found.max_seq, within.through)
             files, _ = self.pruned(found, lambda part: without(part, inside(part, within)[SEQ].to_pylist()))
@@ -550,10 +550,6 @@ class MemoryLake(MemoryTables):
 
     def recreate(self, table: str) -> None:
         """Drop a table and create an empty one of the same name."""
-        with self._lock:
+        with self.lock:
             old = self.tables[table]
             self.tables[table] = MemoryTable(str(uuid.uuid4()), old.schema, layout=old.layout, location=old.location)
-
-    def lose_power(self) -> None:
-        """Forget every file that no `sync` has covered."""
-        self.data = {file: part for file, part in self.data.items() if file in self.durable}

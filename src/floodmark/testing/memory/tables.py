@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,11 +55,14 @@ class MemoryTable:
             id = self.snapshots[id].parent
 
 
+Table = TypeVar("Table", bound=MemoryTable)
+
+
 @dataclass(slots=True)
-class MemoryTables:
+class MemoryTables(Generic[Table]):
     """Tables, and the disk that their files are on."""
 
-    tables: dict[str, MemoryTable] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
     data: dict[int, pa.Table] = field(default_factory=dict)
     durable: set[int] = field(default_factory=set)
     """The files that a `sync` has covered: what is left after a power loss."""
@@ -69,11 +73,11 @@ class MemoryTables:
     rows_read: int = 0
     files_read: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def table(self, name: str) -> MemoryTable:
+    def table(self, name: str) -> Table:
         """A table; `Retryable` if it is gone."""
         if name not in self.tables:
             raise Retryable(f"There is no table {name!r} any more.", hint="Do it again.")
@@ -101,7 +105,7 @@ class MemoryTables:
 
     def parts(self, table: str, snapshot: int, within: SequenceRange, *, named: bool = False) -> Iterator[pa.Table]:
         """The rows of a range, file by file as they lie there, `named` with the file. What is read is counted."""
-        with self._lock:
+        with self.lock:
             files = [(file, self.data.get(file)) for file in self.files_of(table, snapshot)]
         for file, part in files:
             if part is None:
@@ -159,10 +163,10 @@ class MemoryTables:
         change: str | None = None,
         segments: frozenset[int] = frozenset(),
         barrier: str | None = None,
-    ) -> None:
+    ) -> Snapshot:
         """Make these files the table's."""
         id = next(self._numbers)
-        table.snapshots[id] = Snapshot(
+        made = table.snapshots[id] = Snapshot(
             id=id,
             parent=table.head,
             operation=operation,
@@ -180,3 +184,8 @@ class MemoryTables:
         table.files[id] = files
         table.head = id
         table.manifests += 1
+        return made
+
+    def lose_power(self) -> None:
+        """Forget every file that no `sync` has covered."""
+        self.data = {file: part for file, part in self.data.items() if file in self.durable}
