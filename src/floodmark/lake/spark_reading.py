@@ -138,13 +138,16 @@ class SparkReader:
         """One job, however many groups there are."""
         from pyspark.sql import functions as F
 
+        from floodmark.lake.transforms import filled
+
         with self.reading(table, selection.where):
             frame = self.selected(table, snapshot, selection.range, partition_values, schema=schema)
+            frame = frame.transform(filled(schema or Schema()))
             if not selection.is_range:
                 frame = frame.transform(chosen(self.spark, selection, self._schema(table, schema), by))
             placed = [] if width is None and not cuts else [F.expr(_place(cuts, width))]
             grouped = frame.groupBy(*placed, *[quoted(name) for name in by]).agg(
-                F.count(F.lit(1)), F.sum(_checksum(checksum, frame, schema)), F.min(SEQ), F.max(SEQ)
+                F.count(F.lit(1)), F.sum(_checksum(checksum, schema)), F.min(SEQ), F.max(SEQ)
             )
             with self.action():
                 counted = grouped.collect()
@@ -174,7 +177,7 @@ class SparkReader:
         try:
             with contextlib.closing(planned.reader(threads=True)) as reader:
                 return reader.rows(within).select(wanted)
-        except (Odd, KeyError):
+        except (Odd, KeyError, OSError):  # Spark says with more authority what is wrong with a file
             return None
 
     def each_range(
@@ -328,7 +331,7 @@ def _place(cuts: Sequence[int], width: int | None) -> str:
     return f"size(filter(array({', '.join(map(str, cuts))}), cut -> cut < {SEQ}))"
 
 
-def _checksum(kind: Checksum, frame: DataFrame, schema: Schema | None) -> SparkColumn:
+def _checksum(kind: Checksum, schema: Schema | None) -> SparkColumn:
     from pyspark.sql import functions as F
 
     from floodmark.lake.transforms import checksum_part
@@ -339,17 +342,14 @@ def _checksum(kind: Checksum, frame: DataFrame, schema: Schema | None) -> SparkC
         case Checksum.CONTENT:
             return checksum_part()
         case Checksum.ROW:
-            known = set(frame.columns)
-            values = [_value(column, known) for column in schema or ()]
+            values = [_value(column) for column in schema or ()]
             return F.xxhash64(F.col(SEQ), F.col(CONTENT_ID), F.col(SEGMENT), *values).cast("decimal(38,0)")
 
 
-def _value(column: Column, known: set[str]) -> SparkColumn:
+def _value(column: Column) -> SparkColumn:
     """In the types of today: a number that was narrower in an old snapshot is the same number."""
     from pyspark.sql import functions as F
 
-    if column.name not in known:
-        return F.lit(None).cast(spark_type(column.type))
     value = F.col(quoted(column.name))
     return value if isinstance(column.type, ListType | StructType) else value.cast(spark_type(column.type))
 
