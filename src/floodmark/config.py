@@ -1,6 +1,6 @@
 """`floodmark.toml`: a store's settings.
 
-Every key has a default, and every problem is told with its key and what is allowed there.
+Every key has a default. An error names the key and the allowed values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class SpoolSettings:
     """[spool]"""
 
     backlog_bytes_max: int = 4 << 30
-    """Past this many waiting bytes in a dataset's spool, capture is refused with `SpoolFull`."""
+    """When more bytes are waiting in a dataset's spool, capture raises `SpoolFull`."""
     columns_max: int = 2000
-    """Columns of one dataset, fields of structs included. Rows that would add more are quarantined or refused."""
+    """Most columns of one dataset, including fields of structs. Rows that would add more are quarantined or refused."""
     new_columns_max: int = 200
-    """Columns that one call, or one batch of a file or stream, may add to a dataset."""
+    """Most columns that one call, or one batch of a file or stream, can add to a dataset."""
     line_bytes_max: int = 64 << 20
     """A longer line of a file or stream is quarantined, with its number and its beginning."""
 
@@ -35,13 +35,13 @@ class FlushSettings:
     """[flush]"""
 
     rows_max: int = 2_000_000
-    """Rows in one commit."""
+    """Most rows in one commit."""
     bytes_max: int = 1 << 30
-    """Bytes in one commit, as the rows are when they are read."""
+    """Most bytes in one commit, uncompressed."""
     segments_max: int = 512
-    """Segments in one commit."""
+    """Most segments in one commit."""
     patience_seconds: int = 60
-    """How long to wait for another flush of the same dataset on this machine before working beside it."""
+    """How long to wait for another flush of the same dataset on this machine before starting anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class SparkSettings:
     """[spark]"""
 
     master: str = "local[*]"
-    """Where a session runs, if the application has not started one."""
+    """The Spark master, if the application has not started a session."""
     driver_memory: str = "1g"
-    """The JVM's heap for a local session: a whole number and m or g, at least 512m."""
+    """The JVM heap size of a local session: a whole number and m or g, at least 512m."""
     settings: dict[str, str] = field(default_factory=dict, repr=False)
-    """Any further Spark settings, as texts."""
+    """Other Spark settings, as strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class RunSettings:
     """[run]"""
 
     flush_seconds: int = 30
-    """How long `floodmark run` lets captured rows wait before it flushes them."""
+    """`floodmark run` flushes rows that have waited this long …"""
     flush_bytes: int = 64 << 20
-    """… and how many waiting bytes (landing files and segments) it takes to flush earlier."""
+    """… or when this many bytes (landing files and segments) are waiting."""
     export_seconds: int = 30
     """How often it delivers to a sink that has neither `every` nor `cron`."""
     stop_seconds_max: int = 60
-    """How long it may take to finish what is under way when it is asked to stop."""
+    """Timeout for finishing the work in progress when it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +75,23 @@ class UpkeepSettings:
     """[upkeep]"""
 
     file_bytes: int = 128 << 20
-    """The size that compaction gives data files."""
+    """Target size of data files for compaction."""
     files_min: int = 8
-    """How many small files the newest stretch of a dataset must have before compaction touches it."""
+    """The newest bucket of a dataset is compacted when it has this many small files."""
     bytes_max: int = 4 << 30
-    """How much one compaction rewrites of a dataset; the next one goes on."""
+    """Most bytes of a dataset that one compaction rewrites; the next run continues."""
     buckets_at_once: int = 4
-    """How many stretches it rewrites at the same time."""
+    """Number of buckets rewritten at the same time."""
     manifests_max: int = 5
-    """Past this many small lists of files, compaction joins them."""
+    """Manifests are merged when there are more small ones than this."""
     snapshots_keep: int = 5
-    """Compaction never leaves fewer snapshots than this."""
+    """Compaction keeps at least this many snapshots."""
     snapshots_age_seconds: int = 3600
-    """Younger snapshots stay, for readers that are under way …"""
+    """Snapshots younger than this are kept, for running readers …"""
     snapshots_max: int = 200
-    """… but never more than this many."""
+    """… but at most this many snapshots."""
     orphan_age_seconds: int = 259_200
-    """How old a file that nothing refers to must be before it goes; a day at least, whatever is set here."""
+    """Age at which an unreferenced file is removed; always at least one day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,12 @@ class FunctionSettings:
     """[functions]"""
 
     allow: list[str] = field(default_factory=list)
-    """Modules, or packages, whose functions may be named as projections and settle functions. While none is named
-    here, a Python program may name any, and the command line none."""
+    """Modules or packages whose functions can be used as projections and settle functions. If it is empty, a Python
+    program can use any function, and the command line none.
+    """
 
     def check(self, path: Any, *, by_command: bool = False) -> None:
-        """`InvalidSetting` for a function of a module that is not on the list: naming it would run its code."""
+        """Raises `InvalidSetting` for a function of a module that is not listed: using it would execute its code."""
         if not isinstance(path, str) or not (self.allow or by_command):
             return
         module = path.partition(":")[0]
@@ -111,7 +112,7 @@ class FunctionSettings:
             wanted = ", ".join(f'"{name}"' for name in (*self.allow, module))
             raise InvalidSetting(
                 f"The settings of this store do not allow functions of the module {module!r}.",
-                hint=f"Add to {FILE_NAME}, under [functions]: allow = [{wanted}]",
+                hint=f"Add this to [functions] in {FILE_NAME}: allow = [{wanted}]",
             )
 
 
@@ -119,17 +120,26 @@ class FunctionSettings:
 class CatalogSettings:
     """[catalogs.NAME]: an Iceberg catalog with tables that rows are delivered to.
 
-    A value may be `env:NAME`: then it stands in the environment, and nowhere else.
+    A value `env:NAME` is read from the environment.
     """
 
     type: str
     """`rest`, or `sql` (also written `jdbc`): Iceberg's JDBC catalog on SQLite or PostgreSQL."""
     uri: str = field(repr=False)
-    """Where it answers; for `sql` the URL of the database."""
+    """The URL of the catalog; for `sql` the URL of the database."""
     warehouse: str | None = None
-    """Where its files are."""
+    """The location of its files."""
     properties: dict[str, str] = field(default_factory=dict, repr=False)
-    """Any further properties; `spark.…` are for Spark only, `python.…` for PyIceberg only."""
+    """Other properties; `spark.…` are for Spark only, `python.…` for PyIceberg only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """[control]"""
+
+    url: str = field(default="", repr=False)
+    """The control database: `postgresql://…`, or `env:NAME` or `file:/path` where the URL is kept. Default: SQLite in
+    the store's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +147,7 @@ class Settings:
     """All settings of a store."""
 
     store_id: str
+    control: ControlSettings = field(default_factory=ControlSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
     run: RunSettings = field(default_factory=RunSettings)
@@ -152,6 +163,7 @@ _MASTER = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|[a-z][a-z0-9+.-]*:/
 _CATALOGS = "catalogs"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 _SECTIONS: dict[str, type] = {
+    "control": ControlSettings,
     "spool": SpoolSettings,
     "flush": FlushSettings,
     "run": RunSettings,
@@ -168,17 +180,17 @@ def load(path: Path) -> Settings:
     except FileNotFoundError:
         raise StoreMissing(
             f"There is no store at {path.parent} (no {path.name} in it).",
-            hint=f"Make one with `floodmark -s {path.parent} init`, or name another with -s.",
+            hint=f"Create one with `floodmark -s {path.parent} init`, or give another directory with -s.",
         ) from None
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number or a nesting beyond all bounds
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or a number or nesting beyond the limits
         raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
     except OSError as error:
         raise StoreMissing(
-            f"{path} cannot be read: {error.strerror or error}.", hint="Name a store's directory, or its settings file."
+            f"{path} cannot be read: {error.strerror or error}.", hint="Give a store's directory, or its settings file."
         ) from error
     store_id = content.pop("store_id", None)
     if not isinstance(store_id, str) or not store_id:
-        raise InvalidSetting(f"{path}: store_id is missing.", hint="It was written by `floodmark init`; restore it.")
+        raise InvalidSetting(f"{path}: store_id is missing.", hint="`floodmark init` wrote it. Restore the line.")
     catalogs = _catalogs(path, content.pop(_CATALOGS, {}))
     unknown = sorted(set(content) - set(_SECTIONS))
     if unknown:
@@ -188,15 +200,19 @@ def load(path: Path) -> Settings:
     return Settings(store_id=store_id, catalogs=catalogs, **sections)
 
 
-def initial_text(store_id: str) -> str:
-    """What `init` writes: the identity, and every setting with its default, commented out."""
+def initial_text(store_id: str, *, control: str = "") -> str:
+    """The file that `init` writes: the store id, and every setting with its default, commented out."""
+    given = {"control.url": control} if control else {}
     lines = ["# A Floodmark store. The identity below is permanent: never copy it to another store.", ""]
     lines += [f'store_id = "{store_id}"', ""]
     for name, kind in _SECTIONS.items():
         lines.append(f"[{name}]")
         for item in fields(kind):
             default = getattr(kind(), item.name)
-            if not isinstance(default, dict):
+            value = given.get(f"{name}.{item.name}")
+            if value is not None:
+                lines.append(f"{item.name} = {_toml(value)}")
+            elif not isinstance(default, dict):
                 lines.append(f"# {item.name} = {_toml(default)}")
         lines.append("")
     return "\n".join(lines)
@@ -218,13 +234,13 @@ def _section(path: Path, name: str, given: Any) -> Any:
 
 
 def _check_spark(path: Path, given: dict[str, Any]) -> None:
-    """What Spark's launcher would answer with a page of Java."""
+    """Check settings for which Spark's launcher would print only a Java stack trace."""
     memory = {"spark.driver_memory": given.get("driver_memory")}
     memory['spark.settings."spark.driver.memory"'] = given.get("settings", {}).get("spark.driver.memory")
     for key, text in memory.items():
         if text is not None and _heap_bytes(text) < _HEAP_BYTES_MIN:
             raise InvalidSetting(
-                f"{path}: {key} is not a size that a JVM can be started with.",
+                f"{path}: {key} is not a valid JVM memory size.",
                 hint='Write a whole number and m or g, at least 512m: "1g".',
             )
     master = given.get("master")
@@ -249,7 +265,7 @@ def _catalogs(path: Path, given: Any) -> dict[str, CatalogSettings]:
 def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
     key = f"{_CATALOGS}.{name}"
     if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name) is None:
-        raise InvalidSetting(f"{path}: {name!r} cannot name a catalog.", hint="Use letters, digits, _ and -.")
+        raise InvalidSetting(f"{path}: {name!r} is not a valid catalog name.", hint="Use letters, digits, _ and -.")
     for item, value in given.items():
         _check_value(path, f"{key}.{item}", value, str)
     kind = _CATALOG_TYPES.get(given.pop("type", ""))
@@ -258,12 +274,12 @@ def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
     uri, warehouse = given.pop("uri", None), given.pop("warehouse", None)
     if uri is None or (kind == "sql" and warehouse is None):
         missing = "uri" if uri is None else "warehouse"
-        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs it to be found.")
+        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs this setting.")
     return CatalogSettings(kind, uri, warehouse, given)
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`s3.endpoint = "…"` is a table in a table to TOML, and one key to Iceberg."""
+    """`s3.endpoint = "…"` is a nested table in TOML, and one key for Iceberg."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -271,7 +287,7 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
-    words = {int: "a whole number above zero", str: "a text", dict: "a table of texts", list: "a list of texts"}
+    words = {int: "a whole number above zero", str: "a text", dict: "a table of strings", list: "a list of strings"}
     good = type(value) is wanted
     if wanted is int:
         good = good and value > 0
@@ -280,7 +296,7 @@ def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
     if wanted is list:
         good = good and all(isinstance(item, str) and item for item in value)
     if not good:
-        # Only numbers are repeated: texts and tables of Spark and of catalogs hold passwords and keys.
+        # Only numbers are shown: strings and tables of Spark and catalogs may contain passwords and keys.
         shown = f"{value}" if wanted is int and type(value) in {int, float, bool} else f"of type {type(value).__name__}"
         raise InvalidSetting(f"{path}: {key} is {shown}.", hint=f"It must be {words[wanted]}.")
 

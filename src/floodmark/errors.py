@@ -1,13 +1,13 @@
 """Everything Floodmark raises on purpose.
 
-The families say what the caller does next, because that is the one thing a caller must know:
+The family of an error says what the caller must do next:
 
 | family           | what happened                                    | what to do                          |
 |------------------|--------------------------------------------------|-------------------------------------|
-| `Retryable`      | nothing moved; the cause may pass                | call again later                    |
-| `OutcomeUnknown` | it may or may not have happened                  | look, or repeat with the same key   |
-| `Permanent`      | nothing moved; the same call fails again         | change the call                     |
-| `Corrupt`        | stored state contradicts itself                  | stop; keep the store as it is       |
+| `Retryable`      | nothing was changed; the cause may be temporary  | call again later                    |
+| `OutcomeUnknown` | the call may or may not have taken effect        | check, or repeat with the same key  |
+| `Permanent`      | nothing was changed; the same call fails again   | change the call                     |
+| `Corrupt`        | stored state contradicts itself                  | stop; do not change the store       |
 
 A message says what failed and which thing; `hint` says what to do. The command line prints them as
 `Error:` and `Try:`.
@@ -19,7 +19,7 @@ MESSAGE_CHARACTERS_MAX = 2000
 
 
 def shown(text: str) -> str:
-    """A message on one line, of bounded length, that any terminal shows and none obeys, whatever was put into it."""
+    """A message on one line, of limited length, without characters that control a terminal."""
     if len(text) > MESSAGE_CHARACTERS_MAX:
         text = f"{text[: MESSAGE_CHARACTERS_MAX - 1]}…"
     if text.isprintable():
@@ -40,35 +40,35 @@ class FloodmarkError(Exception):
 
 
 class Retryable(FloodmarkError):
-    """Nothing moved, and the cause may pass: call again later."""
+    """Nothing was changed, and the cause may be temporary: call again later."""
 
 
 class OutcomeUnknown(FloodmarkError):
-    """It may or may not have happened: look before you repeat it."""
+    """The call may or may not have taken effect: check before you repeat it."""
 
 
 class Permanent(FloodmarkError):
-    """Nothing moved, and the same call will fail again."""
+    """Nothing was changed, and the same call will fail again."""
 
 
 class Corrupt(FloodmarkError):
-    """Stored state contradicts itself. Nothing goes on until it is looked at."""
+    """Stored state contradicts itself. Work on it stops until it is repaired."""
 
 
 class FilesMissing(Corrupt):
-    """A table refers to files that are not there, or not whole."""
+    """A table refers to files that are missing or incomplete."""
 
 
 class CommitConflict(Retryable):
-    """Another writer appended first; the rows are safe in the spool and go with the next flush."""
+    """Another writer committed first; the rows are safe in the spool, and the next flush commits them."""
 
 
 class SpoolFull(Retryable):
-    """The spool's backlog is at its configured limit; nothing of this call was stored."""
+    """The spool has reached its configured limit; no row of this call was stored."""
 
 
 class ProviderFailed(Retryable):
-    """A provider did not load, plan or read; what it gave before is kept, and the next run goes on behind it."""
+    """A provider failed to load, plan or read; its earlier rows are kept, and the next run continues after them."""
 
 
 class InvalidCursor(Permanent):
@@ -80,7 +80,7 @@ class SchemaConflict(Permanent):
 
 
 class InvalidName(Permanent):
-    """A dataset, column or sink name that cannot be used."""
+    """A dataset, column or sink name that is not valid."""
 
 
 class InvalidSetting(Permanent):
@@ -88,7 +88,7 @@ class InvalidSetting(Permanent):
 
 
 class UnserialisableValue(Permanent):
-    """A value that no column type can hold."""
+    """A value that no column type can store."""
 
 
 class UnknownDataset(Permanent):
@@ -96,7 +96,7 @@ class UnknownDataset(Permanent):
 
 
 class DatasetExists(Permanent):
-    """A dataset of that name exists already, declared differently."""
+    """A dataset of that name already exists with another declaration."""
 
 
 class UnknownSink(Permanent):
@@ -104,7 +104,7 @@ class UnknownSink(Permanent):
 
 
 class UnknownProvider(Permanent):
-    """No provider of that name here."""
+    """No provider of that name."""
 
 
 class UnknownQuarantineEntry(Permanent):
@@ -112,15 +112,15 @@ class UnknownQuarantineEntry(Permanent):
 
 
 class StoreExists(Permanent):
-    """There is a store at that place already."""
+    """A store already exists in that directory."""
 
 
 class StoreMissing(Permanent):
-    """There is no store at that place."""
+    """There is no store in that directory."""
 
 
 class StoreReadOnly(Permanent):
-    """The store can be looked at, but not be written to by this process."""
+    """The store is read-only for this process."""
 
 
 class StoreTooNew(Permanent):
@@ -128,27 +128,27 @@ class StoreTooNew(Permanent):
 
 
 class EnvironmentProblem(Permanent):
-    """Something this machine must have is missing or of the wrong version."""
+    """A program or file that Floodmark needs is missing on this machine, or has the wrong version."""
 
 
 class LedgerBehind(Permanent):
-    """The hub's ledger ends before the chunk begins: accepting it would leave a hole."""
+    """The hub's ledger ends before the chunk begins: accepting the chunk would leave a gap."""
 
 
 class DivergedHistory(Permanent):
-    """Two histories carry the same sequence numbers with different rows."""
+    """Two histories have the same sequence numbers with different rows."""
 
 
 class LedgerAhead(Permanent):
-    """The hub's ledger ends inside the chunk: part of its rows may be there already."""
+    """The hub's ledger ends inside the chunk: the hub may already have some of its rows."""
 
 
 class Loop(Permanent):
-    """The rows have passed through this store before: taking them again would send them round for ever."""
+    """The rows have already passed through this store: accepting them again would create a loop."""
 
 
 class KeyReused(Permanent):
-    """An idempotency key that was used before, for other rows."""
+    """An idempotency key that was already used for other rows."""
 
 
 class UnknownToken(Permanent):
@@ -156,23 +156,23 @@ class UnknownToken(Permanent):
 
 
 class TokenExists(Permanent):
-    """A token of that name exists already, in use or revoked."""
+    """A token of that name already exists, active or revoked."""
 
 
 class QuarantineFull(Permanent):
-    """Rows do not fit, and quarantine takes no more of them. Nothing was stored."""
+    """Rows do not fit, and the quarantine has reached its limit. Nothing was stored."""
 
 
 class MalformedChunk(Permanent):
-    """A chunk of rows that is torn, or not what its header says."""
+    """A chunk that is incomplete, or does not match its header."""
 
 
 class TooLarge(Permanent):
-    """A request with more bytes than the hub takes at once."""
+    """A request that exceeds a limit of the hub."""
 
 
 class VersionConflict(Permanent):
-    """A stream is not at the version the writer expected."""
+    """A stream does not have the version that the writer expected."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, stream: str = "", expected: int = 0, actual: int = 0
@@ -184,7 +184,7 @@ class VersionConflict(Permanent):
 
 
 class ReplicaIdentityConflict(Permanent):
-    """Two concurrent transactions carry one replica identity that no single writer could have made."""
+    """Two concurrent transactions have the same replica identity: two writers share it."""
 
     def __init__(self, message: str, *, hint: str | None = None, transactions: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -192,7 +192,7 @@ class ReplicaIdentityConflict(Permanent):
 
 
 class LogLocked(Retryable):
-    """Another process is writing the event log."""
+    """Another process is writing to the event log."""
 
 
 class LogClosed(Permanent):
@@ -200,7 +200,7 @@ class LogClosed(Permanent):
 
 
 class LogMissing(Permanent):
-    """There is no event log at that place."""
+    """There is no event log in that directory."""
 
 
 class LogReadOnly(Permanent):
@@ -208,17 +208,17 @@ class LogReadOnly(Permanent):
 
 
 class ProjectionStopped(Permanent):
-    """A projection refused an event, and was told to stop rather than to set it aside."""
+    """A projection refused an event, and its on_poison setting is `stop`."""
 
 
 class NotLeader(Retryable):
-    """Another process runs the projection."""
+    """Another process is running the projection."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Another library's error in one line. Of a Java stack, the innermost cause: that is what went wrong."""
+    """Another library's error in one line. For a Java stack trace, the innermost cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = [line for line in lines if not line.startswith("An error occurred while calling")]
-    found = (causes[-1:] or told[:1] or [type(error).__name__])[0]
+    other = [line for line in lines if not line.startswith("An error occurred while calling")]
+    found = (causes[-1:] or other[:1] or [type(error).__name__])[0]
     return found.removeprefix(": ").rstrip(".")[:300]

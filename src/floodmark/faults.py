@@ -1,8 +1,8 @@
-"""Fault points: the named instants at which a crash is tried.
+"""Fault points: named points in the code at which tests crash.
 
-Code calls `reach("flush.reserved")` at each step that matters. Ordinarily that costs a dictionary look-up. A
-test arms a point to raise, to call something, or to kill the process; every name is declared here, so
-that tests can enumerate them all and a misspelt one fails at once.
+Code calls `reach("flush.reserved")` at each important step, which normally costs a dictionary lookup. A test arms a
+point to raise, to call a function, or to kill the process. Every name is declared here, so that tests can enumerate
+them all and a misspelt name fails at once.
 
 In a real process `FLOODMARK_FAULT=flush.appended` kills it (SIGKILL) on reaching the point;
 `FLOODMARK_FAULT=flush.appended:3` on the third time.
@@ -32,70 +32,70 @@ POINTS: dict[str, str] = {
     "flush.decided": "the verdict is known, not recorded",
     "flush.synced": "the commit's files are durable, the block is still undecided",
     "flush.recorded": "the block is recorded as committed, its segment files still exist",
-    "flush.segment_removed": "one segment file of a committed block is gone",
-    "delivery.pinning": "a channel's watermark was looked at, and nothing is pinned by this exporter",
+    "flush.segment_removed": "one segment file of a committed block was removed",
+    "delivery.pinning": "a channel's watermark was read, and nothing is pinned by this exporter",
     "delivery.pinned": "a range is pinned, no chunk of it is recorded",
-    "delivery.planned": "the chunks are recorded, none has left",
+    "delivery.planned": "the chunks are recorded, none was sent",
     "delivery.shipped": "a chunk is at its destination, not yet acknowledged",
-    "delivery.split": "a chunk is recorded as two, neither has left",
-    "delivery.given_up": "a refused row is in quarantine and its chunk settled, the next has not left",
-    "delivery.replayed": "a row that had been given up is at its destination, still held here",
-    "delivery.acknowledged": "a chunk is acknowledged, the next has not left",
+    "delivery.split": "a chunk was split into two, neither was sent",
+    "delivery.given_up": "a refused row is in quarantine and its chunk acknowledged, the next was not sent",
+    "delivery.replayed": "a quarantined row was replayed to its destination, the entry is still open",
+    "delivery.acknowledged": "a chunk is acknowledged, the next was not sent",
     "hub.stored": "a request's rows and its ledger row or receipt are written, not yet committed",
-    "hub.accepted": "a request's rows are committed, not yet answered",
+    "hub.accepted": "a request's rows are committed, the response was not sent",
     "table.base_recorded": "a target's base is on record, nothing was sent to it",
-    "table.decided": "a target was looked at and does not have the chunk, nothing was sent since",
-    "table.appended": "an append to a target returned, the target was not looked at since",
+    "table.decided": "a target was read and does not have the chunk, nothing was sent since",
+    "table.appended": "an append to a target returned, the target was not read since",
     "table.synced": "a chunk is durable in its target, not yet acknowledged",
     "run.exported": "a sink's scheduled tick has ended, its slot is not yet recorded",
-    "fsck.mending": "a fault of the store is found twice, and about to be repaired",
-    "giving_up.moved": "what is left of a segment's file is in quarantine, the loss is not on record",
-    "fsck.mended": "a fault of the store is repaired, the next is not",
+    "fsck.mending": "a problem of the store was found twice, and is about to be repaired",
+    "giving_up.moved": "the rest of a segment's file is in quarantine, the loss is not recorded",
+    "fsck.mended": "a problem of the store is repaired, the next is not",
     "barrier.sending": "about to send an append without rows, after which a block cannot land any more",
     "barrier.sent": "the append without rows returned, the block is still undecided",
     "flush.released": "a void block's segments are free again",
     "adopt.read": "a part of the adopted data is read, nothing of it is stored",
-    "adopt.stored": "a part of the adopted data is a registered segment, and the position is behind it",
-    "backfill.staging": "what Spark read of a source is written down, and not yet known to be whole",
-    "backfill.staged": "what Spark read of a source is written down, nothing of it is stored",
-    "backfill.spread": "workers have parsed some of a large source, nothing of that is stored",
-    "backfill.sealed": "a backfill has sealed the landing logs, nothing of its source is stored",
-    "backfill.read": "rows of a source are read and fitted, nothing of them is stored",
-    "backfill.stored": "rows of a source are a registered segment, and the positions are behind them",
-    "backfill.loaded": "all of a source is in the spool, not yet committed",
-    "settle.asked": "the settle function has been asked about committed rows, nothing is recorded",
-    "settle.planned": "what settling again will change is recorded, the commit is not sent",
-    "settle.committed": "the commit that settles rows again returned, the table was not looked at since",
-    "settle.superseded": "a commit that keeps a settlement from landing returned, the table was not looked at since",
-    "settle.dropped": "a settlement that can never land is no longer on record",
-    "removal.counted": "rows that are to go are counted, nothing is recorded",
-    "removal.planned": "a removal of rows is recorded, none has gone",
-    "removal.max_seq_raised": "the table remembers the highest number, no row has gone",
+    "adopt.stored": "a part of the adopted data is a registered segment, and the position is after it",
+    "backfill.staging": "the rows that Spark read from a source are staged, not yet marked complete",
+    "backfill.staged": "the rows that Spark read from a source are staged, none is stored",
+    "backfill.spread": "workers have parsed a part of a large source, none of it is stored",
+    "backfill.sealed": "a backfill has sealed the landing logs, no row of its source is stored",
+    "backfill.read": "rows of a source are read and fitted, none is stored",
+    "backfill.stored": "rows of a source are a registered segment, and the positions are after them",
+    "backfill.loaded": "all rows of a source are in the spool, not yet committed",
+    "settle.asked": "the settle function was called with committed rows, nothing is recorded",
+    "settle.planned": "the changes of settling again are recorded, the commit is not sent",
+    "settle.committed": "the commit that settles rows again returned, the table was not read since",
+    "settle.superseded": "a commit that prevents a settlement from landing returned, the table was not read since",
+    "settle.dropped": "the record of a settlement that can never land was removed",
+    "removal.counted": "the rows to remove are counted, nothing is recorded",
+    "removal.planned": "a removal of rows is recorded, none is removed",
+    "removal.max_seq_raised": "the table has the highest number as a property, no row is removed",
     "removal.deleted": "the rows are deleted from a table, the records still say planned",
-    "removal.recorded": "the records say that the rows are gone, old snapshots still hold them",
-    "removal.expired": "the bytes are gone too, the operation has not ended",
-    "compact.rewriting": "a bucket's files are about to be joined",
-    "compact.rewritten": "a bucket's files are joined, the new ones may not be on the disk yet",
-    "upkeep.synced": "rewritten files are on the disk and on record, the old ones are still there",
-    "upkeep.expiring": "no block is undecided, old snapshots are about to go",
-    "compact.manifests_joined": "a table's lists of files are joined, not yet on the disk",
-    "compact.expired": "old snapshots are gone, files that nothing refers to are not",
-    "purge.segment_replaced": "a waiting segment has given way to a copy without the purged rows",
-    "purge.staged_written": "what a backfill has still to load is copied without the purged rows, to no effect yet",
-    "purge.staged_replaced": "a backfill goes on with files without the purged rows, the old ones are still there",
-    "purge.quarantine_cleared": "the payloads of purged rows are gone from quarantine",
-    "rebuild.taken_over": "a rebuild has its epoch, the staging table still has the last one's name, or none",
-    "rebuild.named": "the staging table, if there is one yet, has the epoch's name",
+    "removal.recorded": "the rows are recorded as removed, old snapshots still contain them",
+    "removal.expired": "the files are removed too, the operation has not ended",
+    "compact.rewriting": "a bucket's files are about to be compacted",
+    "compact.rewritten": "a bucket's files are compacted, the new ones may not be durable yet",
+    "upkeep.synced": "rewritten files are durable and recorded, the old ones still exist",
+    "upkeep.expiring": "no block is undecided, old snapshots are about to expire",
+    "compact.manifests_joined": "a table's manifests are merged, not yet durable",
+    "compact.expired": "old snapshots are expired, unreferenced files still exist",
+    "purge.segment_replaced": "a waiting segment was replaced by a copy without the purged rows",
+    "purge.staged_written": "staged files of a backfill are copied without the purged rows, not used yet",
+    "purge.staged_replaced": "a backfill uses the files without the purged rows, the old ones still exist",
+    "purge.quarantine_cleared": "the payloads of purged rows are removed from quarantine",
+    "rebuild.taken_over": "a rebuild has its epoch, the staging table has the previous epoch's name, or does not exist",
+    "rebuild.named": "the staging table, if it exists, has the epoch's name",
     "rebuild.copying": "about to send a copy",
     "rebuild.copied": "a copy returned, it is not yet durable",
     "rebuild.cleared": "rows that differ are deleted from the staging table, not yet copied again",
-    "rebuild.caught_up": "the tables were compared and are equal, flushes go on",
+    "rebuild.caught_up": "the tables were compared and are equal, flushes continue",
     "rebuild.fenced": "the dataset is fenced in the records, its table still has its name",
     "rebuild.renamed": "the old table is renamed, its last block may be undecided",
     "rebuild.settled": "no block of the old table is undecided, the tables are not compared",
-    "rebuild.equal": "the tables are equal behind the fence, the pointer is not switched",
+    "rebuild.equal": "the tables are equal after the fence, the pointer is not switched",
     "rebuild.switched": "the dataset has its new table",
-    "rebuild.dropped": "a retired table is gone, the records still call it retired",
+    "rebuild.dropped": "a retired table is removed, the records still call it retired",
     "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
     "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",
     "eventlog.committed": "a transaction is durable, its events are not yet numbered",
@@ -110,7 +110,7 @@ _armed: dict[str, Callable[[], None]] = {}
 
 
 def reach(point: str) -> None:
-    """Pass a fault point; whatever is armed there happens now."""
+    """Pass a fault point; an armed action runs now."""
     action = _armed.get(point)
     if action is not None:
         action()
@@ -119,7 +119,7 @@ def reach(point: str) -> None:
 
 
 def arm(point: str, action: Callable[[], None]) -> None:
-    """Make something happen whenever the point is reached."""
+    """Run an action whenever the point is reached."""
     if point not in POINTS:
         raise LookupError(f"fault point {point!r} is not declared in floodmark.faults")
     _armed[point] = action
@@ -130,12 +130,12 @@ def disarm_all() -> None:
 
 
 def kill_process() -> None:
-    """Die as a power cut would have it: no handler, no flush, no clean-up."""
+    """Die like in a power loss: no handler, no flush, no clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def nth_time(count: int, action: Callable[[], None]) -> Callable[[], None]:
-    """Let the first `count - 1` passes go by."""
+    """Ignore the first `count - 1` passes."""
     left = count
 
     def step() -> None:
@@ -153,8 +153,8 @@ def _arm_from_environment() -> None:
         point, _, count = wanted.partition(":")
         if point not in POINTS or not re.fullmatch(r"[0-9]{0,9}", count):
             raise EnvironmentProblem(
-                f"FLOODMARK_FAULT is {wanted[:80]!r}, and there is no such fault point.",
-                hint="It is for crash tests only: unset it, or write flush.appended or flush.appended:3.",
+                f"FLOODMARK_FAULT is {wanted[:80]!r}, which is not a fault point.",
+                hint="It is for crash tests only. Unset it, or write flush.appended or flush.appended:3.",
             )
         arm(point, nth_time(int(count or 1), kill_process))
 

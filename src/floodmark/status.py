@@ -1,4 +1,4 @@
-"""What a store can say about itself without starting a JVM."""
+"""The status of a store, without starting a JVM."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from sqlalchemy import Connection
 
 from floodmark.control import blocks, datasets, deliveries, losses, problems, quarantine, sinks
 from floodmark.control import segments as segment_records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.delivery.kinds import place_of, seconds
 from floodmark.delivery.scope import Scope
+from floodmark.engine import Engine
 from floodmark.schedule import Cron, Every
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_bytes
 
-# ── How far the sinks of a store are, and what keeps one back ────────────────────────────────────────────────────────
+# ── Sinks: lag, state and reason ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """One partition on its way to a sink."""
+    """One partition of a dataset, as delivered to a sink."""
 
     dataset: str
     partition: str
     watermark: int
     lag: int
-    """About how many committed rows it has still to get, before its filter."""
+    """About how many committed rows the sink has not received, before its filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,17 @@ class SinkStatus:
     kind: str
     place: str
     state: str
-    """`active`, or `blocked` until somebody does something about it."""
+    """`active`, or `blocked` until its cause is fixed."""
     reason: str | None
-    """Why it is blocked, or what its last export met."""
+    """Why it is blocked, or the error of its last export."""
     next_attempt: datetime | None
-    """When `floodmark run` tries again after a failure, else when its own `every` or `cron` is due next; perhaps in the
-    past, where nothing runs. `floodmark export` tries at once."""
+    """When `floodmark run` retries after a failure, else when its `every` or `cron` is due next. It is in the past if
+    `floodmark run` is not running. `floodmark export` tries at once.
+    """
     lag: int
-    """About how many committed rows it has still to get, before its filter."""
+    """About how many committed rows the sink has not received, before its filter."""
     warnings: tuple[str, ...]
-    """What its scope names that is not there."""
+    """Datasets, columns or partitions in its scope that do not exist."""
     channels: tuple[ChannelStatus, ...]
 
 
@@ -114,14 +115,14 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What waits to be committed."""
+    """Rows that wait for their commit."""
 
     landing_bytes: int
     segments: int
     segment_rows: int
     segment_bytes: int
     set_aside_segments: int = 0
-    """Of these, segments that could not be committed and wait for a decision: `floodmark fsck` says which."""
+    """Of these, segments that could not be committed and wait for a decision: `floodmark fsck` lists them."""
     set_aside_rows: int = 0
 
 
@@ -132,9 +133,9 @@ class DatasetStatus:
     identity: tuple[tuple[str, ...], ...]
     event_time: str | None
     identity_null: str
-    """What becomes of a row whose identity is null."""
+    """How a row whose identity is null is compared."""
     identity_scope: str
-    """Where rows of one identity are one row."""
+    """Whether duplicates need the same event time."""
     partition_by: tuple[str, ...]
     rows: int
     horizon: int
@@ -142,19 +143,19 @@ class DatasetStatus:
     spool: SpoolStatus
     quarantined: int
     expired: int
-    """Rows that were not committed because retention or a purge had removed their like."""
+    """Rows that were not committed because they are older than the retention limit, or were purged."""
     dropped: int
-    """Rows that the dataset's settle function left out."""
+    """Rows that the dataset's settle function dropped."""
     unsettled_blocks: int
-    """Commits whose rows are as they came, because the settle function failed."""
+    """Commits whose rows were not settled, because the settle function failed."""
     event_cutoff: datetime | None
     """Rows with an older event time are not committed any more."""
     partitions: tuple[PartitionStatus, ...]
     problem: str | None = None
-    """What the last flush could not do, and what to do about it."""
+    """The problem of the last flush, and what to do."""
     problem_since: datetime | None = None
     lost_rows: int = 0
-    """Acknowledged rows that somebody gave up with a damaged segment."""
+    """Acknowledged rows that were given up with a damaged segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +168,19 @@ class Status:
     sinks: tuple[SinkStatus, ...]
 
 
-def read_status(*, root: Path, store_id: str, database: Database, with_sinks: bool = False) -> Status:
+def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
     """One consistent view of the control database, and the sizes of the landing files."""
 
     def work(connection: Connection) -> Status:
-        found = tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+        found = tuple(_dataset_status(connection, engine.root, item) for item in datasets.everyone(connection))
         return Status(
-            store=str(root), store_id=store_id, datasets=found, sinks=standings(connection) if with_sinks else ()
+            store=str(engine.root),
+            store_id=engine.store_id,
+            datasets=found,
+            sinks=standings(connection) if with_sinks else (),
         )
 
-    return database.read(work)
+    return engine.database.read(work)
 
 
 def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:

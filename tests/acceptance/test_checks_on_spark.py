@@ -66,7 +66,7 @@ def target(store: Store) -> str:
 @pytest.mark.parametrize("sink", ["files", "lines", "copy"])
 def test_what_was_delivered_is_sound_row_by_row_also_after_compaction(store: Store, sink: str):
     store.spark.sql(
-        f"CALL `{store._lake.catalog.name}`.system.rewrite_data_files("
+        f"CALL `{store.engine.lake.catalog.name}`.system.rewrite_data_files("
         "table => 'datasets.events_g1', options => map('rewrite-all', 'true'))"
     ).collect()
     report = store.audit(sink, deep=True)
@@ -75,9 +75,9 @@ def test_what_was_delivered_is_sound_row_by_row_also_after_compaction(store: Sto
 
 
 def test_a_cheap_audit_of_files_starts_no_spark_job(store: Store):
-    jobs = store._lake.jobs
+    jobs = store.engine.lake.jobs
     assert kinds(store, "files") == []
-    assert store._lake.jobs == jobs
+    assert store.engine.lake.jobs == jobs
 
 
 def test_damage_among_objects_is_found(store: Store, tmp_path: Path):
@@ -106,7 +106,7 @@ def test_damage_in_a_table_is_found(store: Store, damage: str, cheap: list[str],
 
 
 def test_rows_that_the_lake_lost_are_found_by_counting(store: Store):
-    store.spark.sql(f"DELETE FROM `{store._lake.catalog.name}`.datasets.events_g1 WHERE id = 4")
+    store.spark.sql(f"DELETE FROM `{store.engine.lake.catalog.name}`.datasets.events_g1 WHERE id = 4")
     assert "lake-differs" in kinds(store, "files", deep=True)
     assert [item.kind for item in store.fsck(deep=True).findings] == ["lake-differs"]
 
@@ -147,8 +147,8 @@ def test_a_missing_data_file_is_found(store: Store):
 
 
 def test_a_table_that_was_rolled_back_is_found(store: Store):
-    catalog = store._lake.catalog.name
-    state = store._lake.load("events_g1")
+    catalog = store.engine.lake.catalog.name
+    state = store.engine.lake.load("events_g1")
     store.spark.sql(
         f"CALL `{catalog}`.system.rollback_to_snapshot('datasets.events_g1', {state.lineage[1].id})"
     ).collect()
@@ -195,11 +195,11 @@ def test_a_dry_run_of_an_export_asks_nothing_of_spark(store: Store, tmp_path: Pa
     def started() -> Any:
         raise AssertionError("Spark was started")
 
-    lake = SparkLake(store._lake.catalog, started)
+    lake = SparkLake(store.engine.lake.catalog, started)
     with open_store(store.path, lake=lake) as opened:
         forecast = opened.forecast_export("more")
-    jobs = store._lake.jobs
+    jobs = store.engine.lake.jobs
     assert store.forecast_export("more") == forecast
-    assert store._lake.jobs == jobs
+    assert store.engine.lake.jobs == jobs
     assert sum(item.rows for item in forecast) == 24
     assert store.export("more").rows == 24

@@ -1048,7 +1048,7 @@ for turn in range(15):
         c, id=f"{name}-{turn}", dataset=name, base=Base("t", 1, None), seen_through=0, limits=BatchLimits(), now=now))
     print(made.block.range.after, made.block.range.through, flush=True)
     database.transact(lambda c: blocks.record(
-        c, made.block, snapshot=1, synced_snapshot=1, rows=3, figures=[], now=now))
+        c, made.block, snapshot=1, synced_snapshot=1, rows=3, stats=[], now=now))
 """
 
 

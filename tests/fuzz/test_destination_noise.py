@@ -177,7 +177,7 @@ def test_a_record_that_was_changed_by_hand_is_told(template: Path, data: st.Data
                 return connection.execute(changed).rowcount
 
             with suppress(Exception):  # some of it the database itself refuses
-                store._database.transact(work)
+                store.engine.database.transact(work)
         for ask in (
             lambda store: store.status(),
             lambda store: store.fsck(),

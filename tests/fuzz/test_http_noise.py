@@ -30,7 +30,6 @@ from trying import REFUSED, SECONDS_MAX, TRIED, fresh, inputs, scratch_store
 from floodmark import wire
 from floodmark.control.schema import ledger, quarantine, requests, segments
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store
@@ -61,7 +60,7 @@ class Stand:
         store.add_dataset("events")
         store.add_dataset("strict", ["id"], schema={"id": "long not null", "at": "timestamp", "more": "json"})
         limits = HubSettings(body_bytes_max=50_000, content_bytes_max=100_000, request_seconds_max=0.2)
-        self.hub = Hub(Intake.of(store), limits)
+        self.hub = Hub(store.engine, store.spool, limits)
         self.app = build_app(self.hub)
         self.loop = asyncio.new_event_loop()
 
@@ -78,9 +77,9 @@ class Stand:
                 for table in (segments, ledger, requests, quarantine)
             ]
 
-        moved = self.store._database.read(lambda c: c.execute(select(func.sum(ledger.c.version))).scalar_one())
+        moved = self.store.engine.database.read(lambda c: c.execute(select(func.sum(ledger.c.version))).scalar_one())
         landing = sum(file.stat().st_size for file in self.store.path.rglob("landing/*.jsonl"))
-        return (*self.store._database.read(counted), moved, landing)
+        return (*self.store.engine.database.read(counted), moved, landing)
 
     def ask(
         self,
@@ -99,7 +98,7 @@ class Stand:
             async def receive() -> Any:
                 message = next(waiting, None)
                 if message is None:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()  # for ever
                 return message
 
             async def send(message: dict[str, Any]) -> None:
@@ -242,7 +241,7 @@ def test_a_capture_is_stored_as_it_is_counted_or_not_at_all(place: Stand, data: 
     told = place.ask("POST", f"/v1/datasets/{dataset}/capture", headers, pieces)
     check(told, before, place.holdings(), "captures over HTTP")
     if told.status == 200:
-        place.store._capture.give_file_up(dataset)
+        place.store.spool.give_file_up(dataset)
         place.store.seal(dataset)
         receipt = orjson.loads(told.body)
         assert len(spooled(place.store, dataset)) == receipt["rows"]

@@ -34,7 +34,7 @@ SCHEMAS = st.sampled_from(
 
 
 def waiting(store: Store, dataset: str) -> tuple[int, int]:
-    return store._capture.backlog_bytes(dataset), len(store.quarantine.entries(dataset))
+    return store.spool.backlog_bytes(dataset), len(store.quarantine.entries(dataset))
 
 
 def tried(store: Store, dataset: str, kind: str, rows: Any) -> None:

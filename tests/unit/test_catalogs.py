@@ -86,7 +86,7 @@ def test_secrets_stand_in_the_environment_and_are_not_shown(tmp_path: Path, monk
     [
         ("catalogs = 1", "a catalog is a section"),
         ("[catalogs]\ncentral = 1", "a catalog is a section"),
-        ('[catalogs."a b"]\ntype = "rest"', "cannot name a catalog"),
+        ('[catalogs."a b"]\ntype = "rest"', "is not a valid catalog name"),
         ("[catalogs.central]", r"catalogs\.central\.type is missing or unknown"),
         ('[catalogs.central]\ntype = "hive"', r"catalogs\.central\.type is missing or unknown"),
         ('[catalogs.central]\ntype = "rest"', r"catalogs\.central\.uri is missing"),

@@ -1,4 +1,4 @@
-"""`python -m floodmark.cli`: the same program, by the interpreter of one's choice."""
+"""`python -m floodmark.cli`: the same program, with a chosen interpreter."""
 
 from floodmark.cli.entry import main
 

@@ -10,15 +10,15 @@ from floodmark.cli.output import note, print_json
 
 @click.command()
 @click.argument("source")
-@click.option("--dataset", required=True, metavar="NAME", help="The dataset; declared if it does not exist.")
+@click.option("--dataset", required=True, metavar="NAME", help="The dataset. It is declared if it does not exist.")
 @click.option(
     "--format", "file_format", metavar="FORMAT", help="SOURCE is a path of this format: parquet, csv, json, …"
 )
-@click.option(
-    "--identity", metavar="COLUMNS", callback=column_list, help="For a new dataset: what makes a row the same."
-)
+@click.option("--identity", metavar="COLUMNS", callback=column_list, help="For a new dataset: the identity columns.")
 @click.option("--event-time", metavar="COLUMN", help="For a new dataset: the column with the event time.")
-@click.option("--partition-by", metavar="COLUMNS", callback=column_list, help="For a new dataset: how it is sliced.")
+@click.option(
+    "--partition-by", metavar="COLUMNS", callback=column_list, help="For a new dataset: the partition columns."
+)
 @json_option
 def adopt(
     source: str,
@@ -29,10 +29,11 @@ def adopt(
     partition_by: list[str] | None,
     as_json: bool,
 ) -> None:
-    """Make data that has no sequence numbers rows of a dataset, once.
+    """Import existing data, without sequence numbers, into a dataset.
 
-    SOURCE is an Iceberg table (catalog.namespace.table) or, with --format, a path. It is read part by part; after a
-    crash run the same command, and it goes on. What was adopted to its end is not adopted again.
+    SOURCE is an Iceberg table (catalog.namespace.table) or, with --format, a path. It is read in parts, at one fixed
+    version. After a crash run the same command: it continues with the next part. A source that was adopted completely
+    is not read again, also if rows were added to it since.
 
     \b
     Examples:
@@ -52,6 +53,6 @@ def adopt(
     if as_json:
         print_json(report)
     elif report.parts == 0 and report.already:
-        click.echo(f"{source} was adopted before; nothing was added.")
+        click.echo(f"{source} was already adopted; no rows were added.")
     else:
         click.echo(f"{report.rows:,} rows adopted into {dataset}, {report.quarantined:,} in quarantine.")

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("sink")
-@click.option("--deep", is_flag=True, help="Read every row, here and there, and compare.")
+@click.option("--deep", is_flag=True, help="Read and compare every row, in the lake and at the destination.")
 @json_option
 @click.pass_context
 def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
-    """Prove that SINK's destination holds every row that was committed for it, each once.
+    """Check that SINK's destination has every committed row exactly once.
 
-    Rows and checksums are compared range by range: committed, acknowledged, and really there. Without --deep that takes
-    records, listings and counts only. Nothing is changed, here or there. The exit code is 3 if something is wrong, and
-    1 if the destination could not be asked.
+    Row counts and checksums are compared per range: rows committed, rows acknowledged, and rows at the destination.
+    Without --deep only records, listings and counts are read. Nothing is changed. The exit code is 3 if a difference
+    was found, and 1 if the destination could not be reached.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
 
 def _show(report: AuditReport) -> None:
     print_table(
-        ["dataset", "partition", "watermark", "committed", "settled", "given up", "waiting", "there"],
+        ["dataset", "partition", "watermark", "committed", "acknowledged", "given up", "waiting", "found"],
         [
             [c.dataset, c.partition, c.watermark, c.committed, c.settled, c.given_up, c.waiting, c.there]
             for c in report.channels
@@ -63,9 +63,9 @@ def _show(report: AuditReport) -> None:
     for note in sorted({channel.note for channel in report.channels if channel.note}):
         click.echo(note)
     if not report.asked:
-        sound = f"The records of {report.sink} agree. What its destination holds is not known."
+        sound = f"The records of sink {report.sink} are consistent. Its destination could not be checked."
     elif report.channels:
-        sound = f"{report.sink} holds every row that was delivered to it, each once."
+        sound = f"Sink {report.sink} has every delivered row exactly once."
     else:
-        sound = f"No row is in the scope of {report.sink} yet."
+        sound = f"No committed row is in the scope of sink {report.sink} yet."
     print_findings(report.findings, sound=sound)

@@ -32,17 +32,21 @@ def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str
     "--format",
     "file_format",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="What the files are; told from their endings otherwise.",
+    help="The file format. Default: detected by file extension.",
 )
 @click.option(
-    "--since", metavar="TIME", help="Only rows of this event time or later: 2026-01-31, 2026-01-31T12:00:00Z."
+    "--since",
+    metavar="TIME",
+    help="Only rows with this event time or later, such as 2026-01-31 or 2026-01-31T12:00:00Z.",
 )
-@click.option("--until", metavar="TIME", help="Only rows before this event time.")
-@click.option("--map", "renamed", multiple=True, metavar="OLD=NEW", callback=_renames, help="Rename a column.")
-@click.option("--select", metavar="SQL", help="A query over the view `source`, evaluated by Spark before all else.")
-@click.option("--source-id", metavar="ID", help="What the source is called: loaded once under this name.")
+@click.option("--until", metavar="TIME", help="Only rows with an earlier event time.")
 @click.option(
-    "--provider", "providers", multiple=True, metavar="NAME", help="Read by a Python provider; may be repeated."
+    "--map", "renamed", multiple=True, metavar="OLD=NEW", callback=_renames, help="Rename a column. Can be repeated."
+)
+@click.option("--select", metavar="SQL", help="A Spark SQL query over the view `source`; its result is loaded.")
+@click.option("--source-id", metavar="ID", help="The name of the source. A source is loaded once under one name.")
+@click.option(
+    "--provider", "providers", multiple=True, metavar="NAME", help="Read with this Python provider. Can be repeated."
 )
 @json_option
 def backfill(
@@ -57,12 +61,13 @@ def backfill(
     providers: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Load history into DATASET, beside live capture, each row once.
+    """Load history into DATASET, each row exactly once.
 
-    Rows whose identity is stored or was captured already are recognised. Interrupted, it goes on behind what was loaded
-    when it is run again; run again after its end, it adds nothing. What does not fit goes to quarantine with the place
-    it came from. PATH is a file, a directory or a pattern of jsonl, csv and parquet files, also gzipped, or a table as
-    catalog.namespace.table.
+    Live capture can run at the same time. Rows whose identity is already stored or captured are skipped. After an
+    interruption run the same command: it continues after the last loaded row. A second run after the end adds nothing.
+    Rows that do not fit go to quarantine with file and line. PATH is a file, a directory or a pattern of jsonl, csv and
+    parquet files, also gzipped, or a table as catalog.namespace.table. With several providers, one that fails does not
+    stop the others; the exit code is then 1.
 
     \b
     Examples:
@@ -72,7 +77,7 @@ def backfill(
       floodmark backfill transcripts --provider transcripts --from ~/.claude/projects
     """
     if source is None and not providers:
-        raise click.UsageError("Say what to load: --from PATH, or --provider NAME.")
+        raise click.UsageError("Give --from PATH or --provider NAME.")
     reports, failed = [], False
     with open_store() as store:
         for provider in providers or (None,):
@@ -93,7 +98,7 @@ def backfill(
             except FloodmarkError as error:
                 if len(providers) < 2:
                     raise
-                failed = True  # the others have nothing to do with it
+                failed = True  # other providers are not affected
                 note(f"Error: {provider}: {error.message}")
                 if error.hint:
                     note(f"Try:   {error.hint}")
@@ -114,14 +119,14 @@ def _show(reports: list[BackfillReport]) -> None:
     )
     for report in reports:
         for count, what in (
-            (report.units_loaded_before, "{} of {} units were loaded before and not read again."),
-            (report.quarantined, "{} rows do not fit: `floodmark quarantine list` says why, with file and line."),
+            (report.units_loaded_before, "{} of {} units were already loaded and were not read again."),
+            (report.quarantined, "{} rows do not fit. `floodmark quarantine list` shows the reason, file and line."),
             (
                 report.without_identity,
-                "{} rows have no identity: the dataset's identity_null says how they are compared.",
+                "{} rows have a null identity. The dataset's identity_null setting defines how they are compared.",
             ),
-            (report.outside, "{} rows are not of the asked time."),
-            (report.expired, "{} rows were not committed: their like was removed before."),
+            (report.outside, "{} rows are outside --since and --until."),
+            (report.expired, "{} rows were not committed: they are older than the retention limit, or were purged."),
             (report.dropped, "{} rows were dropped by the settle function."),
         ):
             if count:
@@ -130,7 +135,7 @@ def _show(reports: list[BackfillReport]) -> None:
 
 @contextlib.contextmanager
 def _progress(dataset: str) -> Iterator[Callable[[BackfillReport], None] | None]:
-    """A bar with rows, rate and time left; only where somebody looks."""
+    """A progress bar with rows, rate and time left; only on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -20,6 +20,8 @@ from floodmark.cli.output import note, print_json
 from floodmark.errors import FloodmarkError, Permanent, reason_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from floodmark.control.datasets import Dataset
     from floodmark.rows import Problem
     from floodmark.sources.units import Batch
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from floodmark.store import Store
 
 PROBLEMS_SHOWN_MAX = 20
-"""More than this many problems are counted, not printed: the first ones tell what is wrong."""
+"""Further problems are counted, not printed."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -45,7 +47,7 @@ STREAM = "standard input"
 
 @dataclass(slots=True)
 class CaptureReport:
-    """What a capture command did. Everything in `rows` and `quarantined` is durable."""
+    """The result of a capture command. Everything in `rows` and `quarantined` is durable."""
 
     dataset: str
     rows: int = 0
@@ -68,20 +70,22 @@ class CaptureReport:
     "--format",
     "kind",
     type=click.Choice(sorted(set(FORMATS.values()))),
-    help="What the input is; told from the file's ending otherwise, JSON lines where that says nothing.",
+    help="The input format. Default: detected by file extension, else jsonl.",
 )
-@click.option("--batch-rows", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Rows per call.")
+@click.option(
+    "--batch-rows", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Rows per capture call."
+)
 @json_option
 def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_json: bool) -> None:
     """Store rows of DATASET from a file, or from standard input.
 
-    The input is JSON lines: one object per line. CSV, Parquet and Arrow files are taken too, and all of them also
-    gzipped but Arrow. Rows are durable when they are counted, and a pipe that pauses has all it sent stored; nothing
-    waits for Spark. They become visible with the next flush.
+    The input is JSON lines (one object per line), CSV, Parquet or Arrow. All formats except Arrow can be gzipped. Rows
+    are durable when they are counted. Rows from a pipe are stored as soon as the pipe pauses. Spark is not started.
+    Rows become visible with the next flush.
 
-    What is no row of the dataset (a line that is not a JSON object, a value or a column name that does not fit, a line
-    that is too long) goes to quarantine with its line number, and the other rows are stored. The exit code is 1 then,
-    and `floodmark quarantine list DATASET` shows what it was.
+    A line that is not a JSON object, that is too long, or that has a value or a column name that does not fit, goes to
+    quarantine with its line number. The other rows are stored. The exit code is then 1, and `floodmark quarantine list
+    DATASET` shows the entries.
 
     \b
     Examples:
@@ -92,7 +96,7 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
     chosen = kind or _format_of(source)
     report = CaptureReport(dataset)
     with open_store() as store:
-        declared = declared_dataset(store, dataset)  # an unknown one is told before the first line is read
+        declared = declared_dataset(store, dataset)  # an unknown dataset fails before the first line is read
         try:
             if source == "-" and chosen == "jsonl":
                 with click.open_file(source, "rb") as stream:
@@ -139,7 +143,7 @@ def _store(store: Store, texts: Texts, report: CaptureReport) -> None:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What was read from a stream and is not stored yet."""
+    """Lines that were read from a stream and are not stored yet."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -147,7 +151,7 @@ class _Gathered:
 
 
 def _capture_stream(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
-    """A batch goes when it is full, and when the input pauses: nobody waits for the next line of a quiet pipe."""
+    """A batch is stored when it is full, and when the input pauses: a row never waits for the next line of a pipe."""
     from floodmark.rows.textlines import Overlong, overlong, parse_lines, whole_lines
 
     limit = store.settings.spool.line_bytes_max
@@ -178,7 +182,7 @@ def _capture_stream(store: Store, file: IO[bytes], batch_rows: int, report: Capt
 
 
 def _store_first(store: Store, gathered: _Gathered, batch_rows: int, report: CaptureReport) -> None:
-    """Store as much as goes in one call, and what is no row with it."""
+    """Store as many rows as fit in one call, and quarantine the lines that are not rows."""
     from floodmark.spool.capture import Texts
 
     rows, numbers, problems = gathered.rows[:batch_rows], gathered.numbers[:batch_rows], gathered.problems
@@ -194,7 +198,7 @@ def _place(number: int) -> str:
 
 
 def _has_more(file: IO[bytes]) -> bool:
-    """Whether reading on would not wait; what cannot be asked (a file in memory) never waits."""
+    """Whether the next read would not block. A file in memory never blocks."""
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError, TypeError):
@@ -207,7 +211,7 @@ def _has_more(file: IO[bytes]) -> bool:
 def _capture_file(
     store: Store, declared: Dataset, source: str, kind: str, batch_rows: int, report: CaptureReport
 ) -> None:
-    """A file is read as a backfill reads it. Typed batches become segments of their own."""
+    """A file is read like in a backfill. Each typed batch becomes a segment."""
     import pyarrow as pa
 
     from floodmark.sources.files import read_file
@@ -235,9 +239,9 @@ def _capture_file(
 
 @contextlib.contextmanager
 def _on_disk(source: str) -> Iterator[Path]:
-    """The file, or standard input as one: a typed file is read from several places."""
+    """The file, or a copy of standard input: a typed file needs random access."""
     if source != "-":
-        yield Path(source).expanduser().absolute()  # as a backfill calls it, so that the same line is the same
+        yield Path(source).expanduser().absolute()  # the same name as in a backfill, so that a line is quarantined once
         return
     with tempfile.NamedTemporaryFile() as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
@@ -246,7 +250,7 @@ def _on_disk(source: str) -> Iterator[Path]:
 
 
 def _calls(batch: Batch, batch_rows: int) -> Iterator[Texts]:
-    """A batch as the calls it is stored by. What is no row goes with the first of them."""
+    """The capture calls that store a batch. Lines that are not rows are part of the first call."""
     from floodmark.spool.capture import Texts
 
     if not isinstance(batch.rows, list):
@@ -268,7 +272,7 @@ def _behind(place: Callable[[int], str], start: int, row: int) -> str:
 
 
 def _of_the_stream(texts: Texts, path: Path) -> Texts:
-    """What was read from a copy of standard input, which is called by a name that nobody knows."""
+    """A message about a copy of standard input, without the name of the temporary file."""
     problems = [replace(item, place=item.place.replace(str(path), STREAM)) for item in texts.problems]
     return replace(
         texts, place=lambda row: texts.place(row).replace(str(path), STREAM), problems=problems, lasting=False
@@ -276,10 +280,10 @@ def _of_the_stream(texts: Texts, path: Path) -> Texts:
 
 
 def _reading(source: str, kind: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches of a file; what is wrong with it is told in one way, whoever finds it."""
+    """The batches of a file. All read errors become one kind of error."""
     import pyarrow as pa
 
-    hint = "Name the format with --format, or correct the file. What was counted before is stored."
+    hint = "Give the format with --format, or correct the file. Rows that were counted before are stored."
     try:
         yield from batches
     except Permanent as error:
@@ -297,7 +301,23 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
     except pa.ArrowInvalid:
         if not isinstance(content, pa.Buffer):
             content.seek(0)
-        yield from pa.ipc.open_stream(content)
+        yield from map(_checked, pa.ipc.open_stream(content))
         return
     for index in range(file.num_record_batches):
-        yield file.get_batch(index)
+        yield _checked(file.get_batch(index))
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose offsets lie inside its buffers: Arrow follows those of a damaged file wherever they point.
+
+    Layouts by views are refused, because not even a full validation looks at each of their offsets.
+    """
+    import pyarrow as pa
+
+    for column in batch.schema:
+        if "view" in str(column.type):
+            raise pa.ArrowInvalid(
+                f"column {column.name!r} is of type {column.type}; write it as string, binary or list"
+            )
+    batch.validate(full=True)
+    return batch

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dataset", required=False)
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 @click.pass_context
 def compact(context: click.Context, dataset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Join small files of DATASET (of all datasets), and remove what is no longer needed.
+    """Compact small data files of DATASET, or of all datasets, and remove unused files.
 
-    No row changes its number, so that no reader and no sink notices. Old snapshots expire, and files that nothing
-    refers to go once they are old enough. Safe beside flushes and exports; a second run right after finds nothing to
-    do. One run does a bounded amount, see [upkeep] in floodmark.toml.
+    Sequence numbers do not change, so readers and sinks are not affected. Old snapshots expire. Files that no snapshot
+    refers to are removed when they are old enough. It is safe to run during flushes and exports. One run does a limited
+    amount of work, see [upkeep] in floodmark.toml.
 
-    The exit code is 1 if something could not be done; the rest is done all the same.
+    If one step fails, the other steps are still done, and the exit code is 1.
 
     \b
     Examples:
@@ -48,38 +48,40 @@ def _show(report: CompactReport) -> None:
         click.echo(_summary(item, dry_run=report.dry_run))
         if item.compacted:
             print_table(
-                ["numbers", "files", "joined to", "bytes", "now"],
+                ["numbers", "files", "files after", "bytes", "bytes after"],
                 [
                     [one.range, one.files_before, one.files_after, one.bytes_before, one.bytes_after]
                     for one in item.compacted
                 ],
             )
         for reason, count in Counter(one.reason for one in item.skipped).items():
-            click.echo(f"  {count:,} left as they are: {reason}")
+            click.echo(f"  {count:,} not changed: {reason}")
         for generation in item.generations_removed:
-            click.echo(f"  generation {generation}, which a rebuild had retired, is removed")
+            click.echo(f"  generation {generation}, replaced by an earlier rebuild, was removed")
         if item.settled.changed or item.settled.collapsed or item.settled.dropped:
             click.echo(
                 f"  settled again: {item.settled.changed:,} rows changed, {item.settled.collapsed:,} collapsed, "
                 f"{item.settled.dropped:,} dropped"
             )
         if item.settled.waiting:
-            click.echo(f"  {item.settled.waiting:,} rows wait to be settled again: they are on their way to a sink")
+            click.echo(
+                f"  {item.settled.waiting:,} rows are not settled again yet: a delivery to a sink is in progress"
+            )
         for bucket in item.failed:
-            note(f"  {bucket.range} could not be joined: {bucket.reason}")
+            note(f"  {bucket.range} could not be compacted: {bucket.reason}")
         for problem in item.problems:
             note(f"  {problem}")
 
 
 def _summary(item: DatasetCompaction, *, dry_run: bool) -> str:
     files = sum(one.files_before for one in item.compacted)
-    found = f"{item.orphans:,} files that nothing refers to ({size_text(item.orphan_bytes)})"
+    found = f"{item.orphans:,} unreferenced files ({size_text(item.orphan_bytes)})"
     if dry_run:
-        return f"{item.dataset}: {files:,} files would be joined, and {found} removed."
+        return f"{item.dataset}: {files:,} files would be compacted, and {found} would be removed."
     if item.idle:
         return f"{item.dataset}: nothing to do."
     left = sum(one.files_after or 0 for one in item.compacted)
     return (
-        f"{item.dataset}: {files:,} files became {left:,}, {item.snapshots_expired:,} snapshots are gone, "
-        f"and {found}; {size_text(item.bytes_freed)} are free."
+        f"{item.dataset}: {files:,} files compacted to {left:,}, {item.snapshots_expired:,} snapshots "
+        f"expired, {found} removed, {size_text(item.bytes_freed)} freed."
     )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def dataset() -> None:
     """Declare datasets and list them.
 
-    A dataset is a named stream of rows. It is declared once, before its first row; its columns come by
-    themselves, or are declared where their types must not be guessed.
+    A dataset is a named stream of rows. Declare it once, before its first row. Columns are added automatically with
+    their first value; declare a column where its type must not be inferred.
     """
 
 
@@ -29,37 +29,43 @@ def dataset() -> None:
     "identities",
     multiple=True,
     metavar="COLUMNS",
-    help="Columns by which two rows are the same row, like part_id or order,line, if their event time is the same too. "
-    "Given again, it is used for rows in which the columns before it are null.",
+    help="Columns that identify a row, such as part_id or order,line. Two rows with the same identity and the "
+    "same event time are duplicates. Can be repeated: the next one is used for rows in which the columns "
+    "before it are null.",
 )
 @click.option(
     "--event-time",
     metavar="COLUMN",
-    help="When the row happened; compared together with the identity, so that duplicates are looked for at that time "
-    "only.",
+    help="The column with the row's event time. It is compared together with the identity, so duplicates are "
+    "searched at that time only.",
 )
 @click.option(
     "--identity-scope",
     type=click.Choice(["event_time", "all"]),
-    help="`all`: rows of one identity are one row whatever their event time; every flush reads the identities of all "
-    "committed rows. Otherwise (`event_time`) only rows of the same event time are compared.",
+    help="`event_time` (the default): rows with the same identity and event time are duplicates. `all`: rows with "
+    "the same identity are duplicates, with any event time; every flush then reads the identities of all "
+    "committed rows.",
 )
 @click.option(
     "--identity-null",
     type=click.Choice(["content", "keep", "quarantine"]),
-    help="A row whose identity is null: `content` (the default) compares all of its columns, `keep` never takes it "
-    "for a duplicate, `quarantine` does not store it.",
+    help="What to do with a row whose identity is null. `content` (the default): compare all columns. `keep`: "
+    "never treat it as a duplicate. `quarantine`: do not store it.",
 )
 @click.option(
-    "--partition-by", metavar="COLUMNS", callback=column_list, help="Columns that slice the dataset for delivery."
+    "--partition-by",
+    metavar="COLUMNS",
+    callback=column_list,
+    help="Partition columns. Each combination of their values is delivered separately.",
 )
 @click.option(
-    "--column", "columns", multiple=True, metavar="NAME:TYPE", help="Declare a column's type; may be given again."
+    "--column", "columns", multiple=True, metavar="NAME:TYPE", help="Declare a column's type. Can be repeated."
 )
 @click.option(
     "--settle",
     metavar="MODULE:FUNCTION",
-    help="A function that sees the rows of a flush before they go in; its module must be under [functions] allow.",
+    help="A function that may change or drop the rows of a flush before the commit. Its module must be listed in "
+    "[functions] allow.",
 )
 @json_option
 def add(
@@ -75,7 +81,8 @@ def add(
 ) -> None:
     """Declare a dataset called NAME.
 
-    Declaring it again in the same way changes nothing. Identity, event time and partitions are fixed for its life.
+    Declaring it again in the same way changes nothing. Identity, event time and partition columns cannot be changed
+    later.
 
     Types: boolean, int, long, float, double, string, binary, date, timestamp, json, decimal(P,S), list<TYPE>,
     struct<field:TYPE,…>.
@@ -138,17 +145,17 @@ def list_(as_json: bool) -> None:
 
 
 def _what_is_one_row(declared: Dataset) -> str:
-    """In a sentence: by what two rows are one."""
+    """One sentence that says when two rows are duplicates."""
     if not declared.identity:
-        return "It has no identity: every row is another one."
+        return "It has no identity: no row is treated as a duplicate."
     choices = ", else ".join(" and ".join(names) for names in declared.identity)
     if declared.event_time is None:
-        return f"Rows are the same row if {choices} is the same."
+        return f"Two rows are duplicates if {choices} is the same."
     if declared.key_time is None:
-        return f"Rows are the same row if {choices} is the same, whatever their {declared.event_time}."
+        return f"Two rows are duplicates if {choices} is the same, with any {declared.event_time}."
     return (
-        f"Rows are the same row if {choices} is the same, and {declared.event_time} (the event time) too: the same "
-        "identity at another time is another row."
+        f"Two rows are duplicates if {choices} and {declared.event_time} (the event time) are the same. The "
+        "same identity with another event time is another row."
     )
 
 

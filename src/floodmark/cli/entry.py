@@ -1,11 +1,11 @@
-"""The way in and the way out: whatever happens in a command ends as one sentence and one exit code.
+"""Entry point: every outcome of a command ends as one message and one exit code.
 
 | code | meaning                                                      |
 |------|--------------------------------------------------------------|
 | 0    | done                                                         |
-| 1    | failed, or done in part (a line that was no row)              |
-| 2    | the command was not written correctly; nothing was tried     |
-| 3    | stored state contradicts itself (`Corrupt`): stop and look   |
+| 1    | failed, or done in part (a line that is not a row)           |
+| 2    | wrong usage; nothing was done                                |
+| 3    | stored state contradicts itself (`Corrupt`)                  |
 | 130  | interrupted from the keyboard                                |
 """
 
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted. What was acknowledged is safe.", err=True)
+        click.echo("Interrupted. All acknowledged rows are safe.", err=True)
         return INTERRUPTED
     except FloodmarkError as error:
         return _report(error)
@@ -60,11 +60,11 @@ def _report(error: FloodmarkError) -> int:
 
 
 def _refused_by_the_system(error: OSError) -> FloodmarkError:
-    """A path that is too long, a disk that is full, a right that is missing: nobody's mistake in the code."""
+    """An operating system error: a path that is too long, a full disk, a missing permission."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)[:200]}: "
     return Retryable(
         f"{where}{error.strerror or error}.",
-        hint="What was acknowledged is safe; correct the path or free what is missing, then run it again.",
+        hint="All acknowledged rows are safe. Correct the path, or free space, then run the command again.",
     )
 
 
@@ -74,9 +74,9 @@ def _report_unexpected(error: Exception) -> int:
     traced = _trace(error)
     lines = str(error).strip().splitlines()
     detail = f": {lines[0][:300]}" if lines else ""
-    click.echo(f"Error: Something unexpected happened ({type(error).__name__}{detail}).", err=True)
+    click.echo(f"Error: Unexpected failure ({type(error).__name__}{detail}).", err=True)
     if not traced:
-        click.echo(f"Try:   Run it again with {TRACEBACK_VARIABLE}=1 to see where, and report that.", err=True)
+        click.echo(f"Try:   Run the command again with {TRACEBACK_VARIABLE}=1 and report the traceback.", err=True)
     return FAILED
 
 
@@ -88,7 +88,7 @@ def _trace(error: BaseException) -> bool:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has gone (`| head`). Not all of it was delivered, so this is no success."""
-    # Python flushes stdout once more on its way out; without this it would complain there.
+    """The reader of standard output has closed the pipe (`| head`). The output is incomplete, so this is a failure."""
+    # Python flushes stdout again at exit; without this it would print an error there.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("sink", required=False)
-@click.option("--dry-run", is_flag=True, help="Show exactly what would leave, and send nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show each range that would be delivered with its rows, and send nothing."
+)
 @json_option
 @click.pass_context
 def export(context: click.Context, sink: str | None, dry_run: bool, as_json: bool) -> None:
-    """Deliver what is new to SINK, or to every sink.
+    """Deliver new rows to SINK, or to all sinks.
 
-    Each committed row arrives exactly once. After a crash, or beside another export, run it again: what had left is
-    recognised. The exit code is 1 if a sink is blocked or could not be reached.
+    Each committed row arrives exactly once. It is safe to run after a crash, or while another export runs: rows that
+    were already delivered are detected. The exit code is 1 if a sink is blocked or could not be reached.
 
     \b
     Examples:
@@ -59,13 +61,13 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
             ],
         )
         for dataset, problem in {key: value for r in reports for key, value in r.damaged.items()}.items():
-            note(f"{dataset}: what comes of it waits. {problem}")
+            note(f"{dataset}: its rows are not delivered yet. {problem}")
     if any(report.blocked or report.errors for report in reports):
         context.exit(1)
 
 
 def described(report: ExportReport) -> dict[str, Any]:
-    """A report as JSON has it."""
+    """The JSON form of a report."""
     return {
         "sink": report.sink,
         "rows": report.rows,
@@ -103,14 +105,14 @@ def _forecast(store: Store, names: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("Nothing would leave: every sink is up to date.")
+        click.echo("Nothing to deliver: every sink is up to date.")
     else:
         print_table(list(found[0]), [list(item.values()) for item in found], grouped=False)
 
 
 @contextlib.contextmanager
 def _progress(store: Store, name: str) -> Iterator[Callable[[ExportReport], None] | None]:
-    """A bar with rows, rate and time left; only where somebody looks."""
+    """A progress bar with rows, rate and time left; only on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -21,11 +21,11 @@ FAILED, CORRUPT = 1, 3
 @json_option
 @click.pass_context
 def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:
-    """Stamp and commit what was captured, of DATASET or of all datasets.
+    """Commit captured rows of DATASET, or of all datasets.
 
-    Everything that was acknowledged before this call is in the table when it ends: each row once, with the next
-    sequence numbers. Any number of processes may flush at the same time. After a crash, run it again. A dataset that
-    cannot be flushed is named and stops none of the others; the exit code is 1 then, or 3 if stored data is damaged.
+    When it ends, every row that was acknowledged before the call is in the table exactly once, with its sequence
+    number. Several processes can flush at the same time. After a crash, run it again. If one dataset fails, it is
+    reported and the others are still flushed; the exit code is then 1, or 3 if stored data is damaged.
 
     \b
     Examples:
@@ -66,9 +66,12 @@ def _show(reports: list[FlushReport]) -> None:
     )
     for report in reports:
         if report.expired:
-            note(f"{report.expired:,} rows of {report.dataset} were not committed: their like was removed before.")
+            note(
+                f"{report.expired:,} rows of {report.dataset} were not committed: they are older than the "
+                "retention limit, or were purged."
+            )
         if report.dropped:
-            note(f"{report.dropped:,} rows of {report.dataset} were left out by the settle function.")
+            note(f"{report.dropped:,} rows of {report.dataset} were dropped by the settle function.")
         if report.settle_problem:
             note(report.settle_problem)
         for problem in report.problems:

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Count the lake's rows too.")
-@click.option("--repair", is_flag=True, help="Repair what needs nobody's decision, and say what was done.")
+@click.option("--deep", is_flag=True, help="Also count the rows in the lake.")
+@click.option("--repair", is_flag=True, help="Repair everything that needs no decision, and list what was done.")
 @click.option(
-    "--give-up", "given_up", type=int, multiple=True, metavar="SEGMENT", help="Lose the rows of this damaged segment."
+    "--give-up",
+    "given_up",
+    type=int,
+    multiple=True,
+    metavar="SEGMENT",
+    help="Give up the rows of this damaged segment. Can be repeated.",
 )
 @click.option(
     "--retry",
@@ -27,10 +32,10 @@ if TYPE_CHECKING:
     type=int,
     multiple=True,
     metavar="SEGMENT",
-    help="Let flush try this segment again.",
+    help="Let flush try this segment again. Can be repeated.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before rows are given up.")
-@click.option("--rebuild-records", is_flag=True, help="Make a control database that is lost anew, from lake and spool.")
+@click.option("--yes", is_flag=True, help="Give rows up without asking.")
+@click.option("--rebuild-records", is_flag=True, help="Rebuild a lost control database from lake and spool.")
 @json_option
 @click.pass_context
 def fsck(
@@ -43,14 +48,14 @@ def fsck(
     rebuild_records: bool,
     as_json: bool,
 ) -> None:
-    """Check the store: control database, lake and spool against each other.
+    """Check that control database, lake and spool are consistent.
 
-    Without --repair nothing is changed. Every finding says what to run. The exit code is 3 if something is wrong (with
-    --repair: if something is left). What the next flush resolves by itself is a note.
+    Without --repair nothing is changed. Every finding shows the command to run. The exit code is 3 if a problem was
+    found (with --repair: if a problem remains). What the next flush repairs automatically is reported as a note.
 
-    A segment whose file is damaged or missing is never given up by itself. With --repair you are asked about each, or
-    name it with --give-up: its acknowledged rows are lost then, what is left of the file moves to quarantine/, and the
-    loss stays on record.
+    A segment whose file is damaged or missing is never given up automatically. With --repair you are asked about each
+    one, or you name it with --give-up. Its acknowledged rows are then lost, the rest of the file moves to quarantine/,
+    and the loss is recorded.
 
     \b
     Examples:
@@ -59,7 +64,7 @@ def fsck(
       floodmark fsck --repair --give-up 4711 --yes
     """
     if (given_up or retried) and not repair:
-        raise click.UsageError("--give-up and --retry change the store: give --repair as well.")
+        raise click.UsageError("--give-up and --retry need --repair, because they change the store.")
     if rebuild_records:
         _rebuild(as_json=as_json)
     with open_store() as store, steps("Checking") as progress:
@@ -86,7 +91,7 @@ def fsck(
     else:
         for line in report.repaired:
             click.echo(f"done   {line}")
-        print_findings(report.findings, sound=f"{len(report.datasets)} datasets: nothing is wrong.")
+        print_findings(report.findings, sound=f"{len(report.datasets)} datasets checked, no problems found.")
     if not report.sound:
         context.exit(WRONG)
 
@@ -98,14 +103,16 @@ def _with(report: FsckReport, before: tuple[str, ...]) -> FsckReport:
 
 
 def _agreed(item: Offer) -> bool:
-    numbers = f", numbers {item.range}" if item.range is not None else ""
+    numbers = f", sequence numbers {item.range}" if item.range is not None else ""
     about = (
         f"Segment {item.segment} of dataset {item.dataset} ({item.rows:,} acknowledged rows{numbers}): {item.problem}"
     )
     click.echo(about, err=True)
     if item.range is not None:
-        click.echo("Its block is undecided, and is decided first; if it was committed, nothing is lost.", err=True)
-    return click.confirm("Give these rows up for good?", default=False, err=True)
+        click.echo(
+            "Its block is undecided and will be decided first. If the block was committed, no row is lost.", err=True
+        )
+    return click.confirm("Give up these rows permanently?", default=False, err=True)
 
 
 def _offer_json(item: Offer) -> dict[str, object]:
@@ -124,14 +131,18 @@ def _rebuild(*, as_json: bool) -> None:
     made = rebuild_records(store_path())
     if as_json:
         return
-    click.echo(f"A new control database was made, with {len(made.datasets)} datasets: {', '.join(made.datasets)}.")
+    click.echo(f"A new control database was created with {len(made.datasets)} datasets: {', '.join(made.datasets)}.")
     if made.kept_at is not None:
-        note(f"The damaged one is kept as {made.kept_at}.")
+        note(f"The damaged file is kept as {made.kept_at}.")
     for name in made.undeclared:
-        note(f"The table of {name} keeps no declaration: `floodmark dataset add {name} …`, exactly as it was before.")
+        note(
+            f"The table of {name} has no stored declaration. Run `floodmark dataset add {name} …` with the same "
+            "options as before."
+        )
     for name in made.unclear:
-        note(f"Dataset {name} was being rebuilt: restore a backup of the control database to go on with it.")
+        note(f"Dataset {name} was being rebuilt. Restore a backup of the control database to continue with it.")
     note(
-        "Run `floodmark flush`: it finds all commits and all captured rows. Add sinks, tokens and sources again, and "
-        "repeat retention and purges: what only the control database knew of them is lost."
+        "Run `floodmark flush`: it finds all commits and all captured rows. Then add sinks, tokens and "
+        "sources again, and repeat retention and purges: their records existed only in the lost control "
+        "database."
     )

@@ -1,6 +1,6 @@
-"""The verbs, without their code: a command's file is imported when the command is called.
+"""The list of commands, without their code: a command's file is imported when the command is called.
 
-So `floodmark --help` costs what click costs, and no command pays for the libraries of another.
+So `floodmark --help` is fast, and no command imports the libraries of another.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from pathlib import Path
 import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "Make a new store."),
+    "init": ("init", "Create a new store."),
     "dataset": ("dataset", "Declare datasets and list them."),
     "capture": ("capture", "Store rows from a file or from standard input."),
-    "flush": ("flush", "Stamp and commit what was captured."),
-    "read": ("read", "Print a dataset's rows, all of them or what is new since a cursor."),
+    "flush": ("flush", "Commit captured rows."),
+    "read": ("read", "Print a dataset's rows: all, or those that are new since a cursor."),
     "sql": ("sql", "Run a SQL query over the datasets."),
-    "sink": ("sink", "Add destinations and list them."),
-    "export": ("export", "Deliver what is new to the sinks."),
-    "backfill": ("backfill", "Load history beside live capture, each row once."),
-    "adopt": ("adopt", "Make data without sequence numbers rows of a dataset, once."),
-    "audit": ("audit", "Prove that a sink's destination holds every row, each once."),
-    "trace": ("trace", "Follow one row from its capture to every sink."),
-    "fsck": ("fsck", "Check control database, lake and spool against each other."),
-    "torture": ("torture", "Kill processes at random, and see whether every row arrives once."),
-    "run": ("run", "Flush and deliver, by itself, until it is stopped."),
-    "hub": ("hub", "Take rows over HTTP, from other stores and from any client."),
-    "token": ("token", "Decide who may send rows to this store's hub."),
-    "provenance": ("provenance", "See which stores forwarded rows have passed through, and correct it."),
-    "compact": ("compact", "Join small files, and remove what is no longer needed."),
-    "retain": ("retain", "Remove old rows, but none that a sink still needs."),
-    "purge": ("purge", "Remove rows that match a condition, for good."),
-    "rebuild": ("rebuild", "Bring a dataset into a new table: another layout, another place."),
-    "status": ("status", "Show what the store holds and what waits."),
-    "quarantine": ("quarantine", "Look at rows that did not fit, and decide about them."),
+    "sink": ("sink", "Add, list and change destinations."),
+    "export": ("export", "Deliver new rows to the sinks."),
+    "backfill": ("backfill", "Load history into a dataset, each row exactly once."),
+    "adopt": ("adopt", "Import existing data, without sequence numbers, into a dataset."),
+    "audit": ("audit", "Check that a sink's destination has every row exactly once."),
+    "trace": ("trace", "Show where one row is, from its capture to every sink."),
+    "fsck": ("fsck", "Check that control database, lake and spool are consistent."),
+    "torture": ("torture", "Kill processes at random and check that every row arrives exactly once."),
+    "run": ("run", "Flush and deliver continuously, until stopped."),
+    "hub": ("hub", "Receive rows over HTTP, from other stores and from any client."),
+    "token": ("token", "Manage the tokens of clients that send rows to this store's hub."),
+    "provenance": ("provenance", "Show and correct which stores forwarded rows have passed through."),
+    "compact": ("compact", "Compact small data files, and remove unused files."),
+    "retain": ("retain", "Remove old rows that every sink has received."),
+    "purge": ("purge", "Remove rows that match a condition permanently."),
+    "rebuild": ("rebuild", "Copy a dataset into a new table with another layout or location."),
+    "status": ("status", "Show committed rows, waiting rows and the state of each sink."),
+    "quarantine": ("quarantine", "Inspect, replay or discard rows that did not fit."),
     "log": ("log", "Work with an event log."),
-    "jars": ("jars", "Fetch the Spark jars, once, for offline use."),
-    "demo": ("demo", "Run the main job on a scratch store, and check it."),
+    "jars": ("jars", "Download the Spark jars, once, for offline use."),
+    "demo": ("demo", "Run the complete pipeline on a scratch store, and check the result."),
 }
-"""Verb → (module in this package, what `--help` says about it). In the order in which one meets them."""
+"""Command → (module in this package, one line of help), in the order of `--help`."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is asked for it."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return [name for name in COMMANDS if _exists(name)]
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table above, so that help imports none of them."""
+        """List the commands from the table above, so that help imports none of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
@@ -79,14 +79,16 @@ def _exists(name: str) -> bool:
     show_envvar=True,
     help="The store's directory, or the floodmark.toml in it.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show Spark's own output as well. It is kept in logs/spark.log.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show Spark's own output. It is always written to logs/spark.log."
+)
 @click.version_option(package_name="floodmark", message="floodmark %(version)s")
 @click.pass_context
 def app(ctx: click.Context, store: Path, verbose: bool) -> None:
-    """Every row delivered exactly once, at a cost that follows the new rows.
+    """Deliver every row exactly once, with work proportional to new rows, not table size.
 
-    Rows go in durably (capture), one commit gives each the next sequence number (flush), and every reader asks
-    for what is new since its cursor (read).
+    `capture` stores rows durably, `flush` commits them and gives each row the next sequence number, and `read` returns
+    the rows that are new since a cursor.
 
     \b
     Examples:
@@ -96,8 +98,7 @@ def app(ctx: click.Context, store: Path, verbose: bool) -> None:
       floodmark -s shop flush
       floodmark -s shop read orders --cursor-file orders.cursor
 
-    Data goes to standard output, progress to standard error. Exit codes: 0 done, 1 failed, 2 usage, 3 the store
-    contradicts itself.
+    Data goes to standard output, progress to standard error. Exit codes: 0 done, 1 failed, 2 usage, 3 corruption found.
     """
     ctx.obj = store
     if verbose:

@@ -13,10 +13,13 @@ from floodmark.cli.output import note
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0 takes one that is free."
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port; 0 selects a free one."
 )
 @click.option(
-    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve HTTPS with this certificate (PEM)."
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Serve HTTPS with this certificate (PEM, with its chain).",
 )
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's private key (PEM).")
 @click.option(
@@ -24,96 +27,96 @@ from floodmark.cli.output import note
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="A name that requests may have in Host; may be given again. On loopback others are refused.",
+    help="A name that is allowed in the Host header. Can be repeated. On loopback all other names are refused.",
 )
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that serve, on one store."
-)
-@click.option(
-    "--threads", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests a worker stores at once."
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Requests that one worker stores at the same time.",
 )
 @click.option(
     "--requests-max",
     type=click.IntRange(1, 100_000),
     default=64,
     show_default=True,
-    help="Requests a worker holds in memory; more are answered 429.",
+    help="Requests that one worker keeps in memory; further requests get status 429.",
 )
 @click.option(
     "--client-requests-max",
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Of them, requests on their way of one token, and of one address. A proxy is one address.",
+    help="Requests in progress per token, and per client address. A proxy counts as one address.",
 )
 @click.option(
     "--body-bytes-max",
     type=click.IntRange(1024),
     default=16 << 20,
     show_default=True,
-    help="The largest body as it is sent.",
+    help="Largest request body, as sent.",
 )
 @click.option(
     "--content-bytes-max",
     type=click.IntRange(1024),
     default=32 << 20,
     show_default=True,
-    help="The largest body once it is decompressed.",
+    help="Largest request body, decompressed.",
 )
+@click.option("--rows-max", type=click.IntRange(1), default=200_000, show_default=True, help="Most rows in one body.")
 @click.option(
-    "--rows-max", type=click.IntRange(1), default=200_000, show_default=True, help="The most rows in one body."
-)
-@click.option(
-    "--columns-max", type=click.IntRange(1), default=2_000, show_default=True, help="The most columns in one body."
+    "--columns-max", type=click.IntRange(1), default=2_000, show_default=True, help="Most columns in one body."
 )
 @click.option(
     "--values-max",
     type=click.IntRange(1),
     default=1_000_000,
     show_default=True,
-    help="The most values in one body: rows times columns, and the elements of lists.",
+    help="Most values in one body: rows times columns, plus the elements of lists.",
 )
 @click.option(
     "--nesting-max",
     type=click.IntRange(1, 256),
     default=64,
     show_default=True,
-    help="How deep lists and objects nest.",
+    help="Deepest nesting of lists and objects.",
 )
 @click.option(
     "--header-bytes-max",
     type=click.IntRange(8192),
     default=384 << 10,
     show_default=True,
-    help="All headers of a request.",
+    help="Largest total size of a request's headers.",
 )
 @click.option(
     "--request-seconds-max",
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="How long a client may take to send a request.",
+    help="Timeout for receiving a request.",
 )
 @click.option(
     "--key-days",
     type=click.IntRange(1),
     default=7,
     show_default=True,
-    help="How long the idempotency key of a capture is remembered.",
+    help="How long the idempotency key of a capture is stored.",
 )
 @click.option(
     "--quarantine-max",
     type=click.IntRange(0),
     default=10_000,
     show_default=True,
-    help="Quarantine entries of a dataset, beyond which captures with rows that do not fit are refused.",
+    help="Most quarantine entries per dataset. Beyond this, captures with rows that do not fit are refused.",
 )
 @click.option(
     "--quarantine-token-max",
     type=click.IntRange(0),
     default=1_000,
     show_default=True,
-    help="… of them those of one token.",
+    help="Most quarantine entries per token.",
 )
 def hub(
     host: str,
@@ -137,14 +140,14 @@ def hub(
     quarantine_max: int,
     quarantine_token_max: int,
 ) -> None:
-    """Take rows over HTTP, from other stores and from any client.
+    """Receive rows over HTTP, from other stores and from any client.
 
-    Stores with a forward sink send their chunks here, and each row is stored exactly once, whatever crashes in between.
-    Other clients post JSON. What is answered with success is durable; `floodmark flush` commits it. The hub itself
-    never starts Spark.
+    Stores with a forward sink send their chunks here. Each row is stored exactly once, also after crashes and retries.
+    Other clients post JSON. Rows are durable when the response reports success; `floodmark flush` commits them. The hub
+    itself never starts Spark.
 
-    Without tokens it listens on this machine only. Make one with `floodmark token add`; from then on every request that
-    brings rows needs one. SIGTERM or Ctrl-C stops it after the requests at hand.
+    Without tokens the hub listens on this machine only. Create one with `floodmark token add`; every request that sends
+    rows then needs a token. SIGTERM or Ctrl-C stops the hub after the current requests.
 
     \b
     Examples:
@@ -156,7 +159,7 @@ def hub(
     from floodmark.hub.settings import HubSettings
 
     if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key are given together.")
+        raise click.UsageError("Give both --tls-cert and --tls-key, or neither.")
     settings = HubSettings(
         body_bytes_max=body_bytes_max,
         content_bytes_max=content_bytes_max,

@@ -11,20 +11,18 @@ from floodmark.cli.output import print_json, working
 
 
 @click.command()
-@click.option(
-    "--to", "directory", type=click.Path(path_type=Path), help="Where to put them, instead of the usual place."
-)
-@click.option("--archive", is_flag=True, help="Prepare quick starts of Spark, too.")
+@click.option("--to", "directory", type=click.Path(path_type=Path), help="Store the jars in this directory.")
+@click.option("--archive", is_flag=True, help="Also write a class archive for faster Spark starts.")
 @json_option
 def jars(directory: Path | None, archive: bool, as_json: bool) -> None:
-    """Fetch the Spark jars, once, for offline use.
+    """Download the Spark jars, once, for offline use.
 
-    They are downloaded by Spark's own resolver (mirrors and proxies that are set up for Spark apply), checked
-    against pinned checksums, and kept in FLOODMARK_JARS, else in the user's cache. Jars that are there and good are
-    not fetched again. On a machine without network, copy the directory and set FLOODMARK_JARS to it.
+    They are downloaded by Spark's own resolver (mirrors and proxies configured for Spark apply), verified against
+    pinned checksums, and stored in FLOODMARK_JARS, else in the user's cache. Valid jars are not downloaded again. For a
+    machine without network, copy the directory and set FLOODMARK_JARS to it.
 
-    With --archive, Spark's classes are kept beside them as the JVM needs them (200 MB, about a minute, once for each
-    build of Java): sessions then start with about half the work.
+    With --archive, an archive of Spark's classes is written next to the jars (200 MB, about a minute, once per Java
+    build). Spark then starts in about half the time.
 
     \b
     Examples:
@@ -35,7 +33,7 @@ def jars(directory: Path | None, archive: bool, as_json: bool) -> None:
     from floodmark.lake.jars import fetch, jar_directory
 
     place = (directory or jar_directory()).expanduser().absolute()
-    with working("Fetching the Spark jars …"):
+    with working("Downloading the Spark jars …"):
         paths = fetch(place)
     if archive:
         paths.append(_archive(place))
@@ -50,8 +48,8 @@ def _archive(place: Path) -> Path:
     from floodmark.errors import EnvironmentProblem
     from floodmark.warmup import make_archive
 
-    with working("Preparing quick starts of Spark …"):
+    with working("Writing the class archive …"):
         made = make_archive(place)
     if made is None:
-        raise EnvironmentProblem("This Java makes no class archive.", hint="Everything works without it.")
+        raise EnvironmentProblem("This Java cannot write a class archive.", hint="Everything works without it.")
     return made

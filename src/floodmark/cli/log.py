@@ -23,8 +23,8 @@ CORRUPTION_FOUND = 3
 def log() -> None:
     """Work with an event log.
 
-    An event log is a directory, usually a git working tree: one immutable file for each transaction, so that
-    histories written apart merge as a union of files. It needs no store. PATH is that directory.
+    An event log is a directory, usually a git working tree, with one immutable file per transaction. Two histories
+    merge by taking the files of both. It needs no store. PATH is that directory.
     """
 
 
@@ -42,12 +42,12 @@ def _opened(path: Path, *, read_only: bool = False, create: bool = False) -> Ite
 @log.command()
 @path_argument
 @click.option("--hook", is_flag=True, help="Check the log before each git commit.")
-@click.option("--new-identity", is_flag=True, help="Give this replica an identity of its own, after a conflict.")
+@click.option("--new-identity", is_flag=True, help="Give this replica a new identity, after an identity conflict.")
 @json_option
 def init(path: Path, hook: bool, new_identity: bool, as_json: bool) -> None:
-    """Make a log, or complete what an existing one needs from git.
+    """Create a log, or add missing git settings to an existing one.
 
-    Writes .gitignore and .gitattributes, or adds to them what they lack, and restores files whose line ends a
+    Writes .gitignore and .gitattributes, or adds missing lines to them, and restores files whose line endings a
     checkout has converted. Running it again changes nothing.
 
     \b
@@ -68,7 +68,7 @@ def init(path: Path, hook: bool, new_identity: bool, as_json: bool) -> None:
         return
     click.echo(f"{path} is an event log; this replica is {identity}.")
     if restored:
-        added.append(f"{restored} files with CRLF line ends: restored")
+        added.append(f"{restored} files with CRLF line endings: restored")
     for line in [*added, *([f"hook: {hooked}"] if hooked else [])]:
         click.echo(f"  {line}")
 
@@ -78,7 +78,9 @@ def init(path: Path, hook: bool, new_identity: bool, as_json: bool) -> None:
 @click.argument("stream", required=False)
 @click.argument("data", required=False)
 @click.option("--type", "event_type", default="Event", show_default=True, help="The event's type.")
-@click.option("--expect", multiple=True, metavar="[STREAM=]VERSION", help="The version a stream must be at.")
+@click.option(
+    "--expect", multiple=True, metavar="[STREAM=]VERSION", help="The version that a stream must have. Can be repeated."
+)
 @click.option("--events", type=click.File("rb"), help="Events as JSON lines: stream, data, type, metadata.")
 @json_option
 def append(
@@ -92,8 +94,8 @@ def append(
 ) -> None:
     """Append one event, or with --events several as one transaction.
 
-    With --expect nothing is written unless the streams are at these versions; it may also name streams that are
-    not written to.
+    With --expect nothing is written unless the streams are at these versions. It can also name streams that this
+    transaction does not write to.
 
     \b
     Examples:
@@ -135,13 +137,14 @@ def _read_events(file: Any) -> list[Event]:
                 found.append(msgspec.json.decode(line, type=Event))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Permanent(
-                    f"Line {number} is no event: {error}.", hint='Write {"stream": "account-1", "data": {"amount": 5}}.'
+                    f"Line {number} is not an event: {error}.",
+                    hint='Write {"stream": "account-1", "data": {"amount": 5}}.',
                 ) from error
     return found
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is a version or a number in the log: digits, and no more of them than 64 bits have."""
+    """Whether the text is a version or a number in the log: digits of a 64-bit number."""
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
@@ -159,7 +162,7 @@ def _expected(given: tuple[str, ...], stream: str | None) -> dict[str, int]:
 @path_argument
 @click.argument("stream", required=False)
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only events above this version.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
+@click.option("--limit", type=click.IntRange(min=1), help="Print at most this many events.")
 @json_option
 def show(path: Path, stream: str | None, after: int, limit: int | None, as_json: bool) -> None:
     """Print a stream in canonical order; without STREAM, list the streams.
@@ -183,8 +186,8 @@ def show(path: Path, stream: str | None, after: int, limit: int | None, as_json:
 @log.command()
 @path_argument
 @click.option("--after", metavar="POSITION", help="Only events above this position (or number).")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
-@click.option("--prefix", help="Only streams that begin so.")
+@click.option("--limit", type=click.IntRange(min=1), help="Print at most this many events.")
+@click.option("--prefix", help="Only streams whose name starts with this.")
 @click.option("--pattern", help="Only streams that match this glob; * crosses /.")
 @click.option("--type", "event_type", help="Only events of this type.")
 @json_option
@@ -206,7 +209,7 @@ def events(
     """
     start = int(after) if after is not None and _is_number(after) else after
     with contextlib.suppress(Retryable), _opened(path):
-        pass  # numbers what a merge has brought, if we may write; read-only it would have no positions
+        pass  # number the events of a merge, if writing is possible: read-only, they would have no position
     with _opened(path, read_only=True) as opened:
         found = opened.read_events(start, limit, prefix, pattern=pattern, type=event_type)
     _print_events(found, "seq", as_json=as_json)
@@ -226,7 +229,7 @@ def _print_events(found: list[RecordedEvent], number: str, *, as_json: bool) -> 
 @path_argument
 @json_option
 def forks(path: Path, as_json: bool) -> None:
-    """Print the open forks, with what happened on each branch.
+    """Print the open forks, with the events of each branch.
 
     \b
     Example:
@@ -255,11 +258,13 @@ def _as_dict(fork: Fork) -> dict[str, Any]:
 
 @log.command()
 @path_argument
-@click.option("--resolver", metavar="MODULE:FUNCTION", help="Decides: gets the fork, returns events or Unresolvable.")
-@click.option("--accept-all", is_flag=True, help="Decide that every branch stands as it is, and add no events.")
+@click.option(
+    "--resolver", metavar="MODULE:FUNCTION", help="A function that gets the fork and returns events or Unresolvable."
+)
+@click.option("--accept-all", is_flag=True, help="Accept all branches without changes, and add no events.")
 @json_option
 def reconcile(path: Path, resolver: str | None, accept_all: bool, as_json: bool) -> None:
-    """Decide the open forks, each by one merge transaction.
+    """Resolve the open forks, each with one merge transaction.
 
     \b
     Examples:
@@ -274,7 +279,7 @@ def reconcile(path: Path, resolver: str | None, accept_all: bool, as_json: bool)
     if as_json:
         print_json({"resolved": report.resolved, "declined": [_as_dict(fork) for fork in report.declined]})
         return
-    click.echo(f"{len(report.resolved)} forks decided, {len(report.declined)} left open.")
+    click.echo(f"{len(report.resolved)} forks resolved, {len(report.declined)} left open.")
     for fork in report.declined:
         click.echo(f"  {', '.join(fork.streams)}: {fork.reason}")
 
@@ -288,7 +293,7 @@ def _load(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         if not colon:
-            raise AttributeError("there is no colon in it")
+            raise AttributeError("it contains no colon")
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the module runs its own code when it is imported
         raise Permanent(
@@ -303,7 +308,7 @@ def _load(name: str) -> Any:
 @path_argument
 @json_option
 def status(path: Path, as_json: bool) -> None:
-    """Print what the log holds, and what in it is open or wrong.
+    """Print the counts of the log, its open forks and its problems.
 
     \b
     Example:
@@ -322,12 +327,12 @@ def status(path: Path, as_json: bool) -> None:
     for one in found.dangling:
         click.echo(f"dangling: {one.transaction} misses {', '.join(one.missing_parents)}")
     for failure in found.integrity_failures:
-        click.echo(f"left out: {failure.file}: {failure.reason}")
+        click.echo(f"skipped: {failure.file}: {failure.reason}")
     for conflict in found.identity_conflicts:
         click.echo(f"identity {conflict.replica} has two writers: {' and '.join(conflict.transactions)}")
     if found.not_ingested:
-        click.echo(f"{found.not_ingested:,} events have no number yet; the next writer gives them one")
-    click.echo("clean" if found.is_clean else "not clean")
+        click.echo(f"{found.not_ingested:,} events have no number yet; the next write assigns one")
+    click.echo("clean" if found.is_clean else "problems found")
     for notice in found.notices:
         note(notice)
 
@@ -336,7 +341,7 @@ def status(path: Path, as_json: bool) -> None:
 @path_argument
 @json_option
 def fsck(path: Path, as_json: bool) -> None:
-    """Read every file again and check all that can be checked. Exit code 3 if something is wrong.
+    """Read every file again and check everything. The exit code is 3 if a problem was found.
 
     \b
     Example:
@@ -358,14 +363,14 @@ def fsck(path: Path, as_json: bool) -> None:
 @log.command()
 @path_argument
 @click.argument("name", metavar="MODULE:PROJECTION")
-@click.option("--target", required=True, metavar="URL", help="The database that it writes to, as a SQLAlchemy URL.")
-@click.option("--retry", is_flag=True, help="Offer the quarantined events again instead.")
+@click.option("--target", required=True, metavar="URL", help="The database to write to, as a SQLAlchemy URL.")
+@click.option("--retry", is_flag=True, help="Retry the quarantined events instead.")
 @click.option("--batch", type=click.IntRange(min=1), default=500, show_default=True, help="Events per transaction.")
 @json_option
 def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json: bool) -> None:
-    """Run a projection over everything that has arrived, each event exactly once.
+    """Run a projection over all new events, each exactly once.
 
-    The projection gets a SQLAlchemy connection to the target, also for SQLite.
+    The projection gets a SQLAlchemy connection to the target.
 
     \b
     Example:
@@ -388,7 +393,7 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
     if as_json:
         print_json(report)
         return
-    rebuilt = "; built anew from nothing" if report.rebuilt else ""
+    rebuilt = "; rebuilt from the first event" if report.rebuilt else ""
     click.echo(f"{report.applied:,} events applied, {report.quarantined:,} in quarantine{rebuilt}.")
 
 
@@ -397,9 +402,9 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
 @click.argument("dataset")
 @json_option
 def feed(path: Path, dataset: str, as_json: bool) -> None:
-    """Take what is new in the log into DATASET of the store, each event as one row, exactly once.
+    """Capture new events of the log into DATASET of the store, each event as one row, exactly once.
 
-    The dataset is declared by the first feeding. `floodmark flush` commits its rows, like any others.
+    The first run declares the dataset. `floodmark flush` commits the rows.
 
     \b
     Example:
@@ -412,13 +417,13 @@ def feed(path: Path, dataset: str, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        click.echo(f"{report.events:,} new events wait in {dataset}; the log is at position {report.position:,}.")
+        click.echo(f"{report.events:,} new events captured into {dataset}; the log is at position {report.position:,}.")
 
 
 @log.command()
 @path_argument
 @click.option("--format", "kind", type=click.Choice(["text", "mermaid", "svg"]), default="text", show_default=True)
-@click.option("--limit", type=click.IntRange(min=1), help="Only the last transactions.")
+@click.option("--limit", type=click.IntRange(min=1), help="Draw only the last N transactions.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
 def graph(path: Path, kind: str, limit: int | None, output: Path | None) -> None:
     """Draw the graph of transactions.

@@ -1,4 +1,4 @@
-"""What the commands share: the store they work on, and the options that several of them take."""
+"""Shared by the commands: the store, and common options."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def open_store() -> Store:
 
 
 def declared_dataset(store: Store, name: str) -> Dataset:
-    """The dataset as it is declared; `UnknownDataset` says which there are."""
+    """The declared dataset; `UnknownDataset` lists the existing ones."""
     store.horizon(name)
     return next(item for item in store.datasets() if item.name == name)
 
 
 def json_option(command: F) -> F:
     """`--json`: the report for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Report as one JSON document.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")(command)
 
 
 def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """`a,b` as a list; blanks around names do not count."""
+    """`a,b` as a list; spaces around names are ignored."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",")]

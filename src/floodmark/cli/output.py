@@ -1,7 +1,6 @@
-"""How commands speak: reports as text or JSON on standard output, progress on standard error.
+"""The output of commands: reports as text or JSON on standard output, progress on standard error.
 
-On a terminal tables come with colour and lines; everywhere else they are plain columns that `grep` and `cut` can
-work with.
+On a terminal tables have colours and lines; elsewhere they are plain columns for `grep` and `cut`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def print_json(report: Any) -> None:
 
     try:
         text = msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
-    except UnicodeEncodeError:  # a path may hold bytes that are no text: escaped, they are JSON as well
+    except UnicodeEncodeError:  # a path may contain bytes that are not UTF-8: escaped, they are valid JSON
         text = json.dumps(msgspec.to_builtins(report), indent=2)
     click.echo(text)
 
@@ -32,7 +31,7 @@ def print_json(report: Any) -> None:
 def print_table(
     headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, grouped: bool = True
 ) -> None:
-    """Rows under headers; numbers stand to the right, their digits `grouped` where they are amounts."""
+    """Rows under headers; numbers are right-aligned, with thousands separators if `grouped`."""
     cells = [[cell_text(value, grouped=grouped) for value in row] for row in rows]
     right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(headers))]
     if sys.stdout.isatty():
@@ -69,7 +68,7 @@ def _print_rich(headers: Sequence[str], cells: list[list[str]], right: list[bool
 
 
 def cell_text(value: Any, *, grouped: bool = True) -> str:
-    """A value in a table: nothing for None, and nothing that would move the terminal's cursor."""
+    """The text of a value in a table: empty for None, and without control characters."""
     if value is None:
         return ""
     if grouped and isinstance(value, int) and not isinstance(value, bool):
@@ -83,7 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 def size_text(count: int) -> str:
-    """Bytes, as people read them."""
+    """A number of bytes with a unit."""
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
@@ -93,13 +92,13 @@ def size_text(count: int) -> str:
 
 
 def note(text: str) -> None:
-    """One line of progress or advice, beside the data."""
+    """One line of progress or advice, on standard error."""
     click.echo(text, err=True)
 
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show that something takes its time; only where somebody looks, and where no line of Spark would break it."""
+    """Show a spinner; only on a terminal, and not while Spark's own output is shown."""
     context = click.get_current_context(silent=True)
     if not sys.stderr.isatty() or (context is not None and context.find_root().params.get("verbose")):
         yield
@@ -125,8 +124,8 @@ def print_findings(findings: Sequence[Finding], *, sound: str) -> None:
         click.echo(f"       {item.what}")
         click.echo(f"       {item.run}")
     if len(findings) > SHOWN_MAX:
-        click.echo(f"… and {len(findings) - SHOWN_MAX} more: `--json` has all of them.")
-    click.echo(f"{len(wrong)} things are wrong." if wrong else sound)
+        click.echo(f"… and {len(findings) - SHOWN_MAX} more. Use `--json` to see all.")
+    click.echo(f"{len(wrong)} {'problem' if len(wrong) == 1 else 'problems'} found." if wrong else sound)
 
 
 def finding_json(item: Finding) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def finding_json(item: Finding) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def steps(title: str) -> Iterator[Callable[[str], None] | None]:
-    """Show the step that is under way; only where somebody looks."""
+    """Show the current step; only on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -10,19 +10,19 @@ from floodmark.cli.output import print_json, print_table
 
 @click.group()
 def provenance() -> None:
-    """See which stores forwarded rows have passed through, and correct it.
+    """Show and correct which stores forwarded rows have passed through.
 
-    Every chunk that this store forwards names those stores, so that no row goes round in a circle. What a sender named
-    wrongly, by mistake or on purpose, stops the forwarding to the store that was named: `forget` takes it back.
+    Every forwarded chunk names the stores that its rows have passed through, which prevents loops. If a sender names a
+    store wrongly, rows are no longer forwarded to that store: `forget` removes the wrong entry.
     """
 
 
 @provenance.command(name="list")
-@click.option("--dataset", metavar="NAME", help="Only of this dataset.")
-@click.option("--passed", metavar="ID", help="Only who says that rows passed through this store.")
+@click.option("--dataset", metavar="NAME", help="Only this dataset.")
+@click.option("--passed", metavar="ID", help="Only origins that report this store.")
 @json_option
 def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
-    """List the stores that rows have passed through, and which origin says so.
+    """List the stores that rows have passed through, as reported by each origin.
 
     \b
     Example:
@@ -35,7 +35,7 @@ def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("No forwarded rows have come here.")
+        click.echo("This store has received no forwarded rows.")
     else:
         rows = [[item.dataset, item.origin, item.store] for item in found]
         print_table(["dataset", "origin", "passed through"], rows)
@@ -43,13 +43,13 @@ def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
 
 @provenance.command()
 @click.argument("origin")
-@click.option("--dataset", metavar="NAME", help="Only of this dataset; the default is all.")
-@click.option("--passed", metavar="ID", help="Only that rows passed through this store; the default is all it said.")
+@click.option("--dataset", metavar="NAME", help="Only this dataset. Default: all.")
+@click.option("--passed", metavar="ID", help="Only entries that name this store. Default: all.")
 def forget(origin: str, dataset: str | None, passed: str | None) -> None:
-    """Take back what ORIGIN said about where its rows have been.
+    """Remove what ORIGIN reported about the path of its rows.
 
-    Do this only if it was not true: rows that did pass through a store can go round once it is forgotten. Revoke the
-    token that was used first, else the next chunk says the same again.
+    Do this only if the report was wrong: otherwise rows can loop between stores. First revoke the token that was used,
+    else the next chunk reports the same again.
 
     \b
     Example:
@@ -59,4 +59,4 @@ def forget(origin: str, dataset: str | None, passed: str | None) -> None:
 
     with open_store() as store:
         gone = forget_provenance(store, origin, dataset=dataset, passed=passed)
-    click.echo(f"Forgotten: {gone:,} {'entry' if gone == 1 else 'entries'} of {origin}.")
+    click.echo(f"Removed {gone:,} {'entry' if gone == 1 else 'entries'} of {origin}.")

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dataset")
-@click.option("--where", metavar="SQL", required=True, help="Rows for which this is true go for good.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option("--where", metavar="SQL", required=True, help="Remove rows for which this condition is true.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def purge(dataset: str, where: str, dry_run: bool, as_json: bool) -> None:
-    """Remove rows of DATASET for good: from lake, spool and quarantine, whether or not a sink has got them.
+    """Remove rows of DATASET permanently, from lake, spool and quarantine.
 
-    Afterwards no data file holds them. What is left is a hash of each identity, so that no backfill brings the rows
-    back. Rows that had already left to a sink are counted; remove them there yourself.
+    Rows are removed whether or not a sink has received them. Afterwards no data file contains them. Only a hash of each
+    identity is kept, so that a backfill cannot load the rows again. Rows that were already delivered to a sink are
+    counted; remove them there yourself.
 
     \b
     Examples:
@@ -38,16 +39,19 @@ def purge(dataset: str, where: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _show(report: PurgeReport) -> None:
-    verb = "would go" if report.dry_run else "are gone"
+    verb = "would be removed" if report.dry_run else "were removed"
     click.echo(
-        f"{report.rows:,} rows from the lake, {report.spool_rows:,} from the spool and {report.quarantined:,} entries "
-        f"of the quarantine {verb}."
+        f"{report.rows:,} rows from the lake, {report.spool_rows:,} from the spool and {report.quarantined:,} "
+        f"quarantine entries {verb}."
     )
     if not report.dry_run:
-        click.echo(f"{report.identities:,} identities do not come back; {size_text(report.bytes_freed)} are free.")
+        click.echo(
+            f"{report.identities:,} identities are blocked from being loaded again; "
+            f"{size_text(report.bytes_freed)} freed."
+        )
     for item in report.already_delivered:
-        note(f"Sink {item.sink} had been given {item.rows:,} of the rows: remove them there.")
+        note(f"Sink {item.sink} has received {item.rows:,} of these rows. Remove them at the destination.")
     for id in report.not_evaluated:
-        note(f"Quarantine entry {id} cannot be judged: look at it, and discard it if it belongs to them.")
+        note(f"Quarantine entry {id} cannot be evaluated. Inspect it, and discard it if it matches.")
     for name in report.landing_files:
-        note(f"A writer still holds the landing file {name}: what is in it goes when the writer closes it.")
+        note(f"A writer still has the landing file {name} open. Its rows are removed when the writer closes it.")

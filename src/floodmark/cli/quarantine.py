@@ -19,10 +19,11 @@ SHORT_ID = 12
 
 @click.group()
 def quarantine() -> None:
-    """Look at rows that did not fit, and decide about them.
+    """Inspect, replay or discard rows that did not fit.
 
-    A row that does not fit its dataset holds nobody up: it is set aside with the reason, counted in `status`, and
-    kept until it is replayed or discarded. An entry is named by its id or by the beginning of it.
+    A row that does not fit its dataset does not block other rows. It is stored in quarantine with the reason, counted
+    in `status`, and kept until it is replayed or discarded. An entry is named by its id or by a unique prefix of the
+    id.
     """
 
 
@@ -30,7 +31,7 @@ def quarantine() -> None:
 @click.argument("dataset", required=False)
 @json_option
 def list_(dataset: str | None, as_json: bool) -> None:
-    """List what is held, of DATASET or of all datasets, oldest first.
+    """List the entries of DATASET, or of all datasets, oldest first.
 
     \b
     Examples:
@@ -50,14 +51,14 @@ def list_(dataset: str | None, as_json: bool) -> None:
             ],
         )
     else:
-        click.echo("Nothing is held.")
+        click.echo("The quarantine is empty.")
 
 
 @quarantine.command()
 @click.argument("entry_id", metavar="ID")
 @json_option
 def show(entry_id: str, as_json: bool) -> None:
-    """Print one entry with its whole payload.
+    """Print one entry with its complete payload.
 
     \b
     Example:
@@ -84,14 +85,14 @@ def show(entry_id: str, as_json: bool) -> None:
 
 @quarantine.command()
 @click.argument("entry_ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Replay everything that is held.")
-@click.option("--dataset", help="With --all: only of this dataset.")
+@click.option("--all", "everything", is_flag=True, help="Replay all entries.")
+@click.option("--dataset", help="With --all: only this dataset.")
 @json_option
 def replay(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, as_json: bool) -> None:
-    """Try entries again under the schema of today.
+    """Try entries again with the current schema.
 
-    What fits now becomes a segment and goes with the next flush. What still does not fit stays where it is, the
-    reason is told, and the exit code is 1. An entry that is replayed twice is stored once.
+    Rows that fit now are committed by the next flush. Entries that still do not fit stay in quarantine, the reason is
+    printed, and the exit code is 1. An entry that is replayed twice is stored once.
 
     \b
     Examples:
@@ -118,12 +119,12 @@ def replay(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, as
 
 @quarantine.command()
 @click.argument("entry_ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Discard everything that is held.")
-@click.option("--dataset", help="With --all: only of this dataset.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be discarded.")
+@click.option("--all", "everything", is_flag=True, help="Discard all entries.")
+@click.option("--dataset", help="With --all: only this dataset.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be discarded.")
 @json_option
 def discard(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, dry_run: bool, as_json: bool) -> None:
-    """Give entries up for good. Their records stay; they are never replayed.
+    """Discard entries permanently. Their records stay, but they cannot be replayed.
 
     \b
     Examples:
@@ -144,14 +145,14 @@ def discard(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, d
 
 def _chosen(store: Store, entry_ids: tuple[str, ...], *, everything: bool, dataset: str | None) -> list[str]:
     if bool(entry_ids) == everything or (dataset is not None and not everything):
-        raise click.UsageError("Name the entries by their ids, or give --all (with --dataset, if you like).")
+        raise click.UsageError("Give the ids of the entries, or --all (optionally with --dataset).")
     if everything:
         return [entry.id for entry in _held(store, dataset)]
-    # An id that is not there must stop the command before the first entry has been decided.
+    # An unknown id must stop the command before the first entry is changed.
     try:
         return [store.quarantine.show(entry_id)[0].id for entry_id in entry_ids]
     except FloodmarkError as error:
-        error.hint = "Nothing was decided. `floodmark quarantine list` shows the ids."
+        error.hint = "Nothing was changed. `floodmark quarantine list` shows the ids."
         raise
 
 

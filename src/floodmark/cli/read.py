@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dataset")
-@click.option("--since", metavar="CURSOR", help="Only what came after this cursor.")
-@click.option("--until", metavar="CURSOR", help="Nothing that came after this cursor.")
+@click.option("--since", metavar="CURSOR", help="Only rows after this cursor.")
+@click.option("--until", metavar="CURSOR", help="Only rows up to this cursor.")
 @click.option("--columns", metavar="A,B", callback=column_list, help="Only these columns, in this order.")
 @click.option("--partition", metavar="KEY", help="Only this partition, as `floodmark status --json` names it.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="How to print.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many rows; the cursor stands behind the last.")
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="The output format."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="At most this many rows. The cursor points after the last one."
+)
 @click.option(
     "--cursor-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Start from the cursor in this file, if it is there, and store the new one in it once the rows are written.",
+    help="Start from the cursor in this file, if it exists, and store the new cursor in it after the rows are written.",
 )
 def read(
     dataset: str,
@@ -44,9 +48,9 @@ def read(
 ) -> None:
     """Print the rows of DATASET in the order of their sequence numbers.
 
-    Rows go to standard output. The cursor to store for the next time goes to standard error, as `cursor: …`: reading
-    --since it gives exactly what came later. With --cursor-file that is kept for you, and moved on only after
-    all rows were written out.
+    Rows go to standard output. The new cursor goes to standard error, as `cursor: …`. Give it to --since the next time
+    to read exactly the rows that were committed later. With --cursor-file the cursor is kept in a file, and updated
+    only after all rows were written.
 
     \b
     Examples:
@@ -76,13 +80,13 @@ def read(
     if cursor_file is not None:
         from floodmark.files import durable_write
 
-        # Only now: a cursor that is stored before its rows have left would lose them in a crash.
+        # Only now: if the cursor were stored before its rows are written, a crash would lose them.
         durable_write(cursor_file.absolute(), f"{position.cursor}\n".encode())
     note(f"cursor: {position.cursor}")
 
 
 class Position:
-    """How far the reading got, and where it ends."""
+    """The position of a read, and its end."""
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class Position:
             self.at_end = True
 
     def write(self, batch: Batch, columns: list[str], writer: RowWriter) -> None:
-        """Write a batch, or as much of it as is wanted."""
+        """Write a batch, up to the limit."""
         if self.at_end:
             return
         taken, self.cursor = self._part(batch)
@@ -111,7 +115,7 @@ class Position:
         writer.write(batch.table.select(columns).slice(0, taken).to_pylist())
 
     def _part(self, batch: Batch) -> tuple[int, Cursor]:
-        """How many rows of a batch are wanted, and the cursor behind them."""
+        """How many rows of a batch are within the limit, and the cursor after them."""
         rows = batch.table.num_rows
         if self._until is None and (self._left is None or rows < self._left):
             return rows, batch.cursor
@@ -131,7 +135,7 @@ class Position:
 
 
 def _stored(file: Path) -> str | None:
-    """The cursor that a file holds; None if there is no file yet."""
+    """The cursor in a file; None if the file does not exist yet."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -154,16 +158,16 @@ def _declared(store: Store, dataset: str, columns: list[str] | None) -> Dataset:
 
 
 def _checked(store: Store, dataset: str, partition: str | None, text: str) -> Cursor:
-    """The end of a reading: by the rules that hold for its beginning."""
+    """The end of a read, checked like its beginning."""
     cursor = Cursor.parse(text)
     if (cursor.store_id, cursor.dataset, cursor.partition) != (store.store_id, dataset, partition):
         raise InvalidCursor(
             "The cursor of --until belongs to another store, dataset or partition.",
-            hint="Use one that a reading of the same rows handed out.",
+            hint="Use a cursor from a read of the same store, dataset and partition.",
         )
     if cursor.seq > store.horizon(dataset):
         raise InvalidCursor(
-            f"The cursor of --until is at {cursor.seq}, and {dataset!r} ends at {store.horizon(dataset)}.",
+            f"The cursor of --until is at {cursor.seq}, but the horizon of {dataset!r} is {store.horizon(dataset)}.",
             hint="Was the store restored from a backup? Read without --until.",
         )
     return cursor

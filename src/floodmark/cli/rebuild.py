@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dataset")
-@click.option("--bucket-width", type=int, metavar="N", help="How many sequence numbers share a partition of the table.")
-@click.option("--format-version", type=click.Choice(["2", "3"]), help="The Iceberg format of the new table.")
-@click.option("--warehouse", metavar="PLACE", help="A directory or URL under which the new table's files are.")
-@click.option("--sort", metavar="COLUMNS", callback=column_list, help="Order a file's rows by these columns first.")
-@click.option("--take-over", is_flag=True, help="Take the work from a process that is still at it.")
+@click.option("--bucket-width", type=int, metavar="N", help="Sequence numbers per table partition.")
+@click.option("--format-version", type=click.Choice(["2", "3"]), help="The Iceberg format version of the new table.")
+@click.option("--warehouse", metavar="PLACE", help="The directory or URL for the new table's files.")
+@click.option("--sort", metavar="COLUMNS", callback=column_list, help="Sort the rows of a file by these columns first.")
+@click.option("--take-over", is_flag=True, help="Take over from a process that is still running the rebuild.")
 @json_option
 def rebuild(
     dataset: str,
@@ -30,11 +30,11 @@ def rebuild(
     take_over: bool,
     as_json: bool,
 ) -> None:
-    """Copy DATASET into a new table, perhaps of another layout or at another place, and switch to it.
+    """Copy DATASET into a new table, with another layout or location, and switch to it.
 
-    Flushes go on while rows are copied, and wait only for the switch; readers, cursors and sinks do not notice. What is
-    not given stays as it was. After a crash run the same command: it goes on where it was. The old table stays for a
-    day, and is removed by a later rebuild or compaction.
+    Flushes continue while rows are copied, and wait only for the switch. Readers, cursors and sinks are not affected.
+    Options that are not given keep their value. After a crash run the same command to continue. The old table is kept
+    for a day, and removed by a later rebuild or compaction.
 
     \b
     Examples:
@@ -58,9 +58,12 @@ def rebuild(
 
 
 def _show(report: RebuildReport) -> None:
-    click.echo(f"{report.dataset} is in a new table (generation {report.generation}) with {report.rows:,} rows.")
-    click.echo(f"It is at {report.location}; the one at {report.previous_location} is removed by a later upkeep.")
+    click.echo(f"{report.dataset} is now in a new table (generation {report.generation}) with {report.rows:,} rows.")
+    click.echo(
+        f"It is at {report.location}; the table at {report.previous_location} is removed by a later compaction or "
+        "rebuild."
+    )
     if report.buckets_repaired:
-        note(f"{report.buckets_repaired:,} stretches had changed meanwhile and were copied again.")
+        note(f"{report.buckets_repaired:,} buckets changed during the copy and were copied again.")
     for generation in report.removed:
-        note(f"Generation {generation}, which was retired before, is removed.")
+        note(f"Generation {generation}, replaced by an earlier rebuild, was removed.")

@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dataset")
-@click.option("--older-than", metavar="AGE", help="Rows older than this go: 30d, 12h, 8w.")
+@click.option("--older-than", metavar="AGE", help="Remove rows older than this, such as 30d, 12h or 8w.")
 @click.option(
     "--by",
     type=click.Choice(["event", "ingest"]),
     default="event",
     show_default=True,
-    help="Whether age is counted from a row's event time, or from its commit.",
+    help="Measure age from a row's event time, or from its commit.",
 )
-@click.option("--keep-rows", type=click.IntRange(min=0), metavar="N", help="All but the newest N rows go.")
-@click.option("--give-up", multiple=True, metavar="SINK", help="Do not wait for this sink: it never gets what goes.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option(
+    "--keep-rows", type=click.IntRange(min=0), metavar="N", help="Keep the newest N rows, and remove all others."
+)
+@click.option(
+    "--give-up",
+    multiple=True,
+    metavar="SINK",
+    help="Do not wait for this sink: it never receives the removed rows. Can be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def retain(
     dataset: str,
@@ -36,10 +43,11 @@ def retain(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove the old rows of DATASET, and free the room they take.
+    """Remove old rows of DATASET, and free their disk space.
 
-    A row that a sink has still to get stays, and the sink is named. A row without an event time is never too old. What
-    went by event time does not come back: older rows that arrive later are counted as expired, and not committed.
+    Rows that a sink has not received yet are kept, and the sink is reported. Rows without an event time are never
+    removed by age. After a removal by event time, older rows that arrive later are counted as expired and not
+    committed.
 
     \b
     Examples:
@@ -65,18 +73,18 @@ def retain(
 
 def _show(report: RetainReport) -> None:
     if report.dry_run:
-        click.echo(f"{report.rows:,} rows of {report.dataset} would go.")
+        click.echo(f"{report.rows:,} rows of {report.dataset} would be removed.")
     else:
-        click.echo(f"{report.rows:,} rows of {report.dataset} are gone; {size_text(report.bytes_freed)} are free.")
+        click.echo(f"{report.rows:,} rows of {report.dataset} were removed; {size_text(report.bytes_freed)} freed.")
     if report.removed:
         print_table(
             ["partition", "rows", "range"], [[item.partition, item.rows, item.range] for item in report.removed]
         )
     for holding in report.held_back_by:
         note(
-            f"Sink {holding.sink} is {holding.lag_rows:,} rows behind and holds {holding.rows:,} old rows back "
-            f"(about {size_text(holding.bytes)}). Export to it, or name it with --give-up."
+            f"Sink {holding.sink} is {holding.lag_rows:,} rows behind and still needs {holding.rows:,} old "
+            f"rows (about {size_text(holding.bytes)}). Export to it, or name it with --give-up."
         )
     for item in report.forfeited:
-        will = "would never get" if report.dry_run else "never gets"
+        will = "would not receive" if report.dry_run else "does not receive"
         note(f"Sink {item.sink} {will} {item.rows:,} rows of {item.partition}: those of {item.range}.")

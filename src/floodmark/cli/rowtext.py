@@ -1,4 +1,4 @@
-"""Rows as text on standard output: JSON lines, CSV, or a table to look at."""
+"""Rows as text on standard output: JSON lines, CSV, or a table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from floodmark.cli.output import print_table
 FORMATS = ("jsonl", "table", "csv")
 
 TABLE_ROWS_MAX = 10_000
-"""A table is laid out as a whole, and for eyes; more rows than this are for jsonl or csv."""
+"""A table is laid out in memory; for more rows use jsonl or csv."""
 
 
 class RowWriter(Protocol):
-    """Takes rows, in order; after `finish` everything has left this process."""
+    """Writes rows in order; after `finish` all rows are written to standard output."""
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None: ...
 
@@ -27,7 +27,7 @@ class RowWriter(Protocol):
 
 
 def row_writer(kind: str, columns: Sequence[str], *, json_columns: Sequence[str] = ()) -> RowWriter:
-    """A writer on standard output. `json_columns` hold JSON text, which JSON lines carry as what it stands for."""
+    """A writer on standard output. The text of `json_columns` is written as JSON values in JSON lines."""
     if kind == "jsonl":
         return JsonLines(sys.stdout.buffer, json_columns)
     if kind == "csv":
@@ -36,7 +36,7 @@ def row_writer(kind: str, columns: Sequence[str], *, json_columns: Sequence[str]
 
 
 class JsonLines:
-    """One object per line: what `floodmark capture` takes back."""
+    """One object per line, in the format that `floodmark capture` reads."""
 
     def __init__(self, file: IO[bytes], json_columns: Sequence[str]) -> None:
         self._file = file
@@ -84,7 +84,7 @@ class CsvLines:
 
 
 class TableText:
-    """Columns side by side, for eyes."""
+    """Aligned columns."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
@@ -99,12 +99,12 @@ class TableText:
             self._rows.append([csv_text(row[name]) for name in self._columns])
 
     def finish(self) -> None:
-        print_table(self._columns, self._rows, grouped=False)  # an id is no amount
+        print_table(self._columns, self._rows, grouped=False)  # an id has no thousands separators
         sys.stdout.flush()
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in which every value is one that JSON can hold."""
+    """A row whose values can be written as JSON."""
     from floodmark.rows.jsontext import plain_json
 
     return {name: plain_json(value) for name, value in row.items()}

@@ -22,24 +22,25 @@ if TYPE_CHECKING:
 
 
 STEADY_SECONDS = 600
-"""A JVM that lasted so long counts as well: the next start is at once."""
+"""After this time a JVM counts as healthy: the next restart has no wait."""
 _RESTARTS = "FLOODMARK_RUN_RESTARTS"
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Do everything that is due, once, and end: for cron and timers.")
-@click.option("--beside", is_flag=True, help="Run although another one runs on this store already.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document per line and event, on standard output.")
+@click.option("--once", is_flag=True, help="Do everything that is due once, then exit. For cron and timers.")
+@click.option("--beside", is_flag=True, help="Run even if another `floodmark run` is running on this store.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines on standard output.")
 @click.pass_context
 def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None:
-    """Flush and deliver, by itself, until it is stopped.
+    """Flush and deliver continuously, until stopped.
 
-    Captured rows are committed when they have waited a while or are many; each sink gets what is new on its own
-    schedule. Datasets and sinks that come, go or change meanwhile are noticed. Spark starts with the first rows and
-    stays warm. Capture and the hub are processes of their own, and go on whether this one runs or not.
+    A dataset is flushed when its rows have waited run.flush_seconds, or when run.flush_bytes are waiting. Each sink
+    receives new rows on its own schedule. Datasets and sinks that are added, changed or removed are detected. Spark
+    starts with the first rows and keeps running. Capture and the hub are separate processes and do not depend on this
+    one.
 
-    SIGTERM or Ctrl-C: what is under way is finished first. A second one: it is given up, and the next start takes it
-    up. Nothing is lost either way.
+    On SIGTERM or Ctrl-C it finishes the work in progress, then stops. On a second signal it stops at once, and the next
+    start completes that work. No row is lost in either case.
 
     \b
     Examples:
@@ -47,8 +48,9 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
       floodmark run --json >> events.jsonl
       floodmark run --once
 
-    What happens is told on standard error, one line each. Exit codes: 0 stopped with everything finished; 1 a thing
-    took longer than run.stop_seconds_max to finish, or something failed with --once; 130 stopped in the middle.
+    Events go to standard error, one line each. Exit codes: 0 stopped, all work finished; 1 the work in progress took
+    longer than run.stop_seconds_max, or a step failed with --once; 3 corruption found with --once; 130 stopped by a
+    second signal.
     """
     from floodmark.daemon.loop import FAILED, RESTART, Daemon, present
 
@@ -70,7 +72,7 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
 
 @contextlib.contextmanager
 def _signals(daemon: Daemon) -> Iterator[None]:
-    """Both ways to stop a program ask this one to; afterwards they mean again what they meant before."""
+    """Handle SIGTERM and SIGINT while the loop runs; restore the old handlers afterwards."""
     asking = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, lambda got, _: daemon.ask_to_stop(signal.Signals(got).name)) for number in asking]
     try:
@@ -81,27 +83,28 @@ def _signals(daemon: Daemon) -> Iterator[None]:
 
 
 def _begin_anew(*, lasted_seconds: float) -> None:
-    """Become a fresh process with the same arguments: Python cannot start a second JVM. The lock goes with the old one.
+    """Replace this process by a new one with the same arguments: Python cannot start a second JVM. The lock is released
+    with the old one.
 
-    A JVM that dies again and again is started at longer and longer intervals.
+    If the JVM dies repeatedly, the wait before each restart grows.
     """
     from floodmark.delivery.backoff import wait_seconds
 
     times = 1 if lasted_seconds >= STEADY_SECONDS else int(os.environ.get(_RESTARTS) or 0) + 1
     wait = 0.0 if times == 1 else wait_seconds(times - 1)
     if wait:
-        click.echo(f"{_time()} The JVM has ended {times} times: starting it again in {wait:.0f} s.", err=True)
+        click.echo(f"{_time()} The JVM has exited {times} times: restarting in {wait:.0f} s.", err=True)
         time.sleep(wait)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
     os.environ[_RESTARTS] = str(times)
-    # By module: the file that was called may be a wrapper.
+    # By module: the called file may be a wrapper.
     os.execv(sys.executable, [sys.executable, "-m", "floodmark.cli", *sys.argv[1:]])  # noqa: S606 - ourselves
 
 
 def _leave(code: int) -> None:
-    """End at once. A thread hangs, and the ordinary way out would close things under its hands."""
+    """Exit at once. A thread hangs, and a normal exit would close resources that it uses."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -122,7 +125,7 @@ def _tell_json(event: Event) -> None:
 
 
 def _say(line: Callable[[], None]) -> None:
-    """Whoever reads the lines may go away; the rows still have to get where they belong."""
+    """The reader of the output may close the pipe; deliveries must continue."""
     with contextlib.suppress(OSError):
         line()
 

@@ -12,10 +12,10 @@ from floodmark.cli.output import note, print_json, print_table
 
 @click.group()
 def sink() -> None:
-    """Add destinations, list them, and help one that is stuck.
+    """Add, list and change destinations, and repair a blocked one.
 
-    A sink receives every committed row of its datasets exactly once, in sequence order. `floodmark export` delivers,
-    and so does `floodmark run`, by itself.
+    A sink receives every committed row of its datasets exactly once, in sequence order. `floodmark export` delivers
+    once; `floodmark run` delivers continuously.
     """
 
 
@@ -31,7 +31,7 @@ def _setting(_context: click.Context, _parameter: click.Parameter, given: tuple[
 
 
 def _value(text: str) -> Any:
-    if text.isascii() and text.isdigit() and len(text) <= 18:  # more digits are no number of rows, bytes or seconds
+    if text.isascii() and text.isdigit() and len(text) <= 18:  # longer numbers are not valid for rows, bytes or seconds
         return int(text)
     return {"true": True, "false": False}.get(text, text)
 
@@ -54,31 +54,52 @@ def _slices(
 @click.option("--url", metavar="URL", help="blob: file:///…, s3://…, gs://…, az://…; forward: the hub's http(s)://….")
 @click.option("--table", metavar="NAME", help="table: catalog.namespace, or catalog.namespace.table for one dataset.")
 @click.option(
-    "--function", metavar="PATH", help="projection: package.module:function, of a module that [functions] allows."
+    "--function",
+    metavar="PATH",
+    help="projection: package.module:function. The module must be listed in [functions] allow.",
 )
 @click.option("--format", "object_format", metavar="FORMAT", help="blob: parquet, jsonl, jsonl.gz or jsonl.zst.")
-@click.option("--token", metavar="TOKEN", help="forward: where the token is, as env:NAME or file:/path.")
-@click.option("--datasets", metavar="NAMES", callback=column_list, help="Only these datasets; the default is all.")
-@click.option("--partition", "partitions", metavar="COL=VAL", multiple=True, callback=_slices, help="Only this slice.")
-@click.option("--later", is_flag=True, default=None, help="--datasets and --partition may name what is added later.")
-@click.option("--where", metavar="SQL", help="Only rows for which this is true; the others count as passed.")
+@click.option("--token", metavar="TOKEN", help="forward: where to read the token, as env:NAME or file:/path.")
+@click.option(
+    "--datasets", metavar="NAMES", callback=column_list, help="Only these datasets, separated by commas. Default: all."
+)
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="COL=VAL",
+    multiple=True,
+    callback=_slices,
+    help="Only partitions with this value. Can be repeated.",
+)
+@click.option(
+    "--later", is_flag=True, default=None, help="Accept datasets and partition columns that do not exist yet."
+)
+@click.option("--where", metavar="SQL", help="Only rows for which this condition is true.")
 @click.option("--start", metavar="WHERE", help="beginning (the default), now, or a cursor.")
-@click.option("--every", metavar="TIME", help="How often `floodmark run` delivers: 30s, 5m, 1h.")
-@click.option("--cron", metavar="EXPR", help="… or when, as a cron expression.")
-@click.option("--chunk-rows", type=int, metavar="N", help="About how many rows one object or request holds.")
-@click.option("--chunk-bytes", type=int, metavar="N", help="How many bytes it has at most.")
-@click.option("--set", "more", metavar="KEY=VALUE", multiple=True, callback=_setting, help="Any other setting.")
+@click.option("--every", metavar="TIME", help="How often `floodmark run` delivers, such as 30s, 5m or 1h.")
+@click.option("--cron", metavar="EXPR", help="When `floodmark run` delivers, as a cron expression (UTC).")
+@click.option("--chunk-rows", type=int, metavar="N", help="Target number of rows per object or request.")
+@click.option("--chunk-bytes", type=int, metavar="N", help="Most bytes per object or request.")
+@click.option(
+    "--set",
+    "more",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_setting,
+    help="Any other setting of this kind of sink.",
+)
 @json_option
 def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], as_json: bool, **given: Any) -> None:
-    """Add a destination called NAME, of a KIND.
+    """Add a destination called NAME.
 
     \b
-    blob        objects named by the range of numbers they hold: files, S3, GCS, Azure
-    forward     requests to another store's hub, or to any server that honours Idempotency-Key
+    blob        objects in files, S3, GCS or Azure, named by their sequence number range
+    forward     HTTP requests to another store's hub, or to a server that supports Idempotency-Key
     table       another Iceberg table
     projection  a Python function
 
-    The place belongs to this sink alone. A token is given as env:NAME or file:/path, never itself.
+    No two sinks may use the same location, or a location inside each other's or inside the store. Give a token as
+    env:NAME or file:/path, never as a literal.
 
     \b
     Examples:
@@ -87,7 +108,7 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
       floodmark sink add copy table --table prod.events --datasets messages --where "kind <> 'debug'"
     """
     given["format"] = object_format
-    # Only what was given: an option that was not must not push aside what --set says.
+    # Only given options: an option that is not given must not override --set.
     settings = {**more, **{key: value for key, value in given.items() if value is not None}}
     with open_store() as store:
         store.settings.functions.check(settings.get("function"), by_command=True)
@@ -99,8 +120,8 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
         click.echo(f"Sink {name} delivers to {_described(added)['place']}.")
     if _sends_token_in_the_clear(added.settings):
         note(
-            f"WARNING: The token travels in the clear: {_described(added)['place']} is http, and not on this machine. "
-            "Use https, or a tunnel."
+            f"WARNING: The token is sent unencrypted: {_described(added)['place']} uses http and is not on "
+            "this machine. Use https or a tunnel."
         )
 
 
@@ -131,7 +152,7 @@ def _described(item: Any) -> dict[str, Any]:
 @sink.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the sinks, and how far each got.
+    """List the sinks with their state and watermark.
 
     \b
     Example:
@@ -166,12 +187,18 @@ def list_(as_json: bool) -> None:
 @sink.command()
 @click.argument("name")
 @click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, required=True, callback=_setting, help="A setting."
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    required=True,
+    callback=_setting,
+    help="A setting and its new value. Can be repeated.",
 )
 def change(name: str, settings: dict[str, Any]) -> None:
     """Change settings of the sink called NAME.
 
-    They apply from the next range on: what is under way leaves as it was pinned.
+    Changes apply from the next range on. A range in progress is delivered with the old settings.
 
     \b
     Example:
@@ -180,16 +207,16 @@ def change(name: str, settings: dict[str, Any]) -> None:
     with open_store() as store:
         store.settings.functions.check(settings.get("function"), by_command=True)
         store.change_sink(name, **settings)
-    click.echo(f"Sink {name} is changed.")
+    click.echo(f"Sink {name} was changed.")
 
 
 @sink.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget the sink called NAME.
+    """Remove the sink called NAME.
 
-    What it delivered stays where it is. A sink that is added under the same name later starts anew, and needs
-    a place of its own.
+    Delivered rows stay at the destination. A sink that is added later with the same name starts from the beginning, and
+    needs a new location.
 
     \b
     Example:
@@ -197,18 +224,18 @@ def remove(name: str) -> None:
     """
     with open_store() as store:
         store.remove_sink(name)
-    click.echo(f"Sink {name} is removed.")
+    click.echo(f"Sink {name} was removed.")
 
 
 @sink.command()
 @click.argument("name")
-@click.option("--dataset", metavar="NAME", help="Only where it is stuck in this dataset.")
-@click.option("--partition", metavar="KEY", help="Only where it is stuck in this partition.")
+@click.option("--dataset", metavar="NAME", help="Only in this dataset.")
+@click.option("--partition", metavar="KEY", help="Only in this partition.")
 @json_option
 def skip(name: str, dataset: str | None, partition: str | None, as_json: bool) -> None:
-    """Give up the chunk that the sink called NAME is stuck at.
+    """Skip the chunk that blocks the sink called NAME.
 
-    Its rows go to quarantine, from where `floodmark sink replay` sends them later, and the rest goes on.
+    Its rows go to quarantine, and delivery continues with the next chunk. `floodmark sink replay` sends them later.
 
     \b
     Example:
@@ -229,9 +256,9 @@ def skip(name: str, dataset: str | None, partition: str | None, as_json: bool) -
 @json_option
 @click.pass_context
 def replay(context: click.Context, name: str, id: str | None, as_json: bool) -> None:
-    """Send the rows again that the sink called NAME could not deliver.
+    """Retry the rows that the sink called NAME could not deliver.
 
-    Each arrives once, however often it is replayed. The exit code is 1 if some are still refused.
+    Each row arrives once, also if it is replayed several times. The exit code is 1 if rows are still refused.
 
     \b
     Example:

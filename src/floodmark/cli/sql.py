@@ -16,13 +16,15 @@ from floodmark.errors import Permanent
 
 @click.command()
 @click.argument("query")
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True, help="The output format."
+)
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many rows.")
 def sql(query: str, kind: str, limit: int | None) -> None:
     """Run a SQL query over the datasets.
 
-    Every dataset is a view of its name, with the columns you captured. Tables of [catalogs.NAME] in floodmark.toml are
-    NAME.namespace.table. The SQL is Spark's.
+    The SQL dialect is Spark's. Every dataset is a view with the dataset's name and the captured columns. Tables of
+    [catalogs.NAME] in floodmark.toml are available as NAME.namespace.table.
 
     \b
     Examples:
@@ -48,7 +50,7 @@ def sql(query: str, kind: str, limit: int | None) -> None:
 
 @contextlib.contextmanager
 def _without_the_log() -> Iterator[None]:
-    """PySpark writes what it raises to its log as well, with the Java side of it; one sentence is enough here."""
+    """PySpark also logs the errors that it raises, with the Java stack trace; one message is enough here."""
     logging.disable(logging.ERROR)
     try:
         yield

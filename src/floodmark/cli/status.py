@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from floodmark.status import Status
 
 PARTITIONS_MAX = 20
-"""How many are shown; a dataset may have thousands."""
+"""Most partitions that are shown; a dataset may have thousands."""
 
 
 @click.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show what the store holds, what waits and how far each sink is, without starting Spark.
+    """Show committed rows, waiting rows and the state of each sink.
 
-    rows: committed. horizon: the sequence number up to which everything is visible. waiting: captured and not yet
-    committed. quarantined: rows that did not fit and wait for a decision. lag: committed rows that a sink has still to
-    get. next attempt: when `floodmark run` tries it again after a failure, or when its own schedule is due.
+    Spark is not started. rows: committed rows. horizon: every row up to this sequence number is visible. waiting: rows
+    captured but not committed. quarantined: rows that did not fit. lag: committed rows that the sink has not received,
+    before its filter. reason: why the sink is blocked, or the last error. next attempt: when `floodmark run` delivers
+    again.
 
     \b
     Examples:
@@ -62,9 +63,9 @@ def _show(found: Status) -> None:
     for item in found.datasets:
         if item.problem is not None:
             since = "" if item.problem_since is None else f" (since {item.problem_since:%Y-%m-%d %H:%M:%S} UTC)"
-            note(f"{item.name}: the last flush could not commit everything{since}. {item.problem}")
+            note(f"{item.name}: the last flush could not commit all rows{since}. {item.problem}")
         if item.lost_rows:
-            note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` names them.")
+            note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` lists them.")
     _show_partitions(found)
     _show_sinks(found)
 
@@ -78,9 +79,9 @@ def _show_partitions(found: Status) -> None:
     ]
     if rows:
         click.echo()
-        print_table(["dataset", "partition", "rows", "last number"], rows[:PARTITIONS_MAX])
+        print_table(["dataset", "partition", "rows", "last sequence number"], rows[:PARTITIONS_MAX])
     if len(rows) > PARTITIONS_MAX:
-        click.echo(f"… and {len(rows) - PARTITIONS_MAX:,} more partitions: `--json` has all of them.")
+        click.echo(f"… and {len(rows) - PARTITIONS_MAX:,} more partitions. Use `--json` to see all.")
 
 
 def _show_sinks(found: Status) -> None:
@@ -105,7 +106,7 @@ def _show_sinks(found: Status) -> None:
     )
     for item in found.sinks:
         for warning in item.warnings:
-            click.echo(f"Warning: sink {item.name} delivers less than its settings say. {warning}")
+            click.echo(f"Warning: sink {item.name} does not deliver everything that its settings name. {warning}")
 
 
 def _waiting(landing_bytes: int, segment_rows: int, segment_bytes: int) -> str:

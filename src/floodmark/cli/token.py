@@ -18,33 +18,38 @@ def _duration(_ctx: click.Context, _parameter: click.Parameter, value: str | Non
         return None
     found = re.fullmatch(r"([0-9]{1,6})([mhd])", value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no time: give it as 30m, 12h or 90d.")
+        raise click.BadParameter(f"{value!r} is not a duration. Write 30m, 12h or 90d.")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
 
 
 @click.group()
 def token() -> None:
-    """Decide who may send rows to this store's hub.
+    """Manage the tokens of clients that send rows to this store's hub.
 
-    As soon as there is a token, the hub asks for one with every request that brings rows. It stays so when the last one
-    is revoked.
+    As soon as one token exists, every request that sends rows needs a token. This stays so after the last token is
+    revoked.
     """
 
 
 @token.command()
 @click.argument("name")
-@click.option("--origins", metavar="IDS", callback=column_list, help="It may send the chunks of these stores, by id.")
-@click.option("--any-origin", is_flag=True, help="… of any store.")
+@click.option(
+    "--origins",
+    metavar="IDS",
+    callback=column_list,
+    help="Allow chunks of these stores, by store id, and access to their ledger.",
+)
+@click.option("--any-origin", is_flag=True, help="Allow chunks of any store.")
 @click.option(
     "--relay",
     is_flag=True,
-    help="With --origins: also rows that other stores have sent to those; for a hub that forwards.",
+    help="With --origins: also allow rows that those stores received from other stores. For a hub that forwards.",
 )
-@click.option("--capture", is_flag=True, help="It may capture: post rows, which have no origin.")
-@click.option("--metrics", is_flag=True, help="It may read /metrics from another machine.")
-@click.option("--datasets", metavar="NAMES", callback=column_list, help="Chunks and captures of these datasets only.")
-@click.option("--any-dataset", is_flag=True, help="… of any dataset.")
-@click.option("--expires", metavar="TIME", callback=_duration, help="Refused after so long, such as 12h or 90d.")
+@click.option("--capture", is_flag=True, help="Allow captures: rows posted by any client.")
+@click.option("--metrics", is_flag=True, help="Allow reading /metrics from another machine.")
+@click.option("--datasets", metavar="NAMES", callback=column_list, help="Allow these datasets only.")
+@click.option("--any-dataset", is_flag=True, help="Allow any dataset.")
+@click.option("--expires", metavar="TIME", callback=_duration, help="Expire after this time, such as 12h or 90d.")
 @json_option
 def add(
     name: str,
@@ -58,10 +63,10 @@ def add(
     expires: timedelta | None,
     as_json: bool,
 ) -> None:
-    """Make a token called NAME and print it, this once.
+    """Create a token called NAME and print it once.
 
-    It allows what is named and nothing else. Only its hash is stored: a token that was not noted down is lost, and
-    another is made instead. It is printed alone on standard output, so that it can go straight into a file.
+    The token allows only what is named here. Only its hash is stored, so a lost token cannot be shown again: create a
+    new one. Standard output contains only the token, so that it can be redirected to a file.
 
     \b
     Examples:
@@ -103,7 +108,7 @@ def add(
 @token.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the tokens, and what each is for. The tokens themselves are not known any more.
+    """List the tokens with their permissions. The tokens themselves cannot be shown.
 
     \b
     Example:
@@ -116,7 +121,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("No tokens yet: the hub takes rows from this machine only. Make one with `floodmark token add`.")
+        click.echo("No tokens yet: the hub accepts rows from this machine only. Create one with `floodmark token add`.")
     else:
         rows = [
             [
@@ -136,7 +141,7 @@ def list_(as_json: bool) -> None:
 @token.command()
 @click.argument("name")
 def revoke(name: str) -> None:
-    """Refuse the token called NAME from now on. A running hub does so within a second.
+    """Revoke the token called NAME. A running hub refuses it within a second.
 
     \b
     Example:
@@ -146,4 +151,4 @@ def revoke(name: str) -> None:
 
     with open_store() as store:
         revoke_token(store, name)
-    click.echo(f"Token {name} is revoked.")
+    click.echo(f"Token {name} was revoked.")

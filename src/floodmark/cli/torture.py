@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from floodmark.torture.verdict import Verdict
 
 UNPROVEN = 1
-"""The exit code of a run in which nothing is wrong, and too little happened to prove anything."""
+"""The exit code of a run without problems that was too short to prove anything."""
 
 
 TERMINATED = 128 + signal.SIGTERM
@@ -30,20 +30,20 @@ TERMINATED = 128 + signal.SIGTERM
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="How long processes are killed.",
+    help="How long to kill processes.",
 )
-@click.option("--sink", "sinks", metavar="NAME", multiple=True, help="Only sinks like this one; the default is all.")
 @click.option(
-    "--writers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that capture at once."
+    "--sink", "sinks", metavar="NAME", multiple=True, help="Test only this sink. Can be repeated. Default: all."
 )
-@click.option("--seed", type=int, help="Try what an earlier run tried; the default is anything.")
+@click.option("--writers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of writer processes.")
+@click.option("--seed", type=int, help="Repeat the random choices of an earlier run. Default: random.")
 @click.option(
     "--hub-store",
     type=click.Path(exists=True, path_type=Path),
-    help="The store of the hub behind a forward sink, if it is on this machine: its rows are read.",
+    help="The store of the hub of a forward sink, if it is on this machine. Its rows are checked.",
 )
-@click.option("--hub-dataset", metavar="NAME", help="A dataset that the hub has declared for this.")
-@click.option("--keep", is_flag=True, help="Keep the scratch store and everything that was delivered.")
+@click.option("--hub-dataset", metavar="NAME", help="A dataset at the hub, declared for this test.")
+@click.option("--keep", is_flag=True, help="Keep the scratch store and the delivered rows.")
 @json_option
 @click.pass_context
 def torture(
@@ -57,13 +57,14 @@ def torture(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Kill writers and the daemon at random, and see whether your destinations get every row once.
+    """Kill writers and the daemon at random, and check that your destinations get every row once.
 
-    A scratch store is made in a temporary directory. Its sinks have the settings of this store's sinks and a place of
-    their own: a fresh prefix, a fresh table, a dataset at the hub that is there for this. Writers capture made-up rows
-    and write down what was acknowledged; they and `floodmark run` are killed (SIGKILL) and started again. Then
-    everything is delivered, each destination is read back, and an oracle that shares no code with delivery says what is
-    missing, doubled, altered, invented or out of order. This store, its datasets and what it delivered are not touched.
+    A scratch store is created in a temporary directory. Its sinks have the settings of this store's sinks, but a new
+    location: a new prefix, a new table, or a separate dataset at the hub. Writers capture generated rows and log what
+    was acknowledged. Writers and `floodmark run` are killed (SIGKILL) and restarted. Then all rows are delivered, each
+    destination is read back, and an independent check reports rows that are missing, duplicated, changed, unexpected or
+    out of order. This store, its datasets and its
+    delivered rows are not changed.
 
     \b
     Examples:
@@ -71,14 +72,15 @@ def torture(
       floodmark torture --sink archive --minutes 30 --seed 7 --json
       floodmark torture --sink central --hub-store /srv/hub
 
-    Exit codes: 0 every row arrived once; 1 nothing is wrong, but too little happened to prove it; 3 something is wrong.
+    Exit codes: 0 every row arrived once; 1 no problem found, but the run was too short to prove it; 3 a problem was
+    found.
     """
     import secrets
 
     from floodmark.torture.chaos_run import Trial
     from floodmark.torture.scratch import HubAccess
 
-    # Its processes do not end with it by themselves.
+    # Its child processes do not end automatically.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
     with open_store() as store, _progress() as tell:
         access = HubAccess(hub_store, hub_dataset)
@@ -97,13 +99,13 @@ def torture(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line that changes, on a terminal; elsewhere a line for each."""
+    """On a terminal one line that is updated; elsewhere one line per message."""
     if not sys.stderr.isatty():
         yield note
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("Making a scratch store …") as status:
+    with Console(stderr=True).status("Creating a scratch store …") as status:
         yield status.update
 
 
@@ -112,16 +114,16 @@ def _show(verdict: Verdict) -> None:
     click.echo(f"Seed {verdict.seed}, {verdict.seconds:.0f} seconds.\n")
     print_table(["killed", "how", "where", "times"], _deaths(verdict), title="What was killed")
     amounts = [
-        ["starts of processes", done.starts],
+        ["processes started", done.starts],
         ["rows acknowledged", done.rows_acknowledged],
-        ["rows captured again, their fate being unknown", done.rows_captured_again],
+        ["rows captured again after an unknown outcome", done.rows_captured_again],
         ["duplicates dropped", done.duplicates_dropped],
-        ["commits told", done.commits],
-        ["ticks told", done.ticks],
-        ["rows told to be delivered while processes were killed", done.rows_in_trouble],
-        ["chunks told", done.chunks],
+        ["commits reported", done.commits],
+        ["deliveries reported", done.ticks],
+        ["rows delivered while processes were killed", done.rows_in_trouble],
+        ["chunks reported", done.chunks],
         ["settings changed", done.setting_changes],
-        ["problems that the daemon told of", done.problems],
+        ["problems reported by the daemon", done.problems],
     ]
     click.echo()
     print_table(["what happened", "times"], amounts)
@@ -147,14 +149,16 @@ def _deaths(verdict: Verdict) -> list[list[Any]]:
 
 def _sentence(verdict: Verdict) -> str:
     if not verdict.drained:
-        return f"Not everything was delivered in the end. {verdict.stuck or 'Nothing moved any more.'}"
+        return f"Not all rows were delivered. {verdict.stuck or 'Delivery made no more progress.'}"
     if verdict.findings:
-        return f"{len(verdict.findings):,} rows are wrong. Run it again with --seed {verdict.seed} --keep, and look."
+        return (
+            f"{len(verdict.findings):,} rows are wrong. Run it again with --seed {verdict.seed} --keep to inspect them."
+        )
     if verdict.unexercised:
-        return f"Nothing is wrong, and nothing is proven: {', '.join(verdict.unexercised)}. Give it more --minutes."
+        return f"No problem found, but nothing is proven: {', '.join(verdict.unexercised)}. Use more --minutes."
     return (
-        f"{len(verdict.exercised.kills):,} kills, and each of {verdict.exercised.rows_acknowledged:,} acknowledged "
-        "rows arrived everywhere, once, unaltered and in order."
+        f"{len(verdict.exercised.kills):,} kills. Each of {verdict.exercised.rows_acknowledged:,} "
+        "acknowledged rows arrived at every destination exactly once, unchanged and in order."
     )
 
 

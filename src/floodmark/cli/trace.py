@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.trace import CommittedRow, Trace
 
 UNKNOWN = 1
-"""The exit code where the store knows nothing of the row."""
+"""The exit code if the row was not found."""
 
 
 @click.command()
@@ -32,10 +32,10 @@ def trace(
     row: str | None,
     as_json: bool,
 ) -> None:
-    """Follow one row of DATASET: landing file, segment, block, snapshot, data file, and each sink's chunk.
+    """Show where one row of DATASET is: landing file, segment, block, snapshot, data file, and each sink's chunk.
 
-    Name the columns that tell the row from others, as COLUMN=VALUE; the event time too, if there is one, for it bounds
-    what is read. For a sink that does not have the row it says why. The exit code is 1 if the row is not known at all.
+    Give the identity columns as COLUMN=VALUE. Also give the event time if there is one: it limits how much is read. For
+    a sink that does not have the row, the reason is shown. The exit code is 1 if the row was not found.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def trace(
         raise click.UsageError("Give COLUMN=VALUE, --id or --row.")
     with open_store() as store:
         asked = content_id or (_object(row) if row is not None else _parsed(declared_dataset(store, dataset), values))
-        with working(f"Looking for the row in {dataset} …"):
+        with working(f"Searching the row in {dataset} …"):
             found = store.trace(dataset, asked)
     if as_json:
         print_json(_described(found))
@@ -69,7 +69,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _parsed(dataset: Dataset, values: tuple[str, ...]) -> dict[str, Any]:
-    """Texts stay texts; for other types a value is what JSON makes of it, where JSON makes anything of it."""
+    """A value of a string column is text; for other types it is parsed as JSON, if it is valid JSON."""
     import orjson
 
     from floodmark.schema import STRING
@@ -108,18 +108,18 @@ def _show(found: Trace) -> None:
     for item in found.committed:
         _show_committed(item)
     for entry in found.quarantined:
-        place = "" if entry.sink is None else f" of sink {entry.sink}, number {entry.seq}"
+        place = "" if entry.sink is None else f" of sink {entry.sink}, sequence number {entry.seq}"
         click.echo(f"quarantine  entry {entry.id[:12]}{place}: {entry.state}, since {entry.at}")
         click.echo(f"            {entry.reason}")
     for note in found.notes:
         click.echo(f"note        {note}")
     if not found.known:
-        click.echo(f"Not known: no row of {found.dataset} in the spool, the lake or the quarantine is this one.")
+        click.echo(f"Not found: the row is not in the spool, the lake or the quarantine of {found.dataset}.")
 
 
 def _show_committed(row: CommittedRow) -> None:
     click.echo(f"lake        number {row.seq}, partition {row.partition}, content id {row.content_id}")
-    click.echo(f"  landing   {row.landing or row.source or 'came without a landing file'}")
+    click.echo(f"  landing   {row.landing or row.source or 'no landing file'}")
     click.echo(f"  segment   {row.segment}")
     click.echo(f"  block     {row.block}, committed {row.committed_at}, snapshot {row.snapshot}")
     click.echo(f"  file      {row.file}")

@@ -85,7 +85,7 @@ class BatchLimits:
 
     rows_max: int = 2_000_000
     bytes_max: int = 1 << 30
-    """Of the rows as they are read, not of the compressed files."""
+    """The uncompressed size of the rows."""
     segments_max: int = 512
 
 
@@ -129,13 +129,13 @@ def newest(connection: Connection, dataset: str) -> Block | None:
 
 
 def expired_rows(connection: Connection, dataset: str) -> int:
-    """How many rows were left out because retention or a purge had removed their like."""
+    """How many rows were not committed because they are older than the retention limit, or were purged."""
     total = connection.execute(select(func.coalesce(func.sum(blocks.c.expired), 0)).where(blocks.c.dataset == dataset))
     return int(total.scalar_one())
 
 
 def settlement(connection: Connection, dataset: str) -> tuple[int, int]:
-    """How many rows the settle function has left out, and how many blocks it could not settle."""
+    """How many rows the settle function dropped, and for how many blocks it failed."""
     own = (blocks.c.dataset == dataset) & (blocks.c.state != "reserved")
     dropped = connection.execute(select(func.coalesce(func.sum(blocks.c.dropped), 0)).where(own)).scalar_one()
     unsettled = select(func.count()).where(own, blocks.c.state == "committed", blocks.c.reason.is_not(None))
@@ -150,7 +150,7 @@ def newest_first(connection: Connection, dataset: str) -> list[Block]:
 def committed_before(connection: Connection, dataset: str, moment: datetime) -> int:
     """The end of the last block up to which every one was committed before a moment; 0 if none was.
 
-    A row is as old as its commit. Clocks differ, so one younger block ends the run: nothing behind it counts.
+    The age of a row is the age of its commit. Clocks differ, so the first younger block ends the search.
     """
     through = 0
     found = connection.execute(
@@ -201,7 +201,7 @@ def reserve(
     if declared.fenced or declared.generation != base.generation:
         raise Retryable(f"Dataset {dataset!r} is being rebuilt; its rows wait in the spool.")
     if undecided(connection, dataset) is not None:
-        raise BlockUndecided(f"Another flush of {dataset!r} has just begun.")
+        raise BlockUndecided(f"Another flush of {dataset!r} has just started.")
     taken = segment_records.waiting(
         connection,
         dataset,
@@ -238,7 +238,7 @@ def record(
     now: datetime,
     consumed: Collection[int] | None = None,
 ) -> bool:
-    """Record that a block is committed; false if somebody else has decided it meanwhile.
+    """Record that a block is committed; false if another process has already decided it.
 
     `reason` is why its rows are as they came, although there is a settle function.
 
@@ -282,7 +282,7 @@ def void(
     dropped: int = 0,
     now: datetime,
 ) -> bool:
-    """Record that a block never was and never will be in the table.
+    """Record that a block is not in the table and never can be.
 
     Its segments are free for the next block, or, with `consume`, done with: none of their rows was left to commit.
     """
@@ -351,7 +351,7 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
         changed = connection.execute(_JOIN, {"segment": segment.id, "joined": block.id, "place": offset})
         if changed.rowcount != 1:
             raise Corrupt(
-                f"Segment {segment.id} is in two blocks.", hint="Keep the store as it is, and run `floodmark fsck`."
+                f"Segment {segment.id} is in two blocks.", hint="Do not change the store, and run `floodmark fsck`."
             )
         offset += segment.rows
     return tuple(segment_records.of_block(connection, block.id))

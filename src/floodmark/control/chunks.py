@@ -1,4 +1,4 @@
-"""The chunks of a pinned intent: what leaves as one request or one object, and how it is settled.
+"""The chunks of a pinned intent: one request or one object each, and their states.
 
     pending ──acknowledge──▶ acknowledged ─╮
       │  ╰──give up──▶ quarantined ────────┴──▶ settled: the watermark moves over it, the last one closes the intent
@@ -97,7 +97,7 @@ class Root:
 
 
 def plan(connection: Connection, intent: Intent, ranges: Sequence[SequenceRange]) -> list[Chunk]:
-    """D3: record the chunks before the first one leaves; those that are recorded already stand."""
+    """D3: record the chunks before the first one is sent; recorded chunks are not changed."""
     recorded = of_intent(connection, intent)
     if recorded:
         return recorded
@@ -280,9 +280,9 @@ class Reach:
 
     after: int
     before: Tally
-    """Of everything that was settled up to there."""
+    """Of all rows up to there, delivered or given up."""
     given_up: Tally
-    """Of everything that was settled since: each row of it is in quarantine."""
+    """Of all rows given up since: each of them is in quarantine."""
 
 
 def reach_back(connection: Connection, channel: Channel) -> Reach:

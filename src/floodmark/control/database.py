@@ -1,4 +1,4 @@
-"""The control database: serial transactions on SQLite or PostgreSQL, and nothing else about them.
+"""The control database: serial transactions on SQLite or PostgreSQL.
 
 Every control transaction reads, decides and writes as if it were alone (I5): SQLite takes its one write lock
 before the first read (`BEGIN IMMEDIATE`); PostgreSQL runs `SERIALIZABLE` and the whole function is run again when the
@@ -27,20 +27,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Dialect, Engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, Pool
 from sqlalchemy.util import LRUCache
 
-from floodmark.control.schema import meta
-from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreReadOnly, StoreTooNew
+from floodmark.control.schema import datasets, meta
+from floodmark.errors import (
+    Corrupt,
+    InvalidName,
+    InvalidSetting,
+    OutcomeUnknown,
+    Permanent,
+    Retryable,
+    StoreExists,
+    StoreReadOnly,
+    StoreTooNew,
+)
 from floodmark.files import create_private
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
+_OWNER = "store_id"
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
 
@@ -94,7 +105,7 @@ class Database:
                 except DBAPIError as error:
                     if error.connection_invalidated:
                         if landed is None:
-                            raise OutcomeUnknown("The control database's answer to COMMIT was lost.") from error
+                            raise OutcomeUnknown("The control database's response to COMMIT was lost.") from error
                         if self._has_landed(landed, error):
                             return result
                     elif not is_serialization_failure(error):
@@ -102,23 +113,24 @@ class Database:
                     _spread(attempt)
                     continue
                 return result
-        raise Retryable(f"The control database refused to order this transaction {ATTEMPTS_MAX} times.")
+        raise Retryable(f"The control database could not serialize this transaction after {ATTEMPTS_MAX} attempts.")
 
     def _has_landed(self, landed: Callable[[Connection], bool], lost: DBAPIError) -> bool:
         try:
             return self.read(landed)
         except Retryable as error:  # not `Retryable` to the caller: that would say that nothing happened
             raise OutcomeUnknown(
-                f"The control database's answer to COMMIT was lost, and it cannot be asked: {error.message}",
-                hint="Run the same command again when the control database is back: it looks first.",
+                f"The control database's response to COMMIT was lost, and it cannot be reached: {error.message}",
+                hint="Run the same command again when the control database is available: it first checks what was "
+                "committed.",
             ) from lost
 
     def check_writable(self) -> None:
         """`StoreReadOnly` where nothing can be written: for those who write elsewhere before they write here."""
         if self.read_only:
             raise StoreReadOnly(
-                f"The store can only be read here, and this needs to write: {self.url.database} cannot be changed.",
-                hint="Run it where, and as the user for whom, the store's directory is writable.",
+                f"This command writes, but the store is read-only: {self.url.database} cannot be changed.",
+                hint="Run it on a machine and as a user that can write to the store's directory.",
             )
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -138,7 +150,7 @@ class Database:
                     if not is_serialization_failure(error):
                         raise
             _spread(attempt)
-        raise Retryable(f"The control database refused to order this look {ATTEMPTS_MAX} times.")
+        raise Retryable(f"The control database could not serialize this read after {ATTEMPTS_MAX} attempts.")
 
     def _unlocked_state(self) -> object:
         """What changes if others write to a file that is read without locks: then this read counts for nothing."""
@@ -182,12 +194,27 @@ class Database:
             raise _translated(error) from error
         except UnicodeEncodeError as error:  # arguments that are no UTF-8 come as such texts
             raise InvalidName(
-                f"{error.object[:40]!r} has half a character in it: no record can hold it.", hint="Write it in UTF-8."
+                f"{error.object[:40]!r} contains an unpaired surrogate and cannot be stored.", hint="Write it in UTF-8."
             ) from error
 
 
+def postgres_url(text: str) -> URL:
+    """A PostgreSQL URL with the driver that is used here; `InvalidSetting` for anything else."""
+    try:
+        url = make_url(text)
+        usable = url.get_backend_name() == "postgresql" and bool(url.database)
+    except (ArgumentError, ValueError):
+        usable = False
+    if not usable:
+        raise InvalidSetting(
+            "control.url is not the URL of a PostgreSQL database.",
+            hint='Write "postgresql://user@host/database", or env:NAME or file:/path where that URL is kept.',
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
 def sqlite_url(file: Path) -> str:
-    """The address of a SQLite file, whatever characters its path has."""
+    """The URL of a SQLite file, with any characters in its path."""
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
@@ -231,15 +258,15 @@ def _engine_of_its_own(url: URL, *, read_only: bool) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("floodmark_read", False)
-        # I5: the write lock comes before the first read. A deferred transaction would read, decide, and
-        # only then find that somebody else had written in between.
+        # I5: the write lock comes before the first read. A deferred transaction would read, decide, and only then find
+        # that another process had written in between.
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
 
 
 def _in_use(file: Path) -> bool:
-    """Whether the files are there by which SQLite's processes agree: somebody has it open, or died with it open."""
+    """Whether SQLite's shared files exist: a process has the database open, or died with it open."""
     return all(file.with_name(f"{file.name}-{part}").exists() for part in ("shm", "wal"))
 
 
@@ -295,17 +322,19 @@ def _translated(error: DBAPIError) -> Exception:
     if type(error).__name__ == "IntegrityError" or "floodmark:" in detail:
         return Corrupt(
             f"The control database refused a change: {detail}.",
-            hint="Nothing was changed. Keep the store as it is, and run `floodmark fsck`.",
+            hint="Nothing was changed. Do not change the store, and run `floodmark fsck`.",
         )
     if (getattr(error.orig, "sqlite_errorname", None) or "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return Corrupt(
             f"The control database is damaged: {detail}.",
-            hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
-            "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+            hint="Restore control.db from a backup. The next flush then finds newer commits and rows in lake and "
+            "spool. Without a backup, `floodmark fsck --rebuild-records` creates a new one from lake and "
+            "spool.",
         )
     return Retryable(
         f"The control database is not available: {detail}.",
-        hint="Nothing was changed; check it (locked? unreachable? disk full?) and run the same command again.",
+        hint="Nothing was changed. Check whether it is locked or unreachable, or the disk is full, then run the "
+        "same command again.",
     )
 
 
@@ -327,7 +356,7 @@ def migrate(database: Database, *, create: bool = True) -> None:
             raise _too_new(version, len(scripts))
         for script in scripts[version:]:
             for statement in script:
-                # Without parameters, so that no driver looks for a placeholder in a statement that holds a `%`.
+                # Without parameters, so that no driver searches placeholders in a statement with a `%`.
                 connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
         connection.execute(meta.update().where(meta.c.name == "schema_version").values(value=str(len(scripts))))
 
@@ -353,13 +382,13 @@ def _begin(connection: Connection, *, create: bool) -> int:
 def _without_tables() -> Corrupt:
     return Corrupt(
         "The control database of this store has no tables.",
-        hint="Restore control.db from a backup: what lake and spool have beyond it is found by the next flush. "
-        "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+        hint="Restore control.db from a backup. The next flush then finds newer commits and rows in lake and "
+        "spool. Without a backup, `floodmark fsck --rebuild-records` creates a new one from lake and spool.",
     )
 
 
 def _check_version(database: Database, known: int) -> None:
-    """Of a store that can only be read: what is older cannot be brought up to date."""
+    """For a read-only store: an older version cannot be migrated."""
     version = database.read(_version)
     if version is None:
         raise _without_tables()
@@ -367,15 +396,45 @@ def _check_version(database: Database, known: int) -> None:
         raise _too_new(version, known)
     if version < known:
         raise StoreReadOnly(
-            f"The control database is of version {version} and must be brought to version {known}, but the store can "
-            "only be read here.",
-            hint="Run `floodmark status` once where, and as the user for whom, the store's directory is writable.",
+            f"The control database has version {version} and must be migrated to version {known}, but the "
+            "store is read-only.",
+            hint="Run `floodmark status` once on a machine and as a user that can write to the store's directory.",
         )
+
+
+def claim(database: Database, store_id: str) -> None:
+    """Record which store a control database belongs to; `StoreExists` if another store has datasets in it."""
+
+    def work(connection: Connection) -> None:
+        if connection.execute(select(datasets.c.name).limit(1)).first() is not None:
+            raise StoreExists(
+                f"The control database {database.url.database!r} belongs to a store already.",
+                hint="Name a database of its own for every store.",
+            )
+        # An `init` that was interrupted before it wrote the settings has left its id.
+        connection.execute(delete(meta).where(meta.c.name == _OWNER))
+        connection.execute(insert(meta).values(name=_OWNER, value=store_id))
+
+    database.transact(work)
+
+
+def check_owner(database: Database, store_id: str) -> None:
+    """`Corrupt` if the control database is another store's. One from before owners were recorded has none."""
+    owner = database.read(_owner)
+    if owner not in (None, store_id):
+        raise Corrupt(
+            f"The control database {database.url.database!r} belongs to the store {owner}, and this is {store_id}.",
+            hint="Correct control.url or store_id in floodmark.toml, or restore the file that belongs here.",
+        )
+
+
+def _owner(connection: Connection) -> str | None:
+    return connection.execute(select(meta.c.value).where(meta.c.name == _OWNER)).scalar_one_or_none()
 
 
 def _too_new(version: int, known: int) -> StoreTooNew:
     return StoreTooNew(
-        f"The control database is of version {version}; this Floodmark knows version {known}.",
+        f"The control database has version {version}; this Floodmark supports version {known}.",
         hint="Use a newer Floodmark.",
     )
 
@@ -402,7 +461,7 @@ def _migrations(dialect: str) -> list[list[str]]:
 
 
 def _statements(script: str) -> list[str]:
-    """A blank line ends a statement; whole-line comments are left out."""
+    """A blank line ends a statement; comment lines are skipped."""
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     paragraphs = "\n".join(lines).split("\n\n")
     return [paragraph.strip() for paragraph in paragraphs if paragraph.strip()]

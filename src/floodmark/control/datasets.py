@@ -126,12 +126,12 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
             identity_scope=held.get("identity_scope", EVENT_TIME),
         )
 
-    return read_back(f"dataset {name!r}, which its table keeps", read)
+    return read_back(f"dataset {name!r}, as stored in its table", read)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTotals:
-    """What a partition holds by the records: rows, checksum, and where its newest row stands."""
+    """The recorded totals of a partition: rows, checksum, and its newest sequence number."""
 
     partition: str
     tally: Tally
@@ -168,7 +168,7 @@ def get(connection: Connection, name: str) -> Dataset:
     if found is None:
         known = ", ".join(item.name for item in everyone(connection)) or "none yet"
         raise UnknownDataset(
-            f"There is no dataset {name!r} in this store (there are: {known}).",
+            f"There is no dataset {name!r} in this store (existing datasets: {known}).",
             hint=f"Add it with `floodmark dataset add {name}` or store.add_dataset.",
         )
     return found
@@ -199,7 +199,7 @@ def raise_horizon(connection: Connection, name: str, *, through: int, synced_sna
 
 
 def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | None) -> None:
-    """Everything that a snapshot reaches is on the disk. Of another generation's table it says nothing."""
+    """Record that all files of a snapshot are durable. It applies to the table of one generation only."""
     connection.execute(
         update(datasets)
         .where(datasets.c.name == dataset.name, datasets.c.generation == dataset.generation)

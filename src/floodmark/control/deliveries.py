@@ -1,4 +1,4 @@
-"""Deliveries as the control database knows them: what each channel has got, and what it is getting.
+"""Deliveries in the control database: what each channel has received, and what is in progress.
 
 A *channel* is one sink instance's way through one partition of one dataset. Its life, over and over:
 
@@ -34,7 +34,7 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Where a partition's rows stand: so many of them between two numbers."""
+    """A number of rows of a partition between two sequence numbers."""
 
     rows: int
     first_seq: int
@@ -119,7 +119,7 @@ def rows_through(found: Sequence[Stretch], *, rows_max: int) -> int | None:
 
 
 def _pieces(stretch: Stretch, *, rows_max: int) -> Iterator[Stretch]:
-    """A stretch in even parts of at most about `rows_max` rows."""
+    """Divide a stretch into even parts of at most about `rows_max` rows."""
     count = -(-stretch.rows // rows_max)
     width = -(-(stretch.last_seq - stretch.first_seq + 1) // count)
     for first in range(stretch.first_seq, stretch.last_seq + 1, width):
@@ -136,7 +136,7 @@ def check_tiling(whole: SequenceRange, ranges: Sequence[SequenceRange]) -> None:
 
 
 STRETCHES_MAX = 10_000
-"""How many blocks one look takes in: a first export of a long history is pinned piece by piece."""
+"""How many blocks one read includes: a first export of a long history is pinned in pieces."""
 
 
 def of_channel(table: Any) -> Any:
@@ -231,7 +231,7 @@ class Lag:
     last_seq: int
     """The number of the partition's last row."""
     mark: Watermark | None
-    """None: nothing was ever recorded here, or the record is lost."""
+    """None if nothing was recorded, or the record is lost."""
     open: bool
     """Whether an intent is open."""
 
@@ -257,7 +257,7 @@ def watermark(connection: Connection, channel: Channel) -> Watermark | None:
 def lagging(connection: Connection, sink: str) -> list[Lag]:
     """The channels of a sink with rows behind their watermark, or with an intent that is still open.
 
-    One look at the control database: a tick with nothing new ends here, without Spark and without the lake.
+    One read of the control database: a delivery without new rows ends here, without Spark and without the lake.
     """
     found = connection.execute(_LAGGING, {"sink": sink})
     return [
@@ -335,20 +335,21 @@ def _check_unremoved(connection: Connection, channel: Channel, *, after: int, se
     """
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
-            f"Rows of {channel.dataset!r} that this sink does not have are being removed or settled again.",
-            hint="Export again; if it stays so, a `floodmark retain`, `purge` or `compact` was cut off: run it again.",
+            f"Another process is removing or settling rows of {channel.dataset!r} that this sink does not have yet.",
+            hint="Export again. If this repeats, a `floodmark retain`, `purge` or `compact` was interrupted: run "
+            "it again.",
         )
     _check_none_went(connection, channel, SequenceRange(after, SEQUENCE_MAX), seen=seen)
 
 
 def _check_none_went(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int | None) -> None:
-    """U14: rows that went or changed since the look must not leave, also not with an intent that another has pinned
-    since.
+    """U14: rows that were removed or changed since they were read must not be sent, also not with an intent of another
+    process.
     """
     if seen is None or removal_records.moment(connection, channel.dataset) == seen:
         return
     if removal_records.touched_since(connection, channel, within, seen=seen):
-        raise Retryable(f"Rows of {channel.dataset!r} were removed or settled again just now.", hint="Export again.")
+        raise Retryable(f"Rows of {channel.dataset!r} were just removed or settled again.", hint="Export again.")
 
 
 def limit(connection: Connection, channel: Channel, within: SequenceRange, *, rows_max: int) -> int:
@@ -361,9 +362,9 @@ def limit(connection: Connection, channel: Channel, within: SequenceRange, *, ro
 
 
 def fast_forward(connection: Connection, channel: Channel, *, seen: Watermark | None, to: Watermark) -> bool:
-    """Take over what the destination has proved to hold; false if anything moved since it was compared.
+    """Set the watermark to what the destination was proved to have; false if anything changed since the comparison.
 
-    D4: never beside an open intent, whose chunks would then be settled twice.
+    D4: never while an intent is open, whose chunks would then be acknowledged twice.
     """
     if open_intent(connection, channel) is not None or watermark(connection, channel) != seen:
         return False

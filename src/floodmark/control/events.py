@@ -1,7 +1,7 @@
 """The order of events in the control database.
 
 - U19 Which came first is decided by a counter of the control database and never by a clock: a clock may be set back,
-  and two machines have two. Times stand in the records for people.
+  and two machines have two. Times are recorded for users only.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from floodmark.layout import Layout
 
 
 class TakenOver(Retryable):
-    """Another process goes on with this rebuild."""
+    """Another process continues this rebuild."""
 
 
 class NumberTaken(Exception):
@@ -63,7 +63,7 @@ class Generation:
 
 
 def unfinished(connection: Connection, dataset: str) -> Rebuild | None:
-    """The rebuild that somebody began and did not end. There is at most one."""
+    """The unfinished rebuild. There is at most one."""
     row = connection.execute(
         select(rebuilds).where(rebuilds.c.dataset == dataset, rebuilds.c.state == "open")
     ).one_or_none()
@@ -73,7 +73,7 @@ def unfinished(connection: Connection, dataset: str) -> Rebuild | None:
 
 
 def highest(connection: Connection, dataset: str) -> int:
-    """The highest generation number that was ever given out, as far as the records go."""
+    """The highest generation number in the records."""
     recorded = connection.execute(
         select(func.coalesce(func.max(generations.c.generation), 0)).where(generations.c.dataset == dataset)
     ).scalar_one()
@@ -98,7 +98,7 @@ def everyone(connection: Connection, dataset: str) -> list[Generation]:
 def take_over(
     connection: Connection, *, id: str, dataset: str, generation: int, layout: Layout, now: datetime
 ) -> Rebuild:
-    """U20: begin a rebuild, or raise the epoch of the one that is open; its layout stands."""
+    """U20: begin a rebuild, or raise the epoch of the open one; its layout is kept."""
     if generation <= highest(connection, dataset):
         raise NumberTaken
     found = unfinished(connection, dataset)
@@ -138,12 +138,13 @@ def check_mine(connection: Connection, rebuild: Rebuild) -> None:
     found = unfinished(connection, rebuild.dataset)
     if found is None or (found.id, found.epoch) != (rebuild.id, rebuild.epoch):
         raise TakenOver(
-            f"The rebuild of {rebuild.dataset!r} was taken over by another process.", hint="Nothing is left to do here."
+            f"The rebuild of {rebuild.dataset!r} was taken over by another process.",
+            hint="Nothing more to do in this process.",
         )
 
 
 def fence(connection: Connection, rebuild: Rebuild) -> None:
-    """Let no flush begin any more. Its table is renamed next: only that stops a flush that is under way."""
+    """Prevent new flushes. The table is renamed next: only that stops a flush in progress."""
     check_mine(connection, rebuild)
     removal = removals.unfinished(connection, rebuild.dataset)
     if removal is not None and removal.state == "planned":  # U24
@@ -176,7 +177,7 @@ def switch(
         )
     )
     if changed.rowcount != 1:
-        raise TakenOver(f"Dataset {rebuild.dataset!r} is no longer of generation {old}.", hint="Run it again.")
+        raise TakenOver(f"Dataset {rebuild.dataset!r} is no longer at generation {old}.", hint="Run it again.")
     here = generations.c.dataset == rebuild.dataset
     if connection.execute(select(generations.c.state).where(here, generations.c.generation == old)).first() is None:
         connection.execute(generations.insert().values(dataset=rebuild.dataset, generation=old, state="current"))
@@ -196,14 +197,14 @@ def switch(
 
 
 def remember_retired(connection: Connection, dataset: str, generation: int, *, now: datetime) -> None:
-    """Enter a table of before, which records that are made anew know nothing of."""
+    """Record an existing table that is not in rebuilt records."""
     connection.execute(
         generations.insert().values(dataset=dataset, generation=generation, state="retired", retired_at=now.isoformat())
     )
 
 
 def forget(connection: Connection, dataset: str, generation: int) -> None:
-    """A retired generation's table is gone."""
+    """Record that a retired generation's table was removed."""
     connection.execute(
         update(generations)
         .where(

@@ -58,7 +58,7 @@ class BlockStats:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Rows of a partition that were taken out of the lake, or that a sink will never get."""
+    """Rows of a partition that were removed from the lake, or that a sink will never receive."""
 
     operation: str
     partition: str
@@ -133,7 +133,7 @@ def intents_of(connection: Connection, channel: Channel) -> list[IntentRecord]:
 
 
 def filters_of(connection: Connection, channel: Channel) -> list[tuple[int, str | None]]:
-    """The row filter of each intent of a channel, with the number that the intent begins behind; in their order."""
+    """The row filter of each intent of a channel, with the sequence number after which the intent begins; in order."""
     found = connection.execute(
         select(intents.c.after_seq, intents.c.settings)
         .where(
@@ -240,7 +240,7 @@ def removals_of(connection: Connection, dataset: str, partition: str | None = No
 
 
 def forfeits_of(connection: Connection, channel: Channel) -> list[Removal]:
-    """What the sink was told that it will never get."""
+    """The rows that the sink was recorded to never receive."""
     found = connection.execute(
         select(forfeits)
         .where(
@@ -323,7 +323,7 @@ def known_segments(connection: Connection, ids: Sequence[int]) -> set[int]:
 
 
 def landing_states(connection: Connection, dataset: str) -> dict[str, tuple[str, int]]:
-    """Of each landing file on record: its state, and how far it is sealed."""
+    """For each recorded landing file: its state and its sealed offset."""
     found = connection.execute(select(landing).where(landing.c.dataset == dataset))
     return {row.file: (row.state, row.sealed) for row in found}
 

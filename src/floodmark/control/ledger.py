@@ -1,4 +1,4 @@
-"""The hub's ledger: for each channel, up to where everything has arrived.
+"""The hub's ledger: for each channel, the sequence number up to which all rows have arrived.
 
 Terms. A *channel* is one partition of one dataset of one origin store. Its row holds the contiguous end, rows and
 checksum up to there, and how many rows the sender gave up; so its size does not grow with what has arrived, nor with
@@ -35,7 +35,7 @@ class Entry:
     partition: str
     through: int
     tally: Tally
-    """Of everything up to `through`, what was given up included."""
+    """Of all rows up to `through`, including given-up rows."""
     given_up_rows: int = 0
     """How many of those were given up, and have not come since."""
     version: int = 1
@@ -144,7 +144,7 @@ def of_origin(
 
 @dataclass(frozen=True, slots=True)
 class OriginTotals:
-    """What one origin has sent of one dataset."""
+    """The channels of one origin and dataset."""
 
     origin: str
     dataset: str
@@ -174,7 +174,7 @@ def _key(entry: Entry) -> dict[str, str]:
 
 
 def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
-    return read_back(f"what {row.origin!r} has sent", lambda: _read(row))
+    return read_back(f"the chunks of {row.origin!r}", lambda: _read(row))
 
 
 def _read(row: Row) -> Entry:  # type: ignore[type-arg]

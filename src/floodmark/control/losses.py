@@ -1,4 +1,4 @@
-"""Segments that somebody gave up: rows that were acknowledged and will never be committed (U33)."""
+"""Given-up segments: acknowledged rows that will never be committed (U33)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is wrong with each dataset: what its last flush could not do, how often in the same way, and since when.
+"""The problem of each dataset: the failure of its last flush, how often it repeated, and since when.
 
-It is remembered for the dataset alone (I10), by whichever process met it, until a flush gets through.
+It is recorded per dataset (I10), by any process, until a flush succeeds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DatasetProblem:
     """How many flushes in a row have failed like this."""
     since: datetime
     segments_max: int | None = None
-    """How many segments the next block may take: fewer than usual, while the one that fails is looked for."""
+    """How many segments the next block may have: fewer than usual, to isolate the segment that fails."""
     gist: str = ""
 
 
@@ -71,7 +71,7 @@ def record(
 
 
 def limit(connection: Connection, dataset: str, segments_max: int | None) -> None:
-    """Let the next blocks be smaller, or as large as ever."""
+    """Make the next blocks smaller, or of normal size again."""
     connection.execute(update(problems).where(problems.c.dataset == dataset).values(segments_max=segments_max))
 
 

@@ -1,4 +1,4 @@
-"""Where rows came from: the stores that they passed through, as each origin says that sent them.
+"""The stores that rows have passed through, as reported by each sending origin.
 
 A store forwards the rows of a dataset under one sequence, wherever they came from. So it names to the next one every
 store that any of them has passed, and whoever finds itself among those refuses them.
@@ -29,7 +29,7 @@ class Passed:
 
 
 def record(connection: Connection, *, origin: str, dataset: str, stores: Iterable[str]) -> None:
-    """H4: in the transaction that registers the rows. Each store is kept once, however many chunks name it."""
+    """H4: in the transaction that registers the rows. Each store is recorded once, for any number of chunks."""
     here = (provenance.c.origin == origin, provenance.c.dataset == dataset)
     known = set(connection.execute(select(provenance.c.store).where(*here)).scalars())
     new = [store for store in dict.fromkeys((*stores, origin)) if store not in known]
@@ -40,7 +40,7 @@ def record(connection: Connection, *, origin: str, dataset: str, stores: Iterabl
 
 
 def stores_before(connection: Connection, dataset: str) -> list[str]:
-    """Every store that rows of the dataset have passed through on their way into this one, by id."""
+    """Every store that rows of the dataset have passed through before this one, by id."""
     found = connection.execute(select(provenance.c.store).where(provenance.c.dataset == dataset).distinct())
     return sorted(found.scalars())
 

@@ -1,4 +1,5 @@
-"""Quarantine: what could not become a row, and rows that a sink gave up; with the reason, until somebody decides.
+"""Quarantine: input that is not a row, and rows that a sink gave up; with the reason, until they are replayed or
+discarded.
 
 held ──replay──▶ replayed        (in the transaction that registers its segment)
   └───discard──▶ discarded
@@ -25,7 +26,7 @@ KEYS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Something that does not fit, as it is put away."""
+    """Input that does not fit, to be stored in quarantine."""
 
     reason: str
     payload: str | None
@@ -34,16 +35,16 @@ class Held:
     landing_offset: int | None = None
     landing_row: int | None = None
     rows: int = 1
-    """How many rows it stands for: rows of one request that do not fit for the same reason are one entry."""
+    """How many rows the entry has: rows of one request that do not fit for the same reason share an entry."""
     token: str | None = None
     """The token it came with, over HTTP."""
     source_key: str | None = None
-    """What it came from, if that can be read again: there is one entry for it, however often it is read."""
+    """Its source, if the source can be read again: there is one entry for it, also if it is read several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A row that a sink leaves behind."""
+    """A row that a sink did not deliver."""
 
     seq: int
     tally: Tally
@@ -70,7 +71,7 @@ class Entry:
 
 
 def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
-    """Put away what does not fit. What was put away before, in whatever state it is now, is not put away again."""
+    """Store input that does not fit. An existing entry, in any state, is not stored again."""
     values = [
         {
             "id": uuid.uuid4().hex,
@@ -94,7 +95,7 @@ def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: da
 
 
 def source_key(place: str, payload: bytes) -> str:
-    """The name of a line of a source: where it stands, and what it is."""
+    """The key of a line of a source: its place and its content."""
     return hashlib.blake2b(place.encode(errors="surrogateescape") + b"\0" + payload, digest_size=16).hexdigest()
 
 
@@ -116,7 +117,7 @@ def _first_seen(connection: Connection, dataset: str, items: list[Held]) -> list
 def hold_given_up(
     connection: Connection, channel: Channel, rows: Sequence[GivenUp], *, reason: str, now: datetime
 ) -> None:
-    """Put rows into quarantine under the sink's name; those that are there already stay as they are."""
+    """Put rows into quarantine under the sink's name; existing entries are not changed."""
     if not rows:
         return
     # By range and not by number: a chunk may have more rows than a statement takes values.
@@ -171,7 +172,7 @@ def get(connection: Connection, id: str) -> Entry:
 
 
 def of_sink(connection: Connection, sink: str) -> list[Entry]:
-    """The rows that a sink could not deliver and still holds, in sequence order."""
+    """The rows that a sink could not deliver, still in quarantine, in sequence order."""
     found = connection.execute(
         select(quarantine)
         .where(quarantine.c.sink == sink, quarantine.c.state == "held")
@@ -188,7 +189,7 @@ def set_reason(connection: Connection, id: str, reason: str) -> None:
 
 
 def decide(connection: Connection, id: str, *, state: str, now: datetime) -> bool:
-    """Move an entry out of `held`; false if somebody else did."""
+    """Change the state of an entry from `held`; false if another process did."""
     changed = connection.execute(
         update(quarantine)
         .where(quarantine.c.id == id, quarantine.c.state == "held")

@@ -87,7 +87,7 @@ class Operation:
 
 
 def unfinished(connection: Connection, dataset: str) -> Operation | None:
-    """The operation that somebody began and did not end. There is at most one."""
+    """The unfinished operation. There is at most one."""
     row = connection.execute(_UNFINISHED, {"of": dataset}).one_or_none()
     return None if row is None else _operation(row)
 
@@ -115,11 +115,11 @@ def plan(
     """
     dataset = operation.dataset
     if connection.execute(select(datasets.c.fenced).where(datasets.c.name == dataset)).scalar_one():  # U24
-        raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Run it again when that has ended.")
+        raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Run it again when the rebuild has finished.")
     if unfinished(connection, dataset) is not None:
         raise Retryable(f"Rows of {dataset!r} are being removed by another process.", hint="Run it again.")
     if moment(connection, dataset) != seen:
-        raise RowsMoved(f"Rows of {dataset!r} were removed or changed just now.", hint="Run it again.")
+        raise RowsMoved(f"Rows of {dataset!r} were just removed or changed.", hint="Run it again.")
     connection.execute(
         operations.insert().values(
             id=operation.id,
@@ -180,7 +180,7 @@ def finish(
 
 
 def drop(connection: Connection, operation: Operation) -> bool:
-    """U18: its commit can never land. Nothing went, and nothing is counted."""
+    """U18: its commit can never succeed. No row was removed, and none is counted."""
     if not _is_planned(connection, operation):
         return False
     _forget(connection, operation)
@@ -302,18 +302,18 @@ def _forget(connection: Connection, operation: Operation) -> None:
 
 
 def moment(connection: Connection, dataset: str) -> int:
-    """A number that changes whenever an operation on rows of the dataset begins or ends."""
+    """A counter that changes when an operation on rows of the dataset begins or ends."""
     return int(connection.execute(_CHANGED, {"of": dataset}).scalar_one())
 
 
 def under_way(connection: Connection, channel: Channel, *, after: int) -> bool:
-    """Whether rows of a partition above a number are about to go or to change, or may have done so already."""
+    """Whether an operation will remove or change rows of a partition above a number, or may have done so."""
     asked = {"of": channel.dataset, "key": channel.partition, "after": after}
     return bool(connection.execute(_UNDER_WAY, asked).scalar_one())
 
 
 def touched_since(connection: Connection, channel: Channel, within: SequenceRange, *, seen: int) -> bool:
-    """Whether rows of a range have gone or changed since a moment."""
+    """Whether rows of a range were removed or changed since a given counter value."""
     found = connection.execute(
         select(func.count())
         .select_from(touched)
@@ -415,7 +415,7 @@ def _numbers(connection: Connection, dataset: str) -> dict[str, int]:
 
 
 def is_rebuilding(connection: Connection, dataset: str) -> bool:
-    """Whether a copy of the dataset is being made: rows that go now could come back with it."""
+    """Whether a rebuild is copying the dataset: removed rows could be in the copy."""
     found = connection.execute(select(func.count()).where(rebuilds.c.dataset == dataset, rebuilds.c.state == "open"))
     return bool(found.scalar_one())
 
@@ -426,7 +426,7 @@ def is_rebuilding(connection: Connection, dataset: str) -> bool:
 def check_decided(connection: Connection, dataset: str) -> None:
     """U13: `BlockUndecided` while a block is."""
     if block_records.undecided(connection, dataset) is not None:
-        raise BlockUndecided(f"A flush of {dataset!r} is under way.", hint="Run it again.")
+        raise BlockUndecided(f"A flush of {dataset!r} is in progress.", hint="Run it again.")
 
 
 def raise_cutoff(connection: Connection, dataset: str, *, to: int) -> None:

@@ -1,4 +1,5 @@
-"""Captures over HTTP that carried a key: the same key again gets the same receipt, and stores nothing.
+"""Captures over HTTP with an idempotency key: a second request with the same key gets the same receipt, and stores
+nothing.
 
 A key belongs to the token it came with: two clients that chose the same one never see each other's receipts. The row
 is written in the transaction that registers the rows (H1, for one request instead of a channel).
@@ -21,7 +22,7 @@ NOT_KNOWN = "*"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that was answered: what it brought, and what it was told."""
+    """A completed request: its rows and its receipt."""
 
     dataset: str
     token: str
@@ -78,5 +79,5 @@ def record_all(connection: Connection, items: Sequence[Request], *, now: datetim
 
 
 def forget(connection: Connection, *, before: datetime) -> int:
-    """Drop what is older: nobody retries a request for ever. Times are texts in UTC, which sort like times."""
+    """Delete older requests: clients do not retry for ever. Times are texts in UTC, which sort like times."""
     return connection.execute(delete(requests).where(requests.c.created_at < before.isoformat())).rowcount

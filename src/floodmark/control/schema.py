@@ -1,6 +1,6 @@
 """The control database's tables, as SQLAlchemy sees them.
 
-The DDL itself stands in `migrations/`, frozen once released; a test holds the two against each other.
+The DDL is in `migrations/`, and is not changed after a release; a test compares the two.
 """
 
 from __future__ import annotations

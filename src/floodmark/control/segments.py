@@ -1,4 +1,4 @@
-"""Segments and landing files as the control database knows them.
+"""Segments and landing files in the control database.
 
 A segment exists exactly when it is registered. Its row goes
 
@@ -108,7 +108,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentContent:
-    """What the finished file holds: figures that go into the row when it is registered."""
+    """The counts of the finished file, recorded when it is registered."""
 
     path: str
     rows: int
@@ -120,13 +120,13 @@ class SegmentContent:
 
 
 def landing_segment_id(lines: LandingRange) -> int:
-    """The id of the segment made of exactly these lines."""
+    """The id of the segment with exactly these lines."""
     text = f"{lines.file}:{lines.start}:{lines.end}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def fresh_segment_id() -> int:
-    """An id that no segment ever had, also in the time that a restored backup has forgotten."""
+    """A new segment id, also different from ids that are not in a restored backup."""
     return secrets.randbits(63)
 
 
@@ -195,7 +195,7 @@ def register(
 
 
 def drop(connection: Connection, id: int, *, path: str) -> bool:
-    """Give up a segment that is still `writing` to this path; false if it was registered, or announced anew."""
+    """Drop a segment that is still `writing` to this path; false if it was registered, or announced again."""
     changed = connection.execute(
         update(segments)
         .where(segments.c.id == id, segments.c.path == path, segments.c.state == "writing")
@@ -390,7 +390,7 @@ def advance_landing(connection: Connection, lines: LandingRange) -> bool:
 
 
 def close_landing(connection: Connection, file: str, *, now: datetime | None = None) -> None:
-    """Remember that a landing file is gone: its name must never be taken for a new file's."""
+    """Record that a landing file was removed: its name must never be used for a new file."""
     at = None if now is None else now.isoformat()
     connection.execute(update(landing).where(landing.c.file == file).values(state="removed", removed_at=at))
 
@@ -461,7 +461,7 @@ def segment_bytes(connection: Connection) -> dict[str, int]:
 
 def sealed_offsets(connection: Connection, files: Sequence[str]) -> dict[str, int | None]:
     """How far each of these landing files is sealed; None for one that is removed, nothing for one never seen."""
-    # By name, and not all that are open: a store remembers every landing file that ever was.
+    # By name, and not all that are open: the records include every landing file of the past.
     found: dict[str, int | None] = {}
     for names in _slices(files):
         rows = connection.execute(

@@ -19,13 +19,13 @@ _BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.stat
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One configured destination. The instance is its identity: a removed and re-added sink starts anew."""
+    """One configured destination. The instance is its identity: a sink that is removed and added again is a new one."""
 
     instance: str
     name: str
     kind: str
     settings: dict[str, Any] = field(repr=False)
-    """Never shown as they are: a credential may stand among them (`delivery.kinds.shown`)."""
+    """Never shown directly: they may contain a credential (`delivery.kinds.shown`)."""
     state: str = "active"
     reason: str | None = None
     """Why it is blocked."""
@@ -34,12 +34,12 @@ class Sink:
     problem: str | None = None
     """What its last tick met, blocked or not; None if that got through."""
     next_attempt_at: datetime | None = None
-    """When whoever keeps to the back-off tries it again after a problem."""
+    """When it is retried after a problem."""
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
     if find(connection, sink.name) is not None:
-        raise InvalidName(f"There is a sink {sink.name!r} already.", hint="Remove it first, or choose another name.")
+        raise InvalidName(f"A sink {sink.name!r} already exists.", hint="Remove it first, or choose another name.")
     connection.execute(
         sinks.insert().values(
             instance=sink.instance,
@@ -62,7 +62,7 @@ def get(connection: Connection, name: str) -> Sink:
     found = find(connection, name)
     if found is None:
         known = ", ".join(sink.name for sink in everyone(connection)) or "none yet"
-        raise UnknownSink(f"There is no sink {name!r} in this store (there are: {known}).")
+        raise UnknownSink(f"There is no sink {name!r} in this store (existing sinks: {known}).")
     return found
 
 
@@ -131,7 +131,7 @@ def ticked_at(connection: Connection, instance: str) -> datetime | None:
 
 
 def schedules(connection: Connection) -> dict[str, tuple[datetime | None, datetime]]:
-    """Of every sink, by its instance: when its last scheduled tick was due, and when it was added."""
+    """For every sink, by its instance: when its last scheduled delivery was due, and when it was added."""
     found = connection.execute(
         select(sinks.c.instance, sinks.c.ticked_at, sinks.c.created_at).where(sinks.c.state != "removed")
     )

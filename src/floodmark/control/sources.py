@@ -26,7 +26,7 @@ class Source:
 
 
 def begin(connection: Connection, *, id: str, dataset: str, position: str) -> Source:
-    """The source as it stands; a new one starts at `position`."""
+    """The recorded source; a new one starts at `position`."""
     row = connection.execute(select(sources).where(sources.c.id == id)).one_or_none()
     if row is None:
         connection.execute(
@@ -41,7 +41,7 @@ def begin(connection: Connection, *, id: str, dataset: str, position: str) -> So
 
 
 def advance(connection: Connection, source: Source, *, position: str) -> bool:
-    """Move the position behind a step; false if another process has done that step."""
+    """Move the position after a step; false if another process has done that step."""
     changed = connection.execute(
         update(sources)
         .where(sources.c.id == source.id, sources.c.next_ordinal == source.next_ordinal)
@@ -51,7 +51,7 @@ def advance(connection: Connection, source: Source, *, position: str) -> bool:
 
 
 def of_dataset(connection: Connection, dataset: str) -> dict[str, Source]:
-    """All that was ever loaded into a dataset, by id."""
+    """All sources of a dataset, by id."""
     return {row.id: _source(row) for row in connection.execute(select(sources).where(sources.c.dataset == dataset))}
 
 

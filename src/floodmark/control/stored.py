@@ -1,4 +1,4 @@
-"""Reading back what the control database holds as text: nobody else writes it, so what cannot be read is damage."""
+"""Read values that the control database stores as text. Only Floodmark writes them, so an unreadable one is damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_back(what: str, read: Callable[[], T]) -> T:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Permanent) as error:
         raise Corrupt(
             f"The record of {what} in the control database cannot be read ({type(error).__name__}).",
-            hint="Keep the store as it is: restore the control database from a backup, and run `floodmark fsck`.",
+            hint="Do not change the store. Restore the control database from a backup, and run `floodmark fsck`.",
         ) from error
 
 
@@ -26,7 +26,7 @@ def texts(stored: str) -> tuple[str, ...]:
     """A list of texts."""
     found = json.loads(stored)
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise TypeError("not a list of texts")
+        raise TypeError("not a list of strings")
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from floodmark.control.schema import tokens
 from floodmark.errors import TokenExists, UnknownToken
 
 PREFIX = "fmk_"
-"""So that a token that leaks into a file is found by those who look for secrets there."""
+"""A prefix by which secret scanners find a token that was leaked into a file."""
 
 
 CAPTURE = "capture"
@@ -55,7 +55,7 @@ class Token:
 
 
 def new_secret() -> str:
-    """A token's text: 256 bits that nobody can guess."""
+    """A token's text: 256 random bits."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
@@ -67,8 +67,8 @@ def hash_of(secret: str) -> str:
 def add(connection: Connection, token: Token, *, secret: str) -> None:
     if connection.execute(select(tokens.c.name).where(tokens.c.name == token.name)).one_or_none() is not None:
         raise TokenExists(
-            f"There is a token {token.name!r} already, in use or revoked.",
-            hint="Choose another name: a revoked one keeps its name, so that old logs stay true.",
+            f"A token {token.name!r} already exists, active or revoked.",
+            hint="Choose another name. The name of a revoked token is not used again, so that old logs stay correct.",
         )
     connection.execute(
         tokens.insert().values(

@@ -1,4 +1,4 @@
-"""The event log: a history that lives in git and merges as a union of files. Needs neither Spark nor a store."""
+"""The event log: a history in git that merges as a union of files. Needs neither Spark nor a store."""
 
 from floodmark.eventlog.checkpoints import Checkpoint, CheckpointFiles, leadership
 from floodmark.eventlog.forks import Branch, Fork, IdentityConflict, StreamFork

@@ -1,4 +1,4 @@
-"""How far a consumer has come, in a form that outlives the numbering it was counted in.
+"""The position of a consumer, in a form that survives a lost numbering.
 
 Terms
     applied      the events that a consumer has taken. Ordinarily all up to a number, less those that were
@@ -66,20 +66,21 @@ def decode_checkpoint(text: str, *, name: str, ingestion: IngestionLog) -> Check
     except ValueError as error:
         raise Corrupt(
             f"The checkpoint of projection {name!r} cannot be read.",
-            hint="Restore it, or remove it together with the projection's results to build them anew.",
+            hint="Restore it, or remove it together with the projection's results to rebuild them.",
         ) from error
-    # A bare position does not say which numbering it counts in. It can only be the log that was here
-    # before this tool first opened it.
+    # A bare position does not name its numbering. It can only refer to the log that existed before this tool first
+    # opened it.
     if not ingestion.adopted or seq > ingestion.last:
         raise Permanent(
-            f"The checkpoint of projection {name!r} is a bare position, and the ingestion log it counted in is gone.",
-            hint="Remove it together with the projection's results: the projection is then built anew.",
+            f"The checkpoint of projection {name!r} is a position without a log identity, and the ingestion "
+            "log that it refers to does not exist.",
+            hint="Remove it together with the projection's results. The projection is then rebuilt.",
         )
     return Checkpoint(log=ingestion.identity, seq=seq, event_id=ingestion.entry_at(seq))
 
 
 class Applied:
-    """What one consumer has applied; the working form of a checkpoint."""
+    """The events that one consumer has applied; the in-memory form of a checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint | None, *, name: str, history: History, ingestion: IngestionLog) -> None:
         self._name = name
@@ -166,8 +167,8 @@ class Applied:
                 self._excluded.add(parent)
 
     def _is_complete(self, transaction_id: str) -> bool:
-        """Whether all events of a transaction are applied. One whose file is gone counts as not applied:
-        should the numbering be lost as well, it is applied again rather than missed.
+        """Whether all events of a transaction are applied. If its file is missing, it counts as not applied: if the
+        numbering is also lost, it is applied again instead of being missed.
         """
         if self._before is not None and transaction_id in self._before:
             return True
@@ -186,9 +187,9 @@ class Applied:
             transaction_id = pending.pop()
             if transaction_id not in self._history:
                 raise Permanent(
-                    f"Projection {self._name!r} has applied transaction {transaction_id}, which is not here, and the "
-                    "numbering it counted in is lost.",
-                    hint="Bring the file back (merge or check out the branch that has it), then run again.",
+                    f"Projection {self._name!r} has applied transaction {transaction_id}, which does not "
+                    "exist in this log, and the numbering of its checkpoint is lost.",
+                    hint="Restore the file (merge or check out the branch that has it), then run it again.",
                 )
             for parent in self._history[transaction_id].parents:
                 if parent not in self._excluded and parent not in found:
@@ -197,7 +198,7 @@ class Applied:
         return found
 
     def _rebuild_frontier(self) -> None:
-        """For a position that another tool stored: everything up to it counts as applied."""
+        """For a position that another tool stored: all events up to it count as applied."""
         end, self.seq = self.seq, 0
         last = self._event_id
         for seq, event_id in list(self._ingestion.entries_after(0)):
@@ -232,15 +233,15 @@ class CheckpointFiles:
 
 @contextlib.contextmanager
 def leadership(root: Path, name: str) -> Iterator[None]:
-    """Be the one that runs a projection on this replica, while the block runs; else `NotLeader`."""
+    """Hold the lock of a projection on this replica while the block runs; else `NotLeader`."""
     folder = root / "locks"
     make_directory(folder)
     descriptor = os.open(folder / f"{name.encode().hex()}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not try_lock(descriptor):
             raise NotLeader(
-                f"Projection {name!r} is run by another process.",
-                hint="It needs only one; if that one is stuck, end it and run this again.",
+                f"Projection {name!r} is already running in another process.",
+                hint="One process is enough. If it hangs, stop it and run this again.",
             )
         yield
     finally:

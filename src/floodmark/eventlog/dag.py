@@ -38,7 +38,7 @@ class Graph:
         self._below: dict[str, list[str]] | None = {}
 
     def restore(self, parents: Mapping[str, tuple[str, ...]], depths: Mapping[str, int]) -> None:
-        """Take over a graph computed earlier; only for an empty one, without cyclic transactions."""
+        """Load a graph that was computed earlier; only into an empty one, without cyclic transactions."""
         self.parents = dict(parents)
         self.depth = dict(depths)
         self._below = None
@@ -47,7 +47,7 @@ class Graph:
 
     @property
     def _children(self) -> dict[str, list[str]]:
-        """By parent, present or missing. Made on first need: opening a log to read it has none."""
+        """Children by parent, present or missing. Built when first needed: reading a log does not need it."""
         if self._below is None:
             self._below = {}
             for transaction, above in self.parents.items():
@@ -56,7 +56,7 @@ class Graph:
         return self._below
 
     def extend(self, new: Mapping[str, tuple[str, ...]]) -> bool:
-        """Add transactions; says whether the depth of one that was there before changed."""
+        """Add transactions; returns whether the depth of an existing one changed."""
         if len(new) == 1 and self.add_last(*next(iter(new.items()))):
             return False
         children = self._children  # made before the new ones are known, or they would be in it twice
@@ -77,7 +77,7 @@ class Graph:
         return any(self.depth.get(t) != depth for t, depth in before.items())
 
     def add_last(self, transaction: str, above: tuple[str, ...]) -> bool:
-        """Add one that nothing hangs below, as an append does; False, and nothing done, if something does."""
+        """Add a transaction without descendants, such as an append; False, and nothing is done, if it has one."""
         children = self._children
         if transaction in children or transaction in above:
             return False
@@ -137,7 +137,7 @@ class Graph:
         return set() if done == len(affected) else {t for t, count in waiting.items() if count > 0}
 
     def _trim_to_cycles(self, left: set[str]) -> set[str]:
-        """Those that are their own ancestors. What merely descends from a cycle is whole, and only dangling."""
+        """Transactions that are their own ancestors. A mere descendant of a cycle is valid, and only dangling."""
         cyclic: set[str] = set()
         above = {t: {p for p in self.parents[t] if p in left} for t in left}
         settled: set[str] = set()

@@ -31,7 +31,7 @@ class EventsDirectory:
     def __init__(self, root: Path) -> None:
         self.path = root / "events"
         self._staging = root / "tmp"
-        # Plain names: a Path costs as much as the system call it is for.
+        # Plain names: creating a Path costs as much as the system call.
         self._name = str(self.path)
         self._staging_name = str(self._staging)
         self._descriptor: int | None = None
@@ -41,7 +41,7 @@ class EventsDirectory:
         make_directory(self._staging)
 
     def clear_staging(self) -> None:
-        """Remove what dead writers left; only under the writer's lock."""
+        """Remove the staging files of dead writers; only under the writer's lock."""
         for leftover in self._staging.glob(f"*{SUFFIX}.tmp"):
             leftover.unlink(missing_ok=True)
 
@@ -50,7 +50,7 @@ class EventsDirectory:
 
         `known` transactions need not be recognised again.
         """
-        # git may have removed and made the directory again: the old one must not be synced in its place.
+        # git may have removed and created the directory again: the old one must not be synced instead.
         self.close()
         found: dict[str, Signature] = {}
         strange: list[str] = []
@@ -68,7 +68,7 @@ class EventsDirectory:
                 try:
                     status = entry.stat()
                 except FileNotFoundError:
-                    continue  # it vanished in between: then it is not there
+                    continue  # it was removed in between
                 found[transaction_id] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
         return found, strange
 
@@ -118,8 +118,8 @@ class EventsDirectory:
                 self._sync_names()
             except OSError as error:
                 raise OutcomeUnknown(
-                    f"Transaction {transaction_id} is written, but its name may not survive a power cut: {error}.",
-                    hint="Open the log again and look for it before you append the same events again.",
+                    f"Transaction {transaction_id} is written, but its file name may not be durable: {error}.",
+                    hint="Open the log again and check whether it exists before you append the same events again.",
                 ) from error
         faults.reach("eventlog.committed")
         return signature
@@ -141,7 +141,7 @@ class EventsDirectory:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link to itself: as little a transaction as any other thing that is no file
+    except OSError:  # a link to itself: not a regular file, so not a transaction
         return False
 
 

@@ -1,4 +1,4 @@
-"""Forks: what two replicas did to one stream without knowing of each other. Pure.
+"""Forks: concurrent changes of two replicas to one stream. Pure.
 
 Terms
     fork        two or more concurrent transactions that extend one stream from the same base, and no
@@ -28,7 +28,7 @@ from floodmark.eventlog.transactions import Decision, RecordedEvent
 
 @dataclass(frozen=True, slots=True)
 class StreamFork:
-    """The fork of one stream: the version that all had seen, and the transactions that went on from it."""
+    """The fork of one stream: the common version, and the transactions that continue from it."""
 
     stream: str
     base_version: int
@@ -37,7 +37,7 @@ class StreamFork:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One side of a fork: the transactions that began it, and all that followed without seeing another side."""
+    """One side of a fork: its first transactions, and all their descendants that have not seen another side."""
 
     roots: tuple[str, ...]
     transactions: tuple[str, ...]
@@ -80,7 +80,7 @@ class Fork:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What a transaction states that settles this fork."""
+        """The header value of a transaction that resolves this fork."""
         return tuple(Decision(part.stream, part.transactions) for part in self.parts)
 
 
@@ -154,7 +154,7 @@ def _undecided_groups(history: History) -> dict[tuple[str, int], list[str]]:
 
 
 def _units(forks: list[StreamFork], continued: set[StreamFork]) -> list[tuple[StreamFork, ...]]:
-    """Join the forks that share a transaction, and those that go on from the one before."""
+    """Join the forks that share a transaction, and those that continue from the one before."""
     unit_of: dict[str, list[StreamFork]] = {}
     before: list[StreamFork] = []
     for fork in forks:
@@ -246,7 +246,7 @@ def identity_conflicts(history: History, *, replica: str | None = None) -> list[
             chains[transaction.replica].append(transaction.id)
     if not _doubtful(graph, chains):
         return []
-    # What hangs below a missing parent may be related through it: there is no proof, so there is no claim.
+    # Descendants of a missing parent may be related through it: without proof, no conflict is reported.
     unknown = _below(graph, set(graph.dangling()))
     doubtful = _doubtful(graph, {owner: [t for t in chain if t not in unknown] for owner, chain in chains.items()})
     related = descending(graph, history.order, (pair for _, pair in doubtful))

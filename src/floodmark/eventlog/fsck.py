@@ -17,7 +17,7 @@ from floodmark.eventlog.view import View
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong, where, and what to do. `error` is False for what is merely worth knowing."""
+    """A problem, its file, and what to do. `error` is False for a note."""
 
     file: str
     reason: str
@@ -27,7 +27,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What a full check read and found."""
+    """The result of a full check."""
 
     transactions: int
     events: int
@@ -49,19 +49,22 @@ def check(root: Path, directory: EventsDirectory, view: View, ingestion: Ingesti
     transactions = _read_all(directory, problems)
     history = History.of(transactions)
     own_ancestor = "it is its own ancestor: the parents form a cycle"
-    problems += [Problem(_name(t), own_ancestor, "Remove it: no writer made it.") for t in sorted(history.cyclic)]
+    problems += [
+        Problem(_name(t), own_ancestor, "Remove it: Floodmark never writes such a file.")
+        for t in sorted(history.cyclic)
+    ]
     for transaction_id, missing in sorted(history.graph.dangling().items()):
         reason = f"its parents {', '.join(missing)} are missing"
-        problems.append(Problem(_name(transaction_id), reason, "Merge the branch that holds them.", error=False))
+        problems.append(Problem(_name(transaction_id), reason, "Merge the branch that contains them.", error=False))
     problems += _repeated_events(history)
     for conflict in identity_conflicts(history):
         one, other = conflict.transactions
-        reason = f"replica {conflict.replica} wrote it and, without knowing of it, {other}"
+        reason = f"replica {conflict.replica} wrote it and also {other}, and neither is an ancestor of the other"
         hint = "Two writers share one identity: run `floodmark log init --new-identity` in one of them."
         problems.append(Problem(_name(one), reason, hint))
     problems += _compare_with_memory(history, view, ingestion)
     if (root / ".git").exists() and not git.keeps_bytes(root):
-        reason = f"it does not say `{git.ATTRIBUTE}`"
+        reason = f"it does not contain `{git.ATTRIBUTE}`"
         problems.append(Problem(".gitattributes", reason, "Run `floodmark log init`.", error=False))
     return FsckReport(len(history), len(history.event_ids()), tuple(problems))
 
@@ -69,8 +72,8 @@ def check(root: Path, directory: EventsDirectory, view: View, ingestion: Ingesti
 def _read_all(directory: EventsDirectory, problems: list[Problem]) -> list[Transaction]:
     found, strange = directory.scan()
     transactions: list[Transaction] = []
-    unnamed = "its name is no transaction id"
-    problems += [Problem(f"events/{name}", unnamed, "Move it away.") for name in sorted(strange)]
+    unnamed = "its name is not a transaction id"
+    problems += [Problem(f"events/{name}", unnamed, "Move it out of the directory.") for name in sorted(strange)]
     for transaction_id in sorted(found):
         try:
             transaction, _ = parse(directory.read(transaction_id), name=transaction_id)
@@ -80,7 +83,7 @@ def _read_all(directory: EventsDirectory, problems: list[Problem]) -> list[Trans
             problems.append(Problem(_name(transaction_id), str(error), _RESTORE))
             continue
         if transaction.converted:
-            reason = "its line ends were converted to CRLF; it is read as written"
+            reason = "its line endings were converted to CRLF; it is still read correctly"
             hint = "Run `floodmark log init`: it restores them."
             problems.append(Problem(_name(transaction_id), reason, hint, error=False))
         transactions.append(transaction)
@@ -93,13 +96,13 @@ def _repeated_events(history: History) -> list[Problem]:
         place = history.place(event.event_id)
         if place != (transaction.id, ordinal):
             reason = f"event {event.event_id} is also in {place[0] if place else 'no'} other transaction"
-            problems.append(Problem(_name(transaction.id), reason, "Remove the file that is the copy."))
+            problems.append(Problem(_name(transaction.id), reason, "Remove the duplicate file."))
     return problems
 
 
 def _compare_with_memory(history: History, view: View, ingestion: IngestionLog) -> list[Problem]:
     problems = []
-    # Files that came in since this log was opened are not its mistake.
+    # Files that arrived after this log was opened are not a problem.
     known = set(view.history.order)
     if [t for t in history.order if t in known] != [t for t in view.history.order if t in history]:
         reason = "the order in memory is not the order of the files"

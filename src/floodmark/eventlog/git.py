@@ -1,7 +1,7 @@
-"""What a log needs from git: what to ignore, how to merge, and a check before each commit.
+"""Git settings of a log: what to ignore, how to merge, and a check before each commit.
 
-`-text` keeps git from converting line ends: the content hashes cover the bytes. `merge=union` is for the case
-that cannot happen, one file added on both sides with different content: both are kept, the hash tells.
+`-text` prevents git from converting line endings: the content hashes cover the bytes. `merge=union` is for a case that
+should not happen, one file added on both sides with different content: both are kept, and the hash detects it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _HOOK_MARK = "# floodmark: check the event log"
 
 
 def write_if_absent(root: Path) -> None:
-    """What every log gets when it is opened for writing; files that are there are the user's."""
+    """Write the git files when a log is opened for writing; existing files are not changed."""
     if not (root / ".gitignore").exists():
-        lines = ["# Only events/ is the committed source of truth; the rest is this machine's own.", *IGNORED]
+        lines = ["# Only events/ is committed; the rest is local to this machine.", *IGNORED]
         durable_write(root / ".gitignore", ("\n".join(lines) + "\n").encode())
     if not (root / ".gitattributes").exists():
         durable_write(root / ".gitattributes", f"{ATTRIBUTE}\n".encode())
 
 
 def complete(root: Path) -> list[str]:
-    """Add what existing files lack; returns what was added."""
+    """Add missing lines to existing files; returns what was added."""
     write_if_absent(root)
     added: list[str] = []
     ignore = root / ".gitignore"
@@ -46,7 +46,7 @@ def complete(root: Path) -> list[str]:
 
 
 def keeps_bytes(root: Path) -> bool:
-    """Whether `.gitattributes` keeps git from converting the line ends of transactions."""
+    """Whether `.gitattributes` prevents git from converting the line endings of transactions."""
     for line in reversed(_lines(root / ".gitattributes")):
         pattern, *attributes = line.split()
         if pattern == "events/**":
@@ -55,7 +55,7 @@ def keeps_bytes(root: Path) -> bool:
 
 
 def install_hook(root: Path) -> Path:
-    """Check the log before each commit; a hook that is there is kept and runs first."""
+    """Install a pre-commit hook that checks the log; an existing hook is kept and runs first."""
     hook = _hooks_directory(root) / "pre-commit"
     existing = hook.read_text() if hook.exists() else "#!/bin/sh\n"
     if _HOOK_MARK not in existing:
@@ -79,8 +79,8 @@ def _hooks_directory(root: Path) -> Path:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise EnvironmentProblem(
-            f"{root} is not inside a git repository, so it can have no pre-commit hook.",
-            hint=f"Run `git init {root}` first, or leave the hook out.",
+            f"{root} is not inside a git repository, so a pre-commit hook cannot be installed.",
+            hint=f"Run `git init {root}` first, or run the command without --hook.",
         ) from error
     return root / answer.stdout.strip()
 

@@ -16,7 +16,7 @@ _COLOURS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#0891b2", "#
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One transaction as it is drawn. `lane` is its column; `marks` say what is special about it."""
+    """One drawn transaction. `lane` is its column; `marks` are its special properties."""
 
     id: str
     lane: int
@@ -63,7 +63,7 @@ def _label(transaction: Transaction) -> str:
 
 
 def as_text(history: History, *, limit: int | None = None) -> str:
-    """Newest first, one line each; `*` is a transaction, `|` a branch that goes on beside it."""
+    """Newest first, one line each; `*` is a transaction, `|` a parallel branch."""
     lines = []
     waiting: list[str] = []  # one lane for each transaction that a line above has named as its parent
     for node in reversed(nodes(history, limit=limit)):
@@ -84,7 +84,7 @@ def as_text(history: History, *, limit: int | None = None) -> str:
 
 
 def as_mermaid(history: History, *, limit: int | None = None) -> str:
-    """A flow chart that GitHub and most wikis draw."""
+    """A Mermaid flow chart."""
     drawn = nodes(history, limit=limit)
     known = {node.id: f"t{place}" for place, node in enumerate(drawn)}
     lines = ["flowchart TB"]
@@ -99,7 +99,7 @@ def as_mermaid(history: History, *, limit: int | None = None) -> str:
 
 
 def as_svg(history: History, *, limit: int | None = None) -> str:
-    """A picture of its own: oldest on top, a column and a colour for each replica."""
+    """An SVG image: oldest on top, a column and a colour for each replica."""
     drawn = nodes(history, limit=limit)
     lanes = 1 + max((node.lane for node in drawn), default=0)
     at = {

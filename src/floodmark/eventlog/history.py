@@ -61,14 +61,15 @@ class History:
         was_cyclic = set(self.graph.cyclic)
         moved = self.graph.extend({t.id: t.parents for t in new.values()})
         if moved or self.graph.cyclic != was_cyclic:
-            # A missing parent arrived and what hangs below it moved: rare, so everything is laid out anew.
+            # A missing parent arrived, so the depth of its descendants changed. This is rare, so everything is computed
+            # again.
             self._lay_out()
             return
         for transaction in sorted(new.values(), key=lambda t: self.key(t.id)):
             self._insert(transaction)
 
     def add(self, transaction: Transaction) -> None:
-        """Add one that was just written. Nothing hangs below it, so nothing else moves; if it does, as any other."""
+        """Add a transaction that was just written. It has no descendants, so no other transaction moves."""
         if transaction.id in self._transactions or not self.graph.add_last(transaction.id, transaction.parents):
             self.extend([transaction])
             return
@@ -115,7 +116,7 @@ class History:
             self._versions[stream] = self._versions.get(stream, 0) + count
 
     def _count_single(self, transaction: Transaction, event: EventKey) -> None:
-        """The common case, apart because opening a long history consists of little else."""
+        """The common case, separate for speed: opening a long history mostly runs this."""
         stream = event.stream
         self._places[event.event_id] = (transaction.id, 0)
         version = self._versions.get(stream, 0) + 1
@@ -158,7 +159,7 @@ class History:
         return frozenset(self.graph.cyclic)
 
     def version(self, stream: str) -> int:
-        """How many events the stream has; 0 for one that is not there."""
+        """How many events the stream has; 0 if it does not exist."""
         return self._versions.get(stream, 0)
 
     def streams(self) -> Mapping[str, int]:
@@ -181,7 +182,7 @@ class History:
         return firsts[transaction_id]
 
     def place(self, event_id: str) -> tuple[str, int] | None:
-        """The transaction that holds the event, and the event's place in it."""
+        """The transaction that contains the event, and the event's index in it."""
         return self._places.get(event_id)
 
     def event_ids(self) -> AbstractSet[str]:
@@ -194,7 +195,7 @@ class History:
         return sorted(places, key=lambda event_id: (keys[places[event_id][0]], places[event_id][1]))
 
     def event_keys(self) -> Iterator[tuple[Transaction, int, EventKey]]:
-        """Every event in canonical order, with its transaction and its place in it."""
+        """Every event in canonical order, with its transaction and its index in it."""
         for transaction in self:
             for ordinal, event in enumerate(transaction.events):
                 yield transaction, ordinal, event

@@ -1,4 +1,4 @@
-"""Identifiers, time stamps and positions, in the exact spelling that the files carry."""
+"""Identifiers, timestamps and positions, in the exact format of the files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _last_guard = threading.Lock()
 
 
 def new_identifier(now: datetime) -> str:
-    """A UUID of version 7, greater than every one this process made before."""
+    """A UUID of version 7, greater than all earlier ones of this process."""
     return new_identifiers(now, 1)[0]
 
 
@@ -43,7 +43,7 @@ def _spelt(value: int) -> str:
 
 
 def as_uuid(text: str) -> str:
-    """The lowercase hyphenated form; ValueError if the text is no UUID."""
+    """The lowercase hyphenated form; ValueError if the text is not a UUID."""
     return text if _LOWER_UUID(text) else str(uuid.UUID(text))
 
 
@@ -52,7 +52,7 @@ def is_lower_uuid(text: str) -> bool:
 
 
 def timestamp(now: datetime) -> str:
-    """UTC with 0, 3 or 6 fraction digits and `+00:00`: time stamps are compared as bytes, so the spelling counts."""
+    """UTC with 0, 3 or 6 fraction digits and `+00:00`: timestamps are compared as bytes, so the format matters."""
     if now.microsecond == 0:
         return now.isoformat(timespec="seconds")
     return now.isoformat(timespec="milliseconds" if now.microsecond % 1000 == 0 else "microseconds")

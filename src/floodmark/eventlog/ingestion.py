@@ -55,7 +55,7 @@ class _Identity(msgspec.Struct, frozen=True):
     replica_id: str
     bytes: int
     sha256: str
-    # Whether the log was there before the identity: positions that other tools stored refer to it then.
+    # Whether the log existed before the identity: positions stored by other tools then refer to it.
     adopted: bool = False
 
 
@@ -93,7 +93,7 @@ class IngestionLog:
         self.last = entries[-1][0] if entries else 0
         self.renumbered = _named_twice(entries, self._lasts)
         if clean != raw and not self._read_only:
-            self.repaired = "a torn line was dropped" if not lost else "unreadable lines were dropped"
+            self.repaired = "an incomplete line was dropped" if not lost else "unreadable lines were dropped"
             durable_write(self.path, clean)
         self._size = len(clean)
         self._torn = False
@@ -140,7 +140,7 @@ class IngestionLog:
             return None
 
     def save_identity(self, content: bytes | None = None) -> None:
-        """Bind the identity to what the log holds now, so that another log in its place is noticed (E7)."""
+        """Bind the identity to the log's current content, so that another log in its place is detected (E7)."""
         if self._read_only:
             return
         if content is None:
@@ -151,7 +151,7 @@ class IngestionLog:
         durable_write(self._identity_path, msgspec.json.encode(record))
 
     def changed_on_disk(self) -> bool:
-        """Whether another process has written the log since this one last looked."""
+        """Whether another process has written to the log since this one last read it."""
         return _stamp(self._name) != self._stamp
 
     def seq(self, event_id: str) -> int | None:
@@ -164,12 +164,12 @@ class IngestionLog:
         return self.entries[place][1] if found else None
 
     def entries_after(self, seq: int) -> Iterator[tuple[int, str]]:
-        """Every number above `seq` with its event, also numbers that a later one has replaced."""
+        """Every number above `seq` with its event, including replaced numbers."""
         for place in range(bisect_right(self.entries, seq, key=_number), len(self.entries)):
             yield self.entries[place]
 
     def after(self, seq: int) -> Iterator[tuple[int, str]]:
-        """Numbers and events above `seq`; of an event numbered twice, only the later."""
+        """Numbers and events above `seq`; for an event with two numbers, only the later."""
         for number, event_id in self.entries_after(seq):
             if self._lasts[event_id] == number:
                 yield number, event_id
@@ -199,9 +199,9 @@ class IngestionLog:
         lines = _encode(numbered)
         descriptor = self._open_descriptor()
         if self._torn:
-            # The remains of a write that failed half-way would glue to this line.
+            # The rest of an incomplete write would otherwise be part of this line.
             os.ftruncate(descriptor, self._size)
-        # Until it is whole; a full disk may stop it anywhere.
+        # Until it is complete; a full disk may stop it at any byte.
         self._torn = True
         _write_all(descriptor, lines)
         self._torn = False
@@ -222,7 +222,7 @@ class IngestionLog:
             self._unsynced = False
 
     def set_absent(self, absent: set[str]) -> None:
-        """Remember on disk which numbered events have no file now (E8)."""
+        """Record on disk which numbered events currently have no file (E8)."""
         if absent != self.absent:
             if not self._read_only:
                 durable_write(self._absent_path, msgspec.json.encode(sorted(absent)))
@@ -274,7 +274,7 @@ def _parse_damaged(raw: bytes) -> tuple[list[tuple[int, str]], bytes, bool]:
         lost = lost or _OBJECT.sub(b"", line).strip() != b""
     found += _salvage(tail)
     by_number = {seq: event_id for seq, event_id in found if 0 < seq <= _SEQ_MAX}
-    # One number for two events: whoever holds it cannot know which is meant.
+    # One number for two events: a stored number would be ambiguous.
     lost = lost or len(by_number) < len(found)
     entries = sorted(by_number.items())
     return entries, _encode(entries), lost

@@ -47,7 +47,7 @@ from floodmark.files import durable_write, make_directory, retryable_os_error
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state, and the version of the stream that it covers: read on from there."""
+    """A state, and the version of the stream that it covers: continue reading after it."""
 
     version: int
     state: Any
@@ -136,17 +136,17 @@ class EventLog:
         clock: Clock | None = None,
         lock_wait_seconds_max: float = 10.0,
     ) -> EventLog:
-        """Open the log at `path`, making it if it is not there.
+        """Open the log at `path`; create it if it does not exist.
 
-        Read-only takes no lock and writes nothing. `sync=False` gives up durability for speed: what was
-        acknowledged may be lost in a power cut. Raises `LogMissing`, or `LogLocked` while another
-        process writes for longer than `lock_wait_seconds_max`.
+        Read-only takes no lock and writes nothing. `sync=False` is faster, but acknowledged events may be lost in a
+        power loss. Raises `LogMissing`, or `LogLocked` while another process writes for longer than
+        `lock_wait_seconds_max`.
         """
         root = Path(path)
         try:
             if (read_only or not create) and not (root / "events").is_dir():
                 raise LogMissing(
-                    f"There is no event log at {root}.", hint=f"Make one with `floodmark log init {root}`."
+                    f"There is no event log at {root}.", hint=f"Create one with `floodmark log init {root}`."
                 )
             return cls(
                 root,
@@ -169,7 +169,7 @@ class EventLog:
         return self._writable().append(list(events), expected or {})
 
     def refresh(self) -> int:
-        """See what git or other processes brought since; returns how many transactions are new."""
+        """Read transactions that git or other processes added; returns how many are new."""
         before = len(self._view.history)
         if self.read_only:
             self._view.refresh()
@@ -180,7 +180,7 @@ class EventLog:
         return len(self._view.history) - before
 
     def reconcile(self, resolver: Resolver) -> ReconcileReport:
-        """Offer every open fork to the resolver, and write what it decides."""
+        """Call the resolver for every open fork, and write the merge transactions."""
         writer = self._writable()
         resolved: list[str] = []
         declined: dict[str, Fork] = {}
@@ -204,11 +204,11 @@ class EventLog:
         return ReconcileReport(tuple(resolved), tuple(declined.values()))
 
     def take_new_identity(self) -> str:
-        """Give this replica an identity of its own, after a conflict over the one it has."""
+        """Give this replica a new identity, after an identity conflict."""
         return self._writable().take_new_identity()
 
     def restore_line_ends(self) -> int:
-        """Undo the conversion to CRLF that a checkout did; returns how many files it was."""
+        """Restore files that a checkout converted to CRLF; returns how many."""
         restored = self._writable().restore_line_ends()
         self._reader.forget()
         return restored
@@ -226,7 +226,7 @@ class EventLog:
 
     @property
     def replica_id(self) -> str | None:
-        """Who writes here; None for a read-only log that nobody has written to at this place."""
+        """The id of this replica; None for a read-only log without one."""
         return self._writer.replica_id if self._writer is not None else replica.stored_identity(self.root)
 
     @property
@@ -235,12 +235,12 @@ class EventLog:
 
     @property
     def topology_generation(self) -> int:
-        """How many transactions have more than one parent: changes when histories were joined."""
+        """How many transactions have more than one parent: changes when histories were merged."""
         return self._view.history.graph.merges
 
     @property
     def identity(self) -> str:
-        """The identity of the local numbering: positions of another one mean nothing here (E7)."""
+        """The identity of the local numbering: positions of another numbering are not valid (E7)."""
         return self.ingestion.identity
 
     @property
@@ -307,7 +307,7 @@ class EventLog:
         for seq, transaction_id, ordinal in places:
             yield self._event(transaction_id, ordinal, seq)
         if self.read_only:
-            # What no writer has numbered yet is shown, but has no position that a reader could keep.
+            # Events without a number yet are returned, but without a position.
             for transaction_id, ordinal in unnumbered_places(self._view.history, self.ingestion, wanted or Filter()):
                 yield self._event(transaction_id, ordinal)
 
@@ -318,12 +318,12 @@ class EventLog:
                 yield self._event(transaction_id, ordinal)
 
     def event(self, event_id: str) -> RecordedEvent | None:
-        """The event of this id, or None if it is not here."""
+        """The event with this id, or None."""
         place = self._view.history.place(event_id)
         return None if place is None else self.event_at(*place)
 
     def event_at(self, transaction_id: str, ordinal: int) -> RecordedEvent:
-        """The event at this place of a transaction."""
+        """The event at this index of a transaction."""
         return self._event(transaction_id, ordinal)
 
     def _event(self, transaction_id: str, ordinal: int, seq: int | None = None) -> RecordedEvent:
@@ -332,7 +332,7 @@ class EventLog:
         return self._reader.event(self._view.history, self.ingestion, transaction_id, ordinal, seq)
 
     def forks(self) -> list[Fork]:
-        """Every open fork, with all that happened on each of its branches."""
+        """Every open fork, with the events of each branch."""
         return [self._fork(parts) for parts in find_forks(self._view.history)]
 
     def _fork(self, parts: tuple[StreamFork, ...]) -> Fork:
@@ -345,7 +345,7 @@ class EventLog:
         return tuple(self._event(t, ordinal) for t in transactions for ordinal in range(len(history[t].events)))
 
     def save_snapshot(self, stream: str, name: str, state: Any) -> None:
-        """Keep a state (any JSON value) computed from all of the stream's events, under a name."""
+        """Store a state (any JSON value) computed from all of the stream's events, under a name."""
         self._writable()
         self._snapshots.save(self._view.history, stream=stream, name=name, state=state)
 
@@ -354,17 +354,17 @@ class EventLog:
         return self._snapshots.load(self._view.history, stream=stream, name=name)
 
     def status(self) -> Status:
-        """What is known to be wrong or open. It never raises because of what it reports."""
+        """The counts, open forks and problems of the log. It never raises because of a problem that it reports."""
         return make_status(
             self.root, self._view, self.ingestion, replica=self.replica_id, refusals=self._refusals.reasons
         )
 
     def fsck(self) -> fsck.FsckReport:
-        """Read every file again and check all that can be checked."""
+        """Read every file again and check everything."""
         return fsck.check(self.root, self._directory, self._view, self.ingestion)
 
     def close(self) -> None:
-        """Write the index and let go of everything. The log may be opened again at once."""
+        """Write the index and release all resources. The log can be opened again at once."""
         if self._writer is not None:
             self._unwritten = self._writer.close()
             self._writer = None

@@ -48,22 +48,22 @@ Place = tuple[str, int]
 
 
 class Course(Protocol):
-    """What a runner needs to know of a course."""
+    """The interface of a course."""
 
     def pending(self) -> Iterator[Place | None]:
-        """What comes next; None for something to be passed over. Each is followed by `take`."""
+        """The next events; None for one to skip. Each is followed by `take`."""
         ...
 
     def take(self) -> None:
-        """The last one that was pending is done."""
+        """The last pending event is done."""
         ...
 
     def record(self) -> str:
-        """How far the course has come, to be stored."""
+        """The checkpoint of the course, to be stored."""
         ...
 
     def left(self) -> int:
-        """How much is still to come."""
+        """The number of remaining events."""
         ...
 
 
@@ -115,7 +115,7 @@ class CanonicalCourse:
         try:
             saved = msgspec.json.decode(text, type=_Prefix)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return False  # of a live projection, or damaged: nothing of it can be used
+            return False  # from a live projection, or damaged: it cannot be used
         for _ in islice(self._places, saved.count):
             self.take()
         if self._count == saved.count and self._digest.hexdigest() == saved.sha256:
@@ -166,7 +166,7 @@ class Projection:
             )
         if self.mode == "rebuild" and self.reset is None:
             raise InvalidSetting(
-                f"Projection {self.name!r} rebuilds, but does not say how to start from nothing.",
+                f"Projection {self.name!r} has mode rebuild, but no reset function.",
                 hint="Give it reset=..., or a method `reset(connection)` that empties its tables.",
             )
 
@@ -182,7 +182,7 @@ def projection(
     setup: Callable[[Any], None] | None = None,
     reset: Callable[[Any], None] | None = None,
 ) -> Callable[[Any], Projection]:
-    """Make a projection of a function `(event, connection)`, or of a class with that method as `apply`.
+    """Decorator: make a projection from a function `(event, connection)`, or from a class with that method as `apply`.
 
     A class may also have `setup(connection)`, run once per runner, and `reset(connection)`, which empties
     what the projection has made and which `rebuild` needs.
@@ -235,7 +235,7 @@ class Session(Protocol):
     def quarantined(self, name: str) -> list[QuarantinedEvent]: ...
 
     def release(self, name: str, event_id: str) -> None:
-        """Take an event out of quarantine."""
+        """Remove an event from quarantine."""
         ...
 
     def commit(self) -> None: ...
@@ -246,7 +246,7 @@ class Session(Protocol):
 class Target(Protocol):
     """Where a projection's effects and checkpoints go."""
 
-    # What means that the target itself fails, rather than that an event is poison.
+    # Errors of the target itself, not of an event.
     failures: tuple[type[BaseException], ...]
 
     def begin(self) -> Session: ...
@@ -254,7 +254,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """How far a run has come."""
+    """The progress of a run."""
 
     done: int
     total: int
@@ -262,7 +262,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did. `rebuilt` says that it started again from nothing."""
+    """The result of a run. `rebuilt`: it started again from the first event."""
 
     applied: int
     quarantined: int
@@ -284,7 +284,8 @@ class Runner:
         if log.read_only:
             raise LogReadOnly(
                 f"Projection {projection.name!r} needs the log {log.root} open for writing.",
-                hint="It has to number what arrives; it takes the lock only for moments, beside other writers.",
+                hint="A projection assigns numbers to new events. It holds the write lock only for a short time, "
+                "so other writers can continue.",
             )
         self._log = log
         self._projection = projection
@@ -297,10 +298,10 @@ class Runner:
         self._course: tuple[str, Course] | None = None
 
     def run(self) -> RunReport:
-        """Apply everything that has arrived, then return."""
+        """Apply all new events, then return."""
         total, done = RunReport(0, 0), 0
         with leadership(self._log.root, self._projection.name):
-            # A new look at the files may bring a new history, or a new numbering.
+            # Reading the files again may give a new history, or a new numbering.
             self._log.refresh()
             self._course = None
             self._set_up()
@@ -315,7 +316,7 @@ class Runner:
                 self._on_progress(CatchUp(done, done + self._left))
 
     def retry_quarantined(self) -> RunReport:
-        """Offer the quarantined events again; those accepted leave the quarantine."""
+        """Retry the quarantined events; accepted ones are removed from quarantine."""
         applied = refused = 0
         name = self._projection.name
         with leadership(self._log.root, name), self._session() as session:
@@ -350,7 +351,7 @@ class Runner:
             yield session
             session.commit()
         except BaseException:
-            self._course = None  # it has moved further than what is committed
+            self._course = None  # it is ahead of what is committed
             session.rollback()
             raise
 
@@ -415,7 +416,8 @@ class Runner:
             stop = ProjectionStopped(
                 f"Projection {self._projection.name!r} refused event {event.event_id} of stream {event.stream!r} "
                 f"(seq {event.seq}): {reason}.",
-                hint="Correct the projection and run it again, or let it set such events aside: on_poison=quarantine.",
+                hint="Correct the projection and run it again, or move such events to quarantine with "
+                "on_poison=quarantine.",
             )
             stop.__cause__ = error
             return stop, False
@@ -428,7 +430,7 @@ class Runner:
             session.attempt(lambda: self._projection.apply(event, session.connection))
         except Exception as error:
             if isinstance(error, (*self._target.failures, Retryable)):
-                # The target fails, not the event: nothing is set aside, and the batch is taken back.
+                # The target fails, not the event: nothing is quarantined, and the batch is rolled back.
                 raise
             return error
         return None

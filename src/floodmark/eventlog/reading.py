@@ -24,7 +24,7 @@ _CACHED_TRANSACTIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which events a reader wants; everything that is given must hold.
+    """A filter of events; all given conditions must be true.
 
     `pattern` is a glob over the stream's name; `*` crosses `/`, `[!a]` negates.
     """
@@ -88,8 +88,8 @@ class EventReader:
                 _, lines = parse(self._directory.read(transaction_id), name=transaction_id)
             except (OSError, InvalidTransaction) as error:
                 raise Corrupt(
-                    f"events/{transaction_id}{SUFFIX} was valid when the log was opened and is not any more: {error}.",
-                    hint="Call refresh() to go on without it; `floodmark log fsck` says what is wrong with it.",
+                    f"events/{transaction_id}{SUFFIX} was valid when the log was opened and is now invalid: {error}.",
+                    hint="Call refresh() to continue without it. `floodmark log fsck` shows the problem.",
                 ) from error
             self._lines[transaction_id] = lines
             if len(self._lines) > _CACHED_TRANSACTIONS:
@@ -127,8 +127,9 @@ def seq_after(after: UUID | str | int | None, *, identity: str) -> int:
             number, _, owner = after.partition("@")
             if owner != identity:
                 raise InvalidCursor(
-                    f"The cursor {after[:80]!r} belongs to another numbering of this log; here it is {identity}.",
-                    hint="Positions hold on one replica, and until its ingestion log is lost: read from the start.",
+                    f"The cursor {after[:80]!r} belongs to another replica or numbering of this log; the "
+                    f"current one is {identity}.",
+                    hint="Positions are valid on one replica, until its ingestion log is lost. Read from the start.",
                 )
             return int(number)
         return seq_of(after if isinstance(after, UUID) else UUID(after))

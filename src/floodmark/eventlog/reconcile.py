@@ -1,4 +1,4 @@
-"""Reconciling: the application decides what a fork comes to, and one merge transaction records it.
+"""Reconciling: the application resolves a fork, and one merge transaction records it.
 
 The merge's parents are the heads of all branches, so that its events come after everything they decide on;
 the head of this replica's own chain joins them where it is not above one of them already (E4). Nothing that
@@ -24,7 +24,7 @@ from floodmark.files import durable_write
 
 @dataclass(frozen=True, slots=True)
 class Unresolvable:
-    """A resolver's answer when it cannot decide; the fork stays, with this reason."""
+    """The result of a resolver that cannot resolve the fork; the fork stays open, with this reason."""
 
     reason: str
 
@@ -57,14 +57,14 @@ def answer_of(resolver: Resolver, fork: Fork) -> list[Event] | Unresolvable:
     events = list(answer) if isinstance(answer, Iterable) else [answer]
     if not all(isinstance(event, Event) for event in events):
         raise Permanent(
-            f"The resolver answered {answer!r} for the fork on {', '.join(fork.streams)}.",
+            f"The resolver returned {answer!r} for the fork on {', '.join(fork.streams)}.",
             hint="Return a list of events (it may be empty), or Unresolvable with a reason.",
         )
     return events
 
 
 class Refusals:
-    """Why forks were declined here; local, and only for people to read."""
+    """Why forks were declined on this replica; local, for users only."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / ".eventcore" / "declined.json"
@@ -72,7 +72,7 @@ class Refusals:
         try:
             self.reasons = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            # A lost reason is only a lost remark: the fork itself is found again from the files.
+            # Losing a reason is harmless: the fork itself is found again from the files.
             self.reasons = {}
 
     def remember(self, key: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The identity of this replica: who wrote a transaction.
+"""The identity of this replica, which is written into each transaction.
 
 An identity is kept only while its fingerprint (machine, absolute path, git directory) still fits the
 place. A tree that was copied, together with the identity files in it, therefore gets one of its own.
@@ -21,7 +21,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 def fingerprint(root: Path) -> str:
-    """What makes this place this place."""
+    """The fingerprint of this location."""
     try:
         machine = _MACHINE_ID.read_text().strip() or "none"
     except OSError:
@@ -34,7 +34,7 @@ def fingerprint(root: Path) -> str:
 
 
 def stored_identity(root: Path) -> str | None:
-    """The identity that holds here, or None if there is none or it belongs to another place."""
+    """The identity of this replica, or None if there is none or it belongs to another location."""
     folder = root / ".eventcore"
     try:
         replica = (folder / "replica_id").read_text().strip()
@@ -45,7 +45,7 @@ def stored_identity(root: Path) -> str | None:
 
 
 def new_identity(root: Path, *, make: Callable[[], str]) -> str:
-    """Give this place an identity of its own, for good."""
+    """Create a new, permanent identity for this location."""
     folder = root / ".eventcore"
     make_directory(folder)
     replica = make()

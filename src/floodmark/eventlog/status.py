@@ -1,4 +1,4 @@
-"""The state of a log, as a report: it names what is wrong and never fails because of it."""
+"""The status report of a log. A problem is reported and never raised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from floodmark.eventlog.view import IntegrityFailure, View
 
 @dataclass(frozen=True, slots=True)
 class OpenFork:
-    """A fork that nobody has decided, and why."""
+    """An open fork, and why it is open."""
 
     parts: tuple[StreamFork, ...]
     reason: str
@@ -30,7 +30,7 @@ class Dangling:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything that a log knows of itself."""
+    """The status of a log."""
 
     transactions: int
     events: int
@@ -88,13 +88,13 @@ def _notices(root: Path, view: View, ingestion: IngestionLog) -> list[str]:
     converted = view.converted()
     if converted:
         notices.append(
-            f"{len(converted)} transaction files have CRLF line ends. They are read as they were written; "
+            f"{len(converted)} transaction files have CRLF line endings. They are still read correctly; "
             "`floodmark log init` restores them."
         )
     if (root / ".git").exists() and not git.keeps_bytes(root):
         notices.append(
-            f".gitattributes does not say `{git.ATTRIBUTE}`: a checkout with core.autocrlf would convert line "
-            "ends. Run `floodmark log init`."
+            f".gitattributes does not contain `{git.ATTRIBUTE}`: a checkout with core.autocrlf would convert "
+            "line endings. Run `floodmark log init`."
         )
     if ingestion.repaired is not None:
         notices.append(f"The ingestion log was repaired on opening: {ingestion.repaired}.")

@@ -71,8 +71,8 @@ class _SqlSession(ABC):
 
 def _overtaken(name: str) -> Retryable:
     return Retryable(
-        f"Another process has advanced projection {name!r} meanwhile; this batch was taken back.",
-        hint="Run it again: it goes on from where the other one is.",
+        f"Another process has advanced projection {name!r}; this batch was rolled back.",
+        hint="Run it again: it continues after the other process's checkpoint.",
     )
 
 
@@ -164,7 +164,7 @@ class _AlchemySession(_SqlSession):
 
 
 class SqlTarget:
-    """Any database that SQLAlchemy speaks to, by URL or engine; projections get its `Connection`."""
+    """Any database that SQLAlchemy supports, by URL or engine; projections get its `Connection`."""
 
     def __init__(self, database: str | Engine) -> None:
         from sqlalchemy import create_engine
@@ -173,9 +173,10 @@ class SqlTarget:
         try:
             self._engine = create_engine(database) if isinstance(database, str) else database
         except (ArgumentError, ImportError, ValueError):
-            raise InvalidSetting(  # the address is not repeated, nor the cause told: it may hold a password
-                "The target is not the address of a database that can be used here.",
-                hint="Write sqlite:///file or postgresql+psycopg://user@host/database; is its driver installed?",
+            raise InvalidSetting(  # the URL and the cause are not shown: they may contain a password
+                "The target is not a supported database URL.",
+                hint="Write sqlite:///file or postgresql+psycopg://user@host/database, and check that its driver "
+                "is installed.",
             ) from None
         self.failures: tuple[type[BaseException], ...] = (OperationalError, InterfaceError)
         if self._engine.dialect.name == "sqlite":
@@ -187,7 +188,7 @@ class SqlTarget:
         except self.failures as error:
             raise Retryable(
                 f"The target database is not available: {reason_of(getattr(error, 'orig', None) or error)}.",
-                hint="Nothing was applied; check it and run the same command again.",
+                hint="Nothing was applied. Check the database, then run the same command again.",
             ) from error
 
 
@@ -219,7 +220,7 @@ class _FileSession:
 
     def save(self, name: str, text: str, *, expected: str | None) -> None:
         if self._files.load(name) != expected:
-            raise Retryable(f"Another process has advanced projection {name!r} meanwhile.", hint="Run it again.")
+            raise Retryable(f"Another process has advanced projection {name!r}.", hint="Run it again.")
         self._saved = (name, text)
 
     def attempt(self, effect: Callable[[], None]) -> None:

@@ -36,7 +36,7 @@ _VERSION_MAX = 2**63 - 1
 SUFFIX = ".jsonl"
 
 _HEADER_HASH = re.compile(rb',"([^"]*)":"([0-9a-f]{64})"}$')
-# Half a character, and a number beyond a double: the decoder passes over them unread.
+# An unpaired surrogate, and a number beyond a double: the decoder does not detect them.
 _DOUBTFUL = re.compile(rb"\\u[dD]|[0-9.][eE]\+?[0-9]{3}|[0-9]{300}")
 _NESTING_SAFE = 1000
 _STRICT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -74,7 +74,7 @@ class RecordedEvent(Event):
 
 
 class EventKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is kept in memory of an event; its data stays in the file."""
+    """The in-memory part of an event; its data stays in the file."""
 
     event_id: str
     stream: str
@@ -82,7 +82,7 @@ class EventKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A fork settled by a transaction, under the names it has in the header."""
+    """A fork that a transaction resolves, with the field names of the header."""
 
     stream_id: str
     transaction_ids: tuple[str, ...]
@@ -152,7 +152,7 @@ def parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
         # ValidationError is a DecodeError: both say which field is wrong and why.
         raise InvalidTransaction(f"not a transaction: {error}") from error
     except RecursionError as error:
-        raise InvalidTransaction("not a transaction: it nests too deep") from error
+        raise InvalidTransaction("not a transaction: it is nested too deeply") from error
 
 
 def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
@@ -163,19 +163,19 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
         raw = raw.replace(b"\r\n", b"\n")
     line, newline, body = raw.partition(b"\n")
     if not newline or (body and not body.endswith(b"\n")):
-        raise InvalidTransaction("torn: the file ends in the middle of a line")
+        raise InvalidTransaction("incomplete: the file ends in the middle of a line")
     header = _decode_header(line)
     _check_header(header, line, body, name=name)
     # Other tools write a transaction without events as a header and one blank line. A blank line holds nothing, and the
     # hash above covers it: one that came in later is damage, as any other change is.
     lines = [_decode_line(text) for text in body.split(b"\n") if text.strip()]
     if _DOUBTFUL.search(body) or body.count(b"[") + body.count(b"{") > _NESTING_SAFE:
-        for line_of in lines:  # what passes here and cannot be read later would stop whoever reads the log
+        for line_of in lines:  # an event that passes here and cannot be read later would stop every reader of the log
             orjson.loads(memoryview(line_of.event_data))
             orjson.loads(memoryview(line_of.metadata))
     events = tuple(EventKey(as_uuid(e.event_id), e.stream_id, e.event_type) for e in lines)
     if len({event.event_id for event in events}) != len(events):
-        raise InvalidTransaction("it holds one event id twice")
+        raise InvalidTransaction("it contains an event id twice")
     transaction = Transaction(
         id=name,
         replica=as_uuid(header.replica_id),
@@ -191,9 +191,9 @@ def _parse(raw: bytes, *, name: str) -> tuple[Transaction, list[EventLine]]:
 
 def _check_header(header: _Header, line: bytes, body: bytes, *, name: str) -> None:
     if not 1 <= header.format_version <= FORMAT_VERSION:
-        raise InvalidTransaction(f"format_version {header.format_version} is not one this version reads (1, 2)")
+        raise InvalidTransaction(f"format_version {header.format_version} is not supported (supported: 1, 2)")
     if as_uuid(header.transaction_id) != name:
-        raise InvalidTransaction(f"its header names transaction {header.transaction_id}, its file name does not")
+        raise InvalidTransaction(f"its header names transaction {header.transaction_id}, which is not its file name")
     if header.content_hash is not None and header.content_hash != hashlib.sha256(body).hexdigest():
         raise InvalidTransaction("the events do not match content_hash: the file was changed after it was written")
     match = _HEADER_HASH.search(line)
@@ -260,11 +260,11 @@ def _encode_value(value: Any, event: Event) -> bytes:
             f"An event for stream {event.stream!r} cannot be written: {error}.",
             hint="Event data is JSON: text, numbers, booleans, null, lists, and dictionaries with text keys.",
         ) from error
-    # The encoder writes NaN and infinity as null, which would change the data in silence.
+    # The encoder writes NaN and infinity as null, which would silently change the data.
     if b"null" in text and _holds_non_finite(value):
         raise UnserialisableValue(
-            f"An event for stream {event.stream!r} holds NaN or infinity, which JSON cannot express.",
-            hint="Write null or text in its place.",
+            f"An event for stream {event.stream!r} contains NaN or infinity, which JSON cannot express.",
+            hint="Write null or text instead.",
         )
     return text
 

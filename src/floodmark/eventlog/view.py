@@ -63,7 +63,7 @@ class IndexContent(msgspec.Struct):
 
 
 def load(path: Path) -> IndexContent | None:
-    """The index, or None if it is missing, torn, or of another version."""
+    """The index, or None if it is missing, incomplete, or of another version."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -81,7 +81,7 @@ def load(path: Path) -> IndexContent | None:
 
 
 def save(path: Path, history: History, signatures: dict[str, Signature]) -> None:
-    """Write the index in one step. It is not synced: after a power cut its checksum tells."""
+    """Write the index atomically. It is not synced: after a power loss its checksum detects damage."""
     transactions = list(history)
     body = msgspec.msgpack.encode(
         _Body(
@@ -108,14 +108,14 @@ _LAG_PART = 4
 
 @dataclass(frozen=True, slots=True)
 class IntegrityFailure:
-    """A file that is not a valid transaction: left out, and named here."""
+    """A file that is not a valid transaction: skipped and reported."""
 
     file: str
     reason: str
 
 
 class View:
-    """The valid transactions of one directory, as of the last look."""
+    """The valid transactions of one directory, as of the last read."""
 
     def __init__(self, directory: EventsDirectory, index_path: Path) -> None:
         self._directory = directory
@@ -128,7 +128,7 @@ class View:
         self.stamp: Stamp = UNKNOWN
 
     def load(self) -> None:
-        """Start from the index, if there is a sound one."""
+        """Start from the index, if it is valid."""
         with _collector_paused():
             self._load()
 
@@ -157,7 +157,7 @@ class View:
         self._take_in(found)
 
     def refresh(self) -> list[str]:
-        """Look at the directory again; returns the transactions that are new."""
+        """Read the directory again; returns the new transactions."""
         # The stamp first: what is added during the scan then changes it again.
         self.stamp = self._directory.stamp()
         found, self._strange = self._directory.scan(self._signatures)
@@ -201,23 +201,23 @@ class View:
         self.stamp = stamp if stamp[0] == self.stamp[0] else UNKNOWN
 
     def failures(self) -> list[IntegrityFailure]:
-        """Every file that was left out, and why."""
+        """Every skipped file, and why."""
         broken = {f"events/{t}{SUFFIX}": reason for t, (_, reason) in self._invalid.items()}
         for name in self._strange:
-            broken[f"events/{name}"] = "its name is no transaction id"
+            broken[f"events/{name}"] = "its name is not a transaction id"
         for transaction_id in self.history.cyclic:
             broken[f"events/{transaction_id}{SUFFIX}"] = "it is its own ancestor: the parents form a cycle"
         return [IntegrityFailure(file, reason) for file, reason in sorted(broken.items())]
 
     def converted(self) -> list[str]:
-        """Files whose line ends a checkout has converted; they are read all the same."""
+        """Files whose line endings a checkout has converted; they are still read."""
         return [f"events/{t.id}{SUFFIX}" for t in self.history if t.converted]
 
     def lags(self) -> bool:
         return self._unindexed > max(_LAG_FILES, len(self.history) // _LAG_PART)
 
     def save_index(self) -> None:
-        """Write the index if anything is new. A cache: failing to write it fails nothing."""
+        """Write the index if anything is new. It is a cache: a failed write is ignored."""
         if self._unindexed:
             with contextlib.suppress(OSError):
                 save(self._index_path, self.history, self._signatures)

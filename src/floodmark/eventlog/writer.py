@@ -1,4 +1,4 @@
-"""Writing: one operation at a time, each on top of everything that is there.
+"""Writing: one operation at a time, each based on all existing files.
 
 Transitions
     open        lock → clear the staging directory → identity → load → number what is new
@@ -90,13 +90,13 @@ class WriterLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def mark(self) -> None:
-        """Say that files are about to change; only under the lock."""
+        """Set the mark before files change; only under the lock."""
         self._changing = True
         if self._found != self._mine:
             self._write(self._mine)
 
     def unmark(self) -> None:
-        """Say that everything this handle changed is finished; only under the lock."""
+        """Clear the mark after all changes are finished; only under the lock."""
         if self._found == self._mine:
             self._write(_UNMARKED)
 
@@ -111,8 +111,8 @@ class WriterLock:
         while not (try_lock(self._descriptor) and self._is_in_place()):
             if time.monotonic() >= deadline:
                 raise LogLocked(
-                    f"The event log {self._root} is being written by another process.",
-                    hint="Wait for it and run the same command again, or open the log read-only.",
+                    f"Another process is writing to the event log {self._root}.",
+                    hint="Run the same command again when it has finished, or open the log read-only.",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -135,7 +135,7 @@ class WriterLock:
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """What an append made: its transaction, its events' ids, and the versions that it left its streams at."""
+    """The result of an append: its transaction, its event ids, and the new versions of its streams."""
 
     transaction_id: str
     event_ids: tuple[str, ...]
@@ -202,7 +202,7 @@ class Writer:
             return self._write(events, parents=self._view.history.heads, read=tuple(expected))
 
     def merge(self, fork: Fork, events: Sequence[Event]) -> str | None:
-        """Write the decision on a fork; None if files came in while the resolver was thinking."""
+        """Write the merge transaction of a fork; None if files arrived while the resolver ran."""
         _check_events(events, allow_none=True)
         known = len(self._view.history)
         with self._lock as died:
@@ -214,7 +214,7 @@ class Writer:
             return self._write(events, parents=parents, read=fork.streams, decides=fork.decisions).transaction_id
 
     def take_new_identity(self) -> str:
-        """Give this replica an identity of its own, after a conflict over the one it has."""
+        """Give this replica a new identity, after an identity conflict."""
         with self._lock as died:
             self._know_all(died=died)
             self.replica_id = replica.new_identity(self._root, make=self._identifier)
@@ -224,7 +224,7 @@ class Writer:
         return self.replica_id
 
     def restore_line_ends(self) -> int:
-        """Undo the conversion to CRLF that a checkout did; returns how many files it was.
+        """Restore files that a checkout converted to CRLF; returns how many.
 
         Not a change (E1): the bytes become what the hashes say they were.
         """
@@ -237,23 +237,23 @@ class Writer:
         return len(files)
 
     def number_pending(self) -> None:
-        """Number what an append could not number, before a position is handed out."""
+        """Number events that an append could not number, before a position is returned."""
         if self._unnumbered:
             self.refresh()
 
     def refresh(self) -> None:
-        """Look at every file again, and number what is new."""
+        """Read every file again, and number new events."""
         with self._lock:
             self._catch_up()
 
     def _know_all(self, *, died: bool) -> None:
-        """Know everything that is there (E5); the first step of every operation under the lock."""
+        """Read all changes (E5); the first step of every operation under the lock."""
         moved = self.ingestion.changed_on_disk() or self._view.stamp != self._directory.stamp()
         if died or moved or self._unnumbered:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        # `git clean` may have taken everything that git ignores.
+        # `git clean` may have removed everything that git ignores.
         self._prepare()
         if self.ingestion.changed_on_disk():
             self.ingestion.load()
@@ -284,9 +284,9 @@ class Writer:
         if found:
             one, other = found[0].transactions
             self._own_conflict = ReplicaIdentityConflict(
-                f"Transactions {one} and {other} are concurrent and both of replica {self.replica_id}: "
-                "two writers use one identity.",
-                hint="Everything stays readable. Run `floodmark log init --new-identity` here, then append again.",
+                f"Transactions {one} and {other} are concurrent and both from replica {self.replica_id}: two "
+                "writers use the same identity.",
+                hint="All events stay readable. Run `floodmark log init --new-identity` here, then append again.",
                 transactions=found[0].transactions,
             )
 
@@ -302,7 +302,7 @@ class Writer:
             if actual != version:
                 raise VersionConflict(
                     f"Stream {stream!r} is at version {actual}, expected {version}; nothing was written.",
-                    hint="Read the stream again, decide again, and append with the version you saw.",
+                    hint="Read the stream again, decide again, and append with the version that you read.",
                     stream=stream,
                     expected=version,
                     actual=actual,
@@ -346,14 +346,14 @@ class Writer:
         try:
             self.ingestion.assign(event_ids)
         except OSError:
-            # The transaction is committed: saying otherwise would have it written twice. Its numbers follow
-            # with the next operation, before anybody is given a position.
+            # The transaction is committed: an error would make the caller write it twice. Its numbers are assigned by
+            # the next operation, before a position is returned.
             self._unnumbered = True
         self._keep_index()
         return Appended(transaction_id, tuple(event_ids), {stream: history.version(stream) for stream in bases})
 
     def close(self) -> IngestionLog:
-        """Let go of everything; what remains is the numbering, for reading."""
+        """Release all resources; the numbering stays available for reading."""
         with contextlib.suppress(OSError), self._lock as died:
             if not died and not self.ingestion.changed_on_disk():
                 self.ingestion.save_identity()
@@ -374,7 +374,7 @@ def _check_events(events: Sequence[Event], *, allow_none: bool = False) -> None:
         if not isinstance(event.metadata, dict):
             raise Permanent(
                 f"The metadata of an event for stream {event.stream!r} is {event.metadata!r}.",
-                hint="Metadata is a dictionary; leave it out if there is none.",
+                hint="Metadata must be a dictionary. Omit it if there is none.",
             )
 
 
@@ -386,6 +386,6 @@ def _check_name(name: str, what: str) -> None:
             name.encode()
             return
     raise Permanent(
-        f"An event needs a {what} that is text; this one has {name!r}.",
+        f"An event's {what} must be text; this one is {name!r}.",
         hint='Write Event("account-1", {"amount": 5}, type="Deposited").',
     )

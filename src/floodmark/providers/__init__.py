@@ -1,4 +1,4 @@
-"""Providers: Python functions that read history which no file format describes. Pure Python, no store.
+"""Providers: Python functions that read history from other sources than files and tables. Pure Python, no store.
 
 | word     | meaning                                                                                        |
 |----------|------------------------------------------------------------------------------------------------|
@@ -7,7 +7,7 @@
 |          | same items in the same order. A file that has grown is another unit                            |
 | item     | one row with the place it comes from, or a problem with the place it was found                 |
 
-A provider holds no state. Whoever loads it remembers which units are done, and asks for the others.
+A provider has no state. The loader records which units are done, and reads the others.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ __all__ = ["Declaration", "Item", "Provider", "Unit", "find", "known", "provider
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is read as one resumable step. The id is stable and names fixed content."""
+    """What is read as one resumable step. The id is stable and identifies fixed content."""
 
     id: str
     description: str = ""
     bytes: int | None = None
-    """How much there is to read, for progress; None if nobody knows."""
+    """Its size, for progress; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row, or what stood where a row should be; and where that is."""
+    """One row, or the content that is not a row; and its place."""
 
     row: Mapping[str, Any] | None
     provenance: str
-    """Where it comes from, for a person: `path:line`."""
+    """Its source, for users: `path:line`."""
     problem: str | None = None
     """Why there is no row."""
     content: str | None = None
-    """What stood there instead, as far as it is worth keeping."""
+    """The content instead of a row, possibly shortened."""
 
     def __post_init__(self) -> None:
         if (self.row is None) == (self.problem is None):
@@ -50,13 +50,13 @@ class Item:
 
     @classmethod
     def broken(cls, provenance: str, problem: str, content: str | None = None) -> Item:
-        """What could not become a row: quarantined by whoever loads it."""
+        """Content that is not a row: the loader quarantines it."""
         return cls(None, provenance, problem, content)
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A dataset that fits the provider's rows: the arguments of `add_dataset`."""
+    """A dataset declaration that fits the provider's rows: the arguments of `add_dataset`."""
 
     identity: Sequence[Sequence[str]] = ()
     event_time: str | None = None
@@ -70,10 +70,10 @@ Read = Callable[[Any], Iterable[Item | Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A named way to read history: `plan` says what there is, `read` gives the items of one unit.
+    """A named reader of history: `plan` returns the units, `read` the items of one unit.
 
-    Both fail as `ProviderFailed`, whatever the functions raised, so that one broken provider is one
-    reported failure and no more. Errors that Floodmark's own families name already pass as they are.
+    Any exception of the functions becomes `ProviderFailed`, so that one broken provider does not stop the others.
+    Floodmark's own errors are raised unchanged.
     """
 
     name: str
@@ -81,11 +81,12 @@ class Provider:
     planning: Plan | None = None
     declaration: Declaration = field(default_factory=Declaration)
     overlapping: bool = False
-    """Whether a unit may repeat items of an earlier one, as a file does that has grown. Its dataset then needs an
-    identity: units done are not read again, but nothing else would know the rows."""
+    """Whether a unit can repeat items of an earlier one, such as a file that has grown. Its dataset then needs an
+    identity, to detect the duplicates.
+    """
 
     def plan(self, location: str | None = None) -> list[Unit]:
-        """What would be read, in the order in which it is read. Reads as little as it can."""
+        """The units to read, in order. Reads as little as possible."""
         if self.planning is None:
             # Without a plan the location is the one unit: the function reads it from its beginning each time.
             return [Unit(location or self.name, f"everything at {location}" if location else "everything")]
@@ -95,15 +96,15 @@ class Provider:
             raise
         except Exception as error:
             where = f" at {location}" if location else ""
-            raise self._failed(f"could not say what there is to read{where}", error) from error
+            raise self._failed(f"could not plan its units{where}", error) from error
         self._check_ids(units)
         return units
 
     def read(self, unit: Unit) -> Iterator[Item]:
-        """The items of one unit, one at a time: memory holds no more than the function does."""
+        """The items of one unit, one at a time: they are not collected in memory."""
         try:
             for position, item in enumerate(self.reading(unit)):
-                # A bare row is an item whose only known place is its position in the unit.
+                # A plain row is an item whose place is its index in the unit.
                 yield item if isinstance(item, Item) else Item(item, f"{unit.id}#{position}")
         except FloodmarkError:
             raise
@@ -116,14 +117,14 @@ class Provider:
             if not unit.id or unit.id in seen:
                 raise ProviderFailed(
                     f"Provider {self.name!r} planned {'two units' if unit.id else 'a unit'} with the id {unit.id!r}.",
-                    hint="Give every unit an id of its own, which names the same content in every run.",
+                    hint="Give every unit a unique id that refers to the same content in every run.",
                 )
             seen.add(unit.id)
 
     def _failed(self, what: str, error: Exception) -> ProviderFailed:
         return ProviderFailed(
             f"Provider {self.name!r} {what}: {type(error).__name__}: {reason_of(error)}.",
-            hint="What it gave before is kept; mend the cause and run it again.",
+            hint="The rows that it returned before are kept. Fix the cause and run it again.",
         )
 
 
@@ -140,8 +141,8 @@ def provider(
     """
     if not isinstance(name, str) or not name or name != name.strip() or ":" in name:
         raise InvalidName(
-            f"{name!r} cannot name a provider.",
-            hint="Use a word such as `tickets`; a colon would make it the path of a function.",
+            f"{name!r} is not a valid provider name.",
+            hint="Use a word such as `tickets`, without a colon: a colon marks the path of a function.",
         )
 
     def made(function: Read) -> Provider:
@@ -153,9 +154,9 @@ def provider(
 
 
 def find(name: str) -> Provider:
-    """The provider of that name: registered, shipped, installed as an entry point, or `package.module:function`.
+    """The provider of that name: registered, built in, installed as an entry point, or `package.module:function`.
 
-    `UnknownProvider` where there is none, `ProviderFailed` where its module does not load.
+    `UnknownProvider` if there is none, `ProviderFailed` if its module cannot be loaded.
     """
     found = resolve(name)
     if isinstance(found, Provider):

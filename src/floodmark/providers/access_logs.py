@@ -2,10 +2,10 @@
 
 A log is rotated while it is loaded: `access.log` becomes `access.log.1`, then `access.log.2.gz`. So a line is not
 identified by its file's name but by the log that it belongs to and by everything that stands before it in its file:
-`line_id` is a digest chained from line to line, and begins with the log's path without its rotation. Two equal
-requests in one second are two lines; one line in three files of a rotation is one; equal beginnings of two logs
-(the same health check at midnight on two machines) stay apart. What it cannot tell apart are equal first lines of two
-files of one log, which takes a log that is rotated twice within a second.
+`line_id` is a digest chained from line to line, and begins with the log's path without its rotation. Two equal requests
+in one second are two lines; one line in three files of a rotation is one; equal beginnings of two logs (the same health
+check at midnight on two machines) stay apart. It cannot distinguish equal first lines of two files of one log; this
+needs a log that is rotated twice within a second.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan(location: str | None) -> Iterator[Unit]:
     planned = set()
     for path in sorted(_files(location), key=_age):
         unit = file_unit(path, name=_log_of(path))
-        # Just after a rotation one content may stand under two names.
+        # Just after a rotation the same content may have two names.
         if unit is not None and unit.id not in planned:
             planned.add(unit.id)
             yield unit
@@ -128,7 +128,7 @@ def _given(text: str | None) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """Servers write a quote, a backslash and what cannot be printed behind a backslash."""
+    """Servers escape quotes, backslashes and unprintable characters with a backslash."""
     if "\\" not in text:
         return text
     return _ESCAPE.sub(_meant, text)
@@ -153,12 +153,12 @@ def _files(location: str) -> set[Path]:
         # Patterns come from the command line, with folders: `Path.glob` takes none that begin at the root.
         found = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207
         if not found:
-            raise FileNotFoundError(f"there is nothing at {location}")
+            raise FileNotFoundError(f"no file at {location}")
     return {absolute(path) for path in found if path.is_file()}
 
 
 def _rotation(path: Path) -> re.Match[str]:
-    """What rotation has added to the log's own name, at its end."""
+    """The rotation suffix of a file name."""
     for start in range(1, len(path.name) + 1):
         found = _ROTATION.fullmatch(path.name, start)
         if found is not None:

@@ -78,7 +78,7 @@ class ClaudeCode:
                     "tool_output": output(block.get("content")),
                 }
             case other:
-                # Pictures and documents are named, not kept; what is not known yet is kept by its name only.
+                # Images and documents are named, not stored; of unknown kinds only the name is stored.
                 return {"kind": text(other) or "other"}
 
 

@@ -21,7 +21,7 @@ from floodmark.errors import ProviderFailed
 from floodmark.providers import Item, Unit
 
 LINE_BYTES_MAX = 64 << 20
-"""A longer line is not read: it is reported with its beginning, and its bytes are passed over in pieces."""
+"""A longer line is not read: it is reported with its beginning, and its bytes are skipped in pieces."""
 _HEAD_BYTES = 4096
 _PIECE_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 2000
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUnit(Unit):
-    """The lines of one file up to `end`, the byte behind them; of a compressed one, all that it holds."""
+    """The lines of one file up to the byte `end`; for a compressed file, all lines."""
 
     path: Path
     end: int | None
@@ -43,7 +43,7 @@ class FileUnit(Unit):
 
 
 def file_unit(path: Path, *, name: str | None = None) -> FileUnit | None:
-    """The whole lines that the file holds now, as a unit called after `name`; None if it has none."""
+    """The complete lines of the file now, as a unit named after `name`; None if it has none."""
     called = name or shown(path)
     try:
         size = path.stat().st_size
@@ -52,7 +52,7 @@ def file_unit(path: Path, *, name: str | None = None) -> FileUnit | None:
             end = None if compressed else _end_of_lines(file, size)
             head = _digest(file, end)
     except FileNotFoundError:
-        return None  # gone between the listing and now
+        return None  # removed since the listing
     except (OSError, EOFError, zlib.error) as error:
         # It is part of the plan, so that it is reported; and it is another unit once it can be read.
         reason = f"the file cannot be read: {error}"
@@ -66,7 +66,7 @@ def file_unit(path: Path, *, name: str | None = None) -> FileUnit | None:
 
 
 def lines(unit: FileUnit) -> Iterator[tuple[int, bytes] | Item]:
-    """The unit's lines with their numbers, without the newline; an item for what is no line to work with."""
+    """The unit's lines with their numbers, without the newline; a broken item for a line that cannot be used."""
     if unit.unreadable is not None:
         yield Item.broken(unit.place, unit.unreadable)
         return
@@ -82,7 +82,7 @@ def lines(unit: FileUnit) -> Iterator[tuple[int, bytes] | Item]:
 
 
 def text_of(line: bytes) -> str:
-    """As much of a line as is worth keeping beside the reason why it is no row."""
+    """The part of a line that is stored with the reason why it is not a row."""
     return line[: _SHOWN_CHARACTERS * 4].decode("utf-8", "backslashreplace")[:_SHOWN_CHARACTERS]
 
 
@@ -95,16 +95,16 @@ def _numbered(unit: FileUnit, file: BinaryIO) -> Iterator[tuple[int, bytes] | It
             line = file.readline(LINE_BYTES_MAX + 1)
             length = len(line) if len(line) <= LINE_BYTES_MAX else len(line) + _pass_over(file, line)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            # A compressed file that is still being written, or is broken for good: once whole, it is another unit.
-            yield Item.broken(f"{unit.place}:{number}", f"the compressed file ends here: {error}")
+            # A compressed file that is still being written, or is damaged: when complete, it is another unit.
+            yield Item.broken(f"{unit.place}:{number}", f"the compressed file is incomplete: {error}")
             return
         if not line:
             if left is not None:
-                raise _changed(unit, "was cut short")
+                raise _changed(unit, "was truncated")
             return
         left = None if left is None else left - length
         if length > LINE_BYTES_MAX:
-            why = f"the line has {length} bytes, and {LINE_BYTES_MAX} are the most"
+            why = f"the line has {length} bytes; the limit is {LINE_BYTES_MAX}"
             yield Item.broken(f"{unit.place}:{number}", why, text_of(line))
         else:
             yield number, line.rstrip(b"\r\n")
@@ -163,15 +163,15 @@ def _plain_bytes(path: Path, size: int) -> int:
 def _changed(unit: FileUnit, how: str) -> ProviderFailed:
     return ProviderFailed(
         f"{unit.place} {how} after the plan was made.",
-        hint="Nothing of it was taken for what was planned; run it again to plan anew.",
+        hint="No row of it was stored. Run it again with a new plan.",
     )
 
 
 def shown(path: Path) -> str:
-    """The path as text that any column holds, whatever bytes its name has."""
+    """The path as valid text, with any bytes in its name."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def absolute(path: Path) -> Path:
-    """The path that names the file wherever the process stands, with links followed."""
+    """The absolute path, with links resolved."""
     return Path(os.path.realpath(path))

@@ -1,4 +1,4 @@
-"""What the layouts of transcripts have in common: times, token counts, calls and what became of them."""
+"""Shared by the transcript layouts: times, token counts, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PENDING_CALLS_MAX = 10_000
 
 
 class NotARow(ValueError):
-    """A line that should hold a message and cannot be read; the text says why."""
+    """A line that should contain a message and cannot be read; the text says why."""
 
 
 class PendingCalls:
-    """The tools that were called and have not answered, so that a result says which tool it is of. Bounded."""
+    """Tool calls without a result yet, to find the tool of a result. Limited in size."""
 
     def __init__(self) -> None:
         self._tools: dict[str, str] = {}
@@ -65,7 +65,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def output(value: Any) -> str | None:
-    """What a tool answered, as text. Blocks of text are joined; pictures are named, not kept; the rest is JSON."""
+    """A tool's output as text. Blocks of text are joined; images are named, not stored; the rest is JSON."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and value and all(isinstance(block, dict) for block in value):

@@ -1,4 +1,4 @@
-"""Where a provider's name leads: what was registered in this process, what is shipped, what is installed."""
+"""Find a provider by name: registered in this process, built in, or installed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _registered: dict[str, Any] = {}
 
 
 def register(name: str, provider: Any) -> None:
-    """Make the provider known by its name in this process; a later one of the same name takes its place."""
+    """Register the provider in this process; a later one with the same name replaces it."""
     _registered[name] = provider
 
 
 def known() -> list[str]:
-    """The names that lead somewhere, sorted. Loads nothing, so a broken provider is listed like any other."""
+    """All known names, sorted. Loads nothing, so a broken provider is also listed."""
     return sorted({*_registered, *SHIPPED, *(point.name for point in _installed())})
 
 
 def resolve(name: str) -> Any:
-    """What the name leads to, loaded: a provider, or a plain function."""
+    """Load the provider, or plain function, of that name."""
     if ":" in name:
         return _loaded(name, lambda: _by_path(name))
     if name in _registered:
@@ -43,7 +43,7 @@ def resolve(name: str) -> Any:
             return _loaded(name, point.load)
     raise UnknownProvider(
         f"There is no provider {name!r}.",
-        hint=f"There are {', '.join(known())}; any other is named by its path, package.module:function.",
+        hint=f"The built-in providers are {', '.join(known())}. Give any other by its path, package.module:function.",
     )
 
 
@@ -61,12 +61,12 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
         found = load()
     except Exception as error:
         raise ProviderFailed(
-            f"Provider {name!r} does not load: {type(error).__name__}: {reason_of(error)}.",
+            f"Provider {name!r} cannot be loaded: {type(error).__name__}: {reason_of(error)}.",
             hint="Check the path, and that its package is installed here.",
         ) from error
     if not callable(found) and not hasattr(found, "read"):
         raise ProviderFailed(
             f"Provider {name!r} is a {type(found).__name__}.",
-            hint="It is a generator function, decorated with @floodmark.provider or plain.",
+            hint="A provider must be a generator function, with or without @floodmark.provider.",
         )
     return found

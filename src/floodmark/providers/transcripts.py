@@ -1,6 +1,6 @@
 """Agent transcripts: session logs of coding agents, one JSON line per message, one row per part of it.
 
-Two layouts are read, told apart by the file's name:
+Two layouts are supported, detected by file name:
 
 | layout      | files                                              | a part is identified by                         |
 |-------------|----------------------------------------------------|-------------------------------------------------|
@@ -54,12 +54,12 @@ DECLARATION = Declaration(
 
 
 def plan(location: str | None) -> Iterator[Unit]:
-    """Every session file below the location; without one, below the places where the two agents keep theirs."""
+    """Every session file below the location; by default below the directories of the two agents."""
     roots = [Path(location).expanduser()] if location is not None else _homes()
     found: set[Path] = set()
     for root in roots:
         if not root.exists():
-            raise FileNotFoundError(f"there is nothing at {root}")
+            raise FileNotFoundError(f"no file at {root}")
         found |= {absolute(path) for path in ([root] if root.is_file() else root.rglob("*.jsonl")) if path.is_file()}
     for path in sorted(found):
         unit = file_unit(path)
@@ -106,5 +106,5 @@ def _homes() -> list[Path]:
     ]
     there = [path for path in usual if path.is_dir()]
     if not there:
-        raise FileNotFoundError(f"there is neither {usual[0]} nor {usual[1]}; give a location")
+        raise FileNotFoundError(f"neither {usual[0]} nor {usual[1]} exists; give a location")
     return there

@@ -113,7 +113,7 @@ def _dumped(body: dict[str, Any]) -> bytes:
         return orjson.dumps(body)
     except TypeError as error:
         raise UnserialisableValue(
-            f"The rows cannot be stored: {error}.", hint="Look at the column names for half characters."
+            f"The rows cannot be stored: {error}.", hint="Check the column names for unpaired surrogates."
         ) from error
 
 
@@ -127,7 +127,7 @@ def decode_envelope(line: bytes) -> Envelope:
         raise _malformed("it is not an object of version, columns and rows")
     version, columns, rows = content["version"], content["columns"], content["rows"]
     if type(version) is not int or version != VERSION:
-        raise _malformed(f"its version is {str(version)[:40]!r}, and this Floodmark reads version {VERSION}")
+        raise _malformed(f"its version is {str(version)[:40]!r}; this Floodmark reads version {VERSION}")
     if type(columns) is not list or not all(type(name) is str for name in columns):
         raise _malformed("its columns are not a list of names")
     if len(set(columns)) != len(columns):
@@ -144,5 +144,5 @@ def decode_envelope(line: bytes) -> Envelope:
 def _malformed(reason: str) -> MalformedEnvelope:
     return MalformedEnvelope(
         f"A line of the landing log is not an envelope: {reason}.",
-        hint="It is kept in quarantine; `floodmark quarantine` shows it.",
+        hint="It is in quarantine; `floodmark quarantine list` shows it.",
     )

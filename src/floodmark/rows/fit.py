@@ -47,7 +47,7 @@ from floodmark.schema.types import (
     width,
 )
 
-# ── The type of a column that no schema has: told from its values ────────────────────────────────────────────────────
+# ── The type of a new column, inferred from its values ───────────────────────────────────────────────────────────────
 
 
 _SOME_DECIMAL = DecimalType(DECIMAL_DIGITS_MAX, 0)
@@ -162,7 +162,7 @@ def _columns_that_came(arrow_schema: pa.Schema) -> dict[str, ColumnType | None]:
         raise InvalidName("A column's name is not UTF-8.", hint="Rename it in the rows.") from error
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaConflict(f"The column {twice!r} came twice.", hint="Give each column once.")
+        raise SchemaConflict(f"The column {twice!r} appears twice.", hint="Give each column once.")
     return {field.name: from_arrow(field.type, column=field.name) for field in arrow_schema}
 
 
@@ -189,7 +189,8 @@ def _conformed(column: Column, came: ColumnType | None, array: Any) -> tuple[Any
         check_years(column.type, array)
     except (pa.ArrowException, ValueError) as error:
         raise SchemaConflict(
-            f"Column {column.name!r} is {column.type}, and its {array.type} does not fit exactly: {error}.",
+            f"Column {column.name!r} is {column.type}, and its {array.type} values cannot be converted "
+            f"without loss: {error}.",
             hint="Round or convert it before it is captured.",
         ) from error
     return array, {}
@@ -233,22 +234,22 @@ class Demands:
             return
         if len(new) > self.limits.new_columns_max:
             raise SchemaConflict(
-                f"{len(new):,} new columns came at once, and new_columns_max is {self.limits.new_columns_max:,}.",
-                hint="Put what has many keys into one column of objects, declare the columns, or raise "
+                f"{len(new):,} new columns in one call; new_columns_max is {self.limits.new_columns_max:,}.",
+                hint="Put objects with many keys into one json column, declare the columns, or increase "
                 "new_columns_max in [spool] of floodmark.toml.",
             )
         total = sum(width(column.type) for column in schema) + (len(new) if taken is None else taken)
         if total > self.limits.columns_max:
             raise SchemaConflict(
-                f"The dataset would have {total:,} columns, and columns_max is {self.limits.columns_max:,}.",
-                hint="Put what has many keys into one column of objects, or raise columns_max in [spool] of "
+                f"The dataset would have {total:,} columns; columns_max is {self.limits.columns_max:,}.",
+                hint="Put objects with many keys into one json column, or increase columns_max in [spool] of "
                 "floodmark.toml.",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why a row does not fit: one of its columns, and what is wrong there."""
+    """Why a row does not fit: the column and the reason."""
 
     row: int
     column: str | None
@@ -257,7 +258,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The rows that fit, as a table in canonical Arrow types, and what became of the rest."""
+    """The rows that fit, as a table in canonical Arrow types, and why the others do not."""
 
     table: pa.Table
     """The fitting rows in order, with every column that came and that the schema has or now gets."""
@@ -286,7 +287,7 @@ class FittedRows:
 
 
 def fit_rows(schema: Schema, rows: Any, demands: Demands) -> FittedRows:
-    """Fit rows of Python. What is wrong with a name, or with too many of them, refuses the whole call."""
+    """Fit rows from Python. An invalid name, or too many names, refuses the whole call."""
     columns, values = rows_to_columns(rows, schema, demands)
     fitted = fit(schema, columns, values, rows=len(rows), demands=demands)
     if fitted.kept is not None:
@@ -295,7 +296,7 @@ def fit_rows(schema: Schema, rows: Any, demands: Demands) -> FittedRows:
 
 
 def fit_each(schema: Schema, rows: list[dict[str, Any]], demands: Demands) -> FittedRows:
-    """Fit rows of a text, of which nobody else has a copy: a bad name, or one too many, is its own row's fault."""
+    """Fit rows from text, whose sender has no copy: an invalid name, or one too many, refuses only its own row."""
     try:
         return fit_rows(schema, rows, demands)
     except (InvalidName, SchemaConflict):
@@ -370,7 +371,7 @@ def _check_shape(columns: Sequence[str], values: Sequence[Sequence[Any]], rows: 
         check_column_name(name)
     if len(set(columns)) != len(columns):
         twice = next(name for name in columns if list(columns).count(name) > 1)
-        raise SchemaConflict(f"The column {twice!r} came twice.", hint="Give each column once.")
+        raise SchemaConflict(f"The column {twice!r} appears twice.", hint="Give each column once.")
 
 
 _NO_COLUMN = ""
@@ -382,7 +383,7 @@ def _no_identity(identity: tuple[tuple[str, ...], ...]) -> str:
 
 
 class _Fitting:
-    """One call's way through: the arrays so far, all of full length, and why rows are out."""
+    """The state of one call: the arrays so far, all of full length, and why rows do not fit."""
 
     def __init__(self, schema: Schema, rows: int) -> None:
         self.schema = schema
@@ -413,7 +414,11 @@ class _Fitting:
             self.add_faults(
                 name,
                 "new",
-                {row: f"no column type holds a {type(value).__name__}" for row, value in judged if value is not None},
+                {
+                    row: f"no column type can store a {type(value).__name__}"
+                    for row, value in judged
+                    if value is not None
+                },
             )
             return
         self.arrays[name], faults = fit_values(kind, values)
@@ -482,7 +487,7 @@ def _table(schema: Schema, arrays: Mapping[str, Any], rows: int) -> pa.Table:
     """The arrays as a table, in the schema's order."""
     names = [name for name in schema.names if name in arrays]
     if not names:
-        return pa.table({"rows": pa.nulls(rows)}).select([])  # the one way to a table of rows of nothing
+        return pa.table({"rows": pa.nulls(rows)}).select([])  # the only way to make a table without columns
     return pa.Table.from_arrays([arrays[name] for name in names], schema=schema.arrow(names))
 
 
@@ -532,14 +537,14 @@ def rows_to_columns(
     """
     if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Sequence):
         raise UnserialisableValue(
-            f"Rows are a list of dicts, not a {type(rows).__name__}.", hint='Give [{"id": 1}, {"id": 2}].'
+            f"Rows must be a list of dicts, not a {type(rows).__name__}.", hint='Give [{"id": 1}, {"id": 2}].'
         )
     if not rows:
         return [], []
     if set(map(type, rows)) != {dict} and not all(isinstance(row, Mapping) for row in rows):
         index, row = next((i, row) for i, row in enumerate(rows) if not isinstance(row, Mapping))
         raise UnserialisableValue(
-            f"Row {index} is not a dict but {shown(row)}.", hint="Give every row as a dict of column to value."
+            f"Row {index} is not a dict: {shown(row)}.", hint="Give every row as a dict of column to value."
         )
     names = list(rows[0])
     if set(map(len, rows)) == {len(names)} and names:
@@ -565,13 +570,13 @@ def _checked_keys(names: list[Any]) -> list[str]:
     for name in names:
         if not isinstance(name, str):
             raise UnserialisableValue(
-                f"A row has the key {shown(name)}, but columns are named by text.", hint="Use str keys."
+                f"A row has the key {shown(name)}, but column names must be text.", hint="Use str keys."
             )
     return list(map(str.__str__, names))
 
 
 def reasons_by_row(misfits: Sequence[Misfit]) -> dict[int, str]:
-    """One sentence for each row that does not fit, however many of its columns are wrong."""
+    """One sentence for each row that does not fit, also if several columns are wrong."""
     reasons: dict[int, list[str]] = {}
     for misfit in misfits:
         reasons.setdefault(misfit.row, []).append(misfit.reason)

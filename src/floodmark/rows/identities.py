@@ -1,4 +1,4 @@
-"""The hash of a row's identity: what is left of a purged row, so that nobody brings it back. Pure.
+"""The hash of a row's identity: kept for a purged row, so that it cannot be loaded again. Pure.
 
 It is the content hash of the identity's columns and the event time alone, so it does not depend on the engine, on the
 order of columns, or on int → long and float → double.
@@ -51,7 +51,7 @@ def rows_without_identity(arrays: Mapping[str, Any], identity: Sequence[Sequence
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether every engine says the same of two values: equal, or not."""
+    """Whether every engine agrees if two values are equal."""
     from pyarrow import types
 
     return any(

@@ -64,7 +64,7 @@ def portable(value: Any) -> Any:
     for kind, convert in _CONVERSIONS:
         if isinstance(value, kind):
             return convert(value)
-    raise TypeError(f"a {type(value).__name__} is not a value that JSON can hold")
+    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
 
 
 def _utc_text(value: dt.datetime) -> str:
@@ -73,7 +73,7 @@ def _utc_text(value: dt.datetime) -> str:
     try:
         return value.astimezone(dt.UTC).isoformat()
     except OverflowError as error:
-        raise TypeError("a datetime before the year 1 or after 9999 in UTC is not a value") from error
+        raise TypeError("a datetime before the year 1 or after 9999 in UTC cannot be stored") from error
 
 
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
@@ -103,10 +103,10 @@ def plain_json(value: Any, *, depth: int = 1) -> Any:
     if kind is float:
         return value if math.isfinite(value) else float_text(value)
     if depth > DEPTH_MAX:
-        raise NotJson(f"it nests deeper than {DEPTH_MAX} levels")
+        raise NotJson(f"it is nested deeper than {DEPTH_MAX} levels")
     if kind is dict:
         if not all(isinstance(key, str) for key in value):
-            raise NotJson("an object's keys are texts")
+            raise NotJson("an object's keys must be text")
         return {str.__str__(key): plain_json(item, depth=depth + 1) for key, item in value.items()}
     if kind is list or kind is tuple:
         return [plain_json(item, depth=depth + 1) for item in value]
@@ -143,5 +143,5 @@ def _carefully(value: Any) -> str:
         raise NotJson(str(error)) from error
     # In a row null is the absence of a value, so nothing that is a value may be written like it.
     if text == b"null":
-        raise NotJson("it stands for null")
+        raise NotJson("it is null")
     return text.decode()

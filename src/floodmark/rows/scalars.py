@@ -95,7 +95,7 @@ def _one_integer(bits: int) -> Callable[[Any], int]:
         if not isinstance(value, int) or isinstance(value, bool):
             raise Unfit(f"{shown(value)} is not an integer")
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise Unfit(f"{shown(value)} is beyond {bits} bits")
+            raise Unfit(f"{shown(value)} does not fit in {bits} bits")
         return int.__index__(value)
 
     return one
@@ -109,14 +109,14 @@ def _one_double(value: Any) -> float:
     if isinstance(value, float):
         # A fraction of many digits is rounded: that is what doubles are. Whole numbers count things and name them.
         if isinstance(value, ExactNumber) and value.is_whole:
-            raise Unfit(f"{shown(value)} is not exactly a double")
+            raise Unfit(f"{shown(value)} cannot be stored exactly as a double")
         return float(value)
     if isinstance(value, str) and value in NOT_FINITE:
         return NOT_FINITE[value]
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unfit(f"{shown(value)} is not a number")
     if value.bit_length() > _DOUBLE_BITS_MAX or int(float(value)) != value:
-        raise Unfit(f"{shown(value)} is not exactly a double")
+        raise Unfit(f"{shown(value)} cannot be stored exactly as a double")
     return float(value)
 
 
@@ -137,7 +137,7 @@ def _floats(values: Sequence[Any]) -> pa.Array:
 def _one_float(value: Any) -> float:
     number = _one_double(value)
     if as_float32(pa.array([number], pa.float64())) is None:
-        raise Unfit(f"{shown(value)} is not exactly a 32-bit float: declare double")
+        raise Unfit(f"{shown(value)} cannot be stored exactly as a 32-bit float: declare the column as double")
     return number
 
 
@@ -203,7 +203,7 @@ def _one_string(value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Unfit(f"{shown(value)} holds half a character (a lone surrogate)") from None
+        raise Unfit(f"{shown(value)} contains an unpaired surrogate") from None
     return text
 
 
@@ -308,7 +308,7 @@ def _timestamp_texts(values: Sequence[Any]) -> pa.Array:
 def _one_timestamp(value: Any) -> int:
     if isinstance(value, dt.datetime):
         if getattr(value, "nanosecond", 0):
-            raise Unfit(f"{shown(value)} is finer than a microsecond")
+            raise Unfit(f"{shown(value)} is more precise than a microsecond")
         aware = value if value.utcoffset() is not None else value.replace(tzinfo=dt.UTC)
         micros = (aware - _EPOCH) // _MICROSECOND
     elif isinstance(value, str):

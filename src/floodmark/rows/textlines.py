@@ -17,12 +17,12 @@ from floodmark.jsonread import lines_change, read_json
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD_BYTES = 2000
-"""So much is kept of a line that is too long."""
+"""How much of a line that is too long is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in a text that is no row of the dataset: it goes to quarantine as it is."""
+    """A part of a text that is not a row of the dataset: it goes to quarantine unchanged."""
 
     place: str
     reason: str
@@ -33,7 +33,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLines:
-    """Some lines: the rows with the numbers of their lines, and what is no row."""
+    """Some lines: the rows with their line numbers, and the lines that are not rows."""
 
     rows: list[dict[str, Any]]
     numbers: Sequence[int]
@@ -54,7 +54,7 @@ class Overlong:
 
 
 Place = Callable[[int], str]
-"""What the line of a number is called, for people."""
+"""The name of a line in messages."""
 
 
 def parse_lines(text: bytes, *, before: int, place: Place, line_bytes_max: int) -> ParsedLines:
@@ -90,7 +90,7 @@ def _parse_each(lines: list[bytes], before: int, place: Place, line_bytes_max: i
 
 
 def row_of_text(text: bytes) -> dict[str, Any] | str:
-    """The row that a text is, or why it is none."""
+    """The row of a text, or why it is not a row."""
     try:
         row = read_json(text)
     except orjson.JSONDecodeError as error:
@@ -102,11 +102,11 @@ def row_of_text(text: bytes) -> dict[str, Any] | str:
 
 def not_an_object(value: Any) -> str:
     kinds = {list: "an array", str: "a text", bool: "true or false", int: "a number", float: "a number"}
-    return f"not an object, but {kinds.get(type(value), 'null')}"
+    return f"not a JSON object: {kinds.get(type(value), 'null')}"
 
 
 def overlong(place: str, line: Overlong, line_bytes_max: int) -> Problem:
-    reason = f"the line has {line.size:,} bytes, and line_bytes_max in [spool] of floodmark.toml is {line_bytes_max:,}"
+    reason = f"the line has {line.size:,} bytes; line_bytes_max in [spool] of floodmark.toml is {line_bytes_max:,}"
     return Problem(place, reason, line.head)
 
 
@@ -122,7 +122,7 @@ def whole_lines(read: Callable[[], bytes], *, line_bytes_max: int) -> Iterator[b
     while block := read():
         end = block.rfind(b"\n") + 1
         if head is not None:
-            # The rest of a line that is too long: passed over, to its end.
+            # Skip the rest of a line that is too long.
             first = block.find(b"\n") + 1
             size += first or len(block)
             if not first:

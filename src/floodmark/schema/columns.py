@@ -1,4 +1,4 @@
-"""A dataset's columns: declared, kept as text, and changed only by adding and widening. Pure."""
+"""A dataset's columns: declared, stored as text, and changed only by adding and widening. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a dataset, in order. No two of their names are one to Spark."""
+    """The columns of a dataset, in order. Their names differ in more than case."""
 
     columns: tuple[Column, ...] = ()
 
@@ -77,8 +77,8 @@ class Schema:
                 other = seen.get(name_key(path))
                 if other is not None:
                     raise SchemaConflict(
-                        f"Two columns are called {other!r} and {path!r}, which are one to Spark and Iceberg.",
-                        hint="Rename one of them; names differ by more than case.",
+                        f"Two columns are called {other!r} and {path!r}, which Spark and Iceberg do not distinguish.",
+                        hint="Rename one of them. Names must differ in more than upper and lower case.",
                     )
                 seen[name_key(path)] = path
 
@@ -141,7 +141,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Read what `to_json` wrote; anything else is `Corrupt`, because nobody else writes it."""
+        """Read the text of `to_json`; anything else is `Corrupt`, because only Floodmark writes it."""
         try:
             content = orjson.loads(text)
             if content["version"] != _VERSION:
@@ -149,7 +149,7 @@ class Schema:
             return cls(tuple(Column.parse(name, kind) for name, kind in content["columns"]))
         except (ValueError, TypeError, KeyError, FloodmarkError) as error:
             raise Corrupt(
-                f"A stored schema cannot be read: {error}.", hint="Keep the store as it is, and run `floodmark fsck`."
+                f"A stored schema cannot be read: {error}.", hint="Do not change the store, and run `floodmark fsck`."
             ) from error
 
     def arrow(self, names: Iterable[str] | None = None) -> pa.Schema:
@@ -164,8 +164,8 @@ class Schema:
     def merge(self, new: Iterable[Column]) -> Schema:
         """The schema with the columns of arriving rows added and widened as needed.
 
-        The only changes are new nullable columns, at the end, and int → long and float → double. What fits
-        as it is changes nothing. Anything else is a `SchemaConflict`, and nothing has changed.
+        The only changes are new nullable columns, at the end, and int → long and float → double. Rows that fit change
+        nothing. Anything else is a `SchemaConflict`, and nothing has changed.
         """
         columns = {column.name: column for column in self.columns}
         for came in new:
@@ -180,7 +180,7 @@ class Schema:
     def _added(self, came: Column) -> Column:
         if came.required:
             raise SchemaConflict(
-                f"Column {came.name!r} is new and not null, but the rows stored already have no value for it.",
+                f"Column {came.name!r} is new and not null, but the stored rows have no value for it.",
                 hint=f'Declare it "{came.type}", without "not null".',
             )
         return came
@@ -199,13 +199,14 @@ def _widened(have: Column, came: Column) -> Column:
     if WIDER.get(have.type) == came.type:
         return replace(have, type=came.type)
     raise SchemaConflict(
-        f"Column {have.name!r} is {have.type}, and rows came with {came.type}.",
-        hint="A column only widens, int to long and float to double: convert the rows, or use a new column.",
+        f"Column {have.name!r} is {have.type}, but the rows have {came.type}.",
+        hint="A column type can only widen from int to long and from float to double. Convert the rows, or use a "
+        "new column.",
     )
 
 
 def _paths(name: str, kind: ColumnType) -> Iterator[str]:
-    """Every dotted name that the column takes up in Iceberg's index of names."""
+    """Every dotted name of the column in Iceberg's index of names."""
     yield name
     if isinstance(kind, ListType):
         yield from _paths(f"{name}.element", kind.element)
@@ -215,7 +216,7 @@ def _paths(name: str, kind: ColumnType) -> Iterator[str]:
 
 
 def columns_of_arrow(arrow_schema: pa.Schema) -> list[Column]:
-    """The columns that Arrow fields stand for; a field of Arrow's null type stands for none."""
+    """The columns of Arrow fields; a field of Arrow's null type gives none."""
     columns = []
     for field in arrow_schema:
         kind = from_arrow(field.type, column=field.name)

@@ -1,4 +1,4 @@
-"""What datasets and columns may be called, and the names Floodmark keeps for itself. Pure."""
+"""Valid names of datasets and columns, and reserved names. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from floodmark.errors import InvalidName, InvalidSetting
 SEQ = "_ingest_seq"
 """The row's sequence number, given at its stamping commit."""
 CONTENT_ID = "_ingest_id"
-"""The content hash of the row as it was captured."""
+"""The content hash of the captured row."""
 SEGMENT = "_ingest_segment"
-"""The segment that brought the row."""
+"""The segment that contained the row."""
 
 SYSTEM_PREFIXES = ("_ingest_", "_origin_")
 
@@ -42,36 +42,36 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def name_key(name: str) -> str:
-    """What two names share when Spark, which ignores case, cannot tell them apart."""
+    """The key by which Spark, which ignores case, compares two names."""
     return name.upper().lower()
 
 
 def is_system_column(name: str) -> bool:
-    """Whether the column is Floodmark's own: never a user's, and stripped from what users read."""
+    """Whether the column is a system column: never a user's, and not returned to users."""
     return name.lower().startswith(SYSTEM_PREFIXES)
 
 
 def check_column_name(name: Any) -> str:
-    """The name, if a column may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid column name; else `InvalidName`."""
     check_field_name(name, what="column")
     if is_system_column(name):
         raise InvalidName(
-            f"The column name {name!r} starts with a prefix that Floodmark keeps for its own columns.",
-            hint="Name it without `_ingest_` or `_origin_` in front.",
+            f"The column name {name!r} starts with a prefix that is reserved for Floodmark's own columns.",
+            hint="Use a name that does not start with `_ingest_` or `_origin_`.",
         )
     if name_key(name) in RESERVED_NAMES:
         raise InvalidName(
             f"The column name {name!r} is one of Iceberg's own metadata columns.",
-            hint=f"Name it otherwise, for example {name.lstrip('_') + '_'!r}.",
+            hint=f"Use another name, for example {name.lstrip('_') + '_'!r}.",
         )
     return str(name)
 
 
 def check_field_name(name: Any, *, what: str = "field") -> str:
-    """The name, if a struct's field may be called that: the rules that hold for every name in a table."""
+    """The name, if it is a valid name of a struct's field, by the rules for every name in a table."""
     reason = _field_name_problem(name)
     if reason is not None:
-        raise InvalidName(f"{_shown(name)} cannot name a {what}: {reason}.", hint="Rename it in the rows.")
+        raise InvalidName(f"{_shown(name)} is not a valid {what} name: {reason}.", hint="Rename it in the rows.")
     return str(name)
 
 
@@ -85,25 +85,25 @@ def _field_name_problem(name: Any) -> str | None:
 def _text_problem(name: str) -> str | None:
     problems = {
         "it is empty": not name,
-        f"it has {len(name)} characters, and {COLUMN_NAME_CHARACTERS_MAX} are the most": (
+        f"it has {len(name)} characters; the limit is {COLUMN_NAME_CHARACTERS_MAX}": (
             len(name) > COLUMN_NAME_CHARACTERS_MAX
         ),
-        "it has a control character or half a character in it": any(
+        "it contains a control character or an unpaired surrogate": any(
             unicodedata.category(char) in {"Cc", "Cs"} for char in name
         ),
-        "it starts or ends with a blank": name != name.strip(),
-        "it has a backtick in it, which quotes names in SQL": "`" in name,
+        "it starts or ends with a space": name != name.strip(),
+        "it contains a backtick": "`" in name,
     }
     return next((reason for reason, applies in problems.items() if applies), None)
 
 
 def check_dataset_name(name: Any) -> str:
-    """The name, if a dataset may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid dataset name; else `InvalidName`."""
     return _checked_name(name, "a dataset")
 
 
 def check_sink_name(name: Any) -> str:
-    """The name, if a sink may be called that; `InvalidName` says why not."""
+    """The name, if it is a valid sink name; else `InvalidName`."""
     return _checked_name(name, "a sink")
 
 
@@ -111,7 +111,8 @@ def _checked_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidName(
             f"{_shown(name)} cannot name {what}.",
-            hint="Use a small letter, then small letters, digits and underscores: at most 63 characters.",
+            hint="Start with a lower-case letter, then use lower-case letters, digits and underscores: at most 63 "
+            "characters.",
         )
     return name
 
@@ -135,14 +136,14 @@ def parse_identity(value: Any) -> tuple[tuple[str, ...], ...]:
         if len(set(choices)) != len(choices):
             raise _bad_identity("it lists the same columns twice")
         return choices
-    raise _bad_identity("it mixes names with other things")
+    raise _bad_identity("it mixes names with other values")
 
 
 def _identity_columns(names: Any) -> tuple[str, ...]:
     if not names:
         raise _bad_identity("one of its alternatives is empty")
     if not all(isinstance(name, str) for name in names):
-        raise _bad_identity("it holds something that is not a name")
+        raise _bad_identity("it contains a value that is not a name")
     if len({name_key(name) for name in names}) != len(names):
         raise _bad_identity("it names a column twice")
     return tuple(check_column_name(name) for name in names)

@@ -48,7 +48,7 @@ def value_text(name: str, value: Any) -> str:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
     raise SchemaConflict(
-        f"Column {name!r} cannot partition: a value of it is {type(value).__name__}.",
+        f"Column {name!r} cannot be a partition column: it has a value of type {type(value).__name__}.",
         hint=f"Partition by columns of type {', '.join(map(str, PARTITION_TYPES))}.",
     )
 
@@ -87,7 +87,7 @@ def _parsed_part(part: str, name: str, kind: ColumnType) -> Any:
 
 def _integer(text: str) -> int:
     if re.fullmatch(r"-?[0-9]{1,19}", text) is None or not -(2**63) <= int(text) < 2**63:
-        raise ValueError("not an integer of 64 bits")
+        raise ValueError("not a 64-bit integer")
     return int(text)
 
 
@@ -123,6 +123,6 @@ def check_partition_columns(columns: Sequence[str], schema: Schema) -> None:
         kind = schema.column(name).type
         if kind not in PARTITION_TYPES:
             raise SchemaConflict(
-                f"Column {name!r} cannot partition: it is {kind}.",
+                f"Column {name!r} cannot be a partition column: it is {kind}.",
                 hint=f"Partition by columns of type {', '.join(map(str, PARTITION_TYPES))}.",
             )

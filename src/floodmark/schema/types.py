@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEPTH_MAX = 32
-"""How deep types nest at most; deeper text is refused before it costs a stack."""
+"""Deepest nesting of types; deeper text is refused before it overflows the stack."""
 DECIMAL_DIGITS_MAX = 38
 
 
@@ -37,7 +37,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class DecimalType:
-    """A decimal number of `precision` digits, `scale` of them behind the point."""
+    """A decimal number with `precision` digits, `scale` of them after the decimal point."""
 
     precision: int
     scale: int
@@ -46,7 +46,8 @@ class DecimalType:
         if not (1 <= self.precision <= DECIMAL_DIGITS_MAX and 0 <= self.scale <= self.precision):
             raise SchemaConflict(
                 f"decimal({self.precision},{self.scale}) is not a type.",
-                hint=f"A decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and no more of them behind the point.",
+                hint=f"A decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and not more than these after the decimal "
+                "point.",
             )
 
     def __str__(self) -> str:
@@ -67,13 +68,13 @@ class StructType:
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise SchemaConflict("A struct needs a field.", hint="Use json for objects of any shape.")
+            raise SchemaConflict("A struct needs at least one field.", hint="Use json for objects of any shape.")
         seen: dict[str, str] = {}
         for name, _ in self.fields:
             check_field_name(name)
             if name_key(name) in seen:
                 raise SchemaConflict(
-                    f"A struct has the fields {seen[name_key(name)]!r} and {name!r}, which are one to Spark.",
+                    f"A struct has the fields {seen[name_key(name)]!r} and {name!r}, which Spark does not distinguish.",
                     hint="Rename one of them.",
                 )
             seen[name_key(name)] = name
@@ -98,7 +99,7 @@ JSON = Primitive("json")
 PRIMITIVES = {kind.name: kind for kind in (BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BINARY, DATE, TIMESTAMP, JSON)}
 
 WIDER: dict[ColumnType, ColumnType] = {INT: LONG, FLOAT: DOUBLE}
-"""What a column of the type becomes when a value needs more room."""
+"""The wider type of a column type."""
 
 
 def holds(wide: ColumnType, narrow: ColumnType) -> bool:
@@ -130,9 +131,9 @@ _TEXT_CHARACTERS_MAX = 100_000
 
 @lru_cache(maxsize=1024)
 def parse_type(text: str) -> ColumnType:
-    """Read a type's text; `SchemaConflict` says where it stops making sense."""
+    """Parse a type's text; `SchemaConflict` gives the position of the error."""
     if len(text) > _TEXT_CHARACTERS_MAX:
-        raise SchemaConflict(f"A type's text of {len(text)} characters is not read.", hint="Use json.")
+        raise SchemaConflict(f"A type's text of {len(text)} characters is too long.", hint="Use json.")
     reader = _Reader(text)
     kind = reader.type(depth=1)
     reader.end()
@@ -146,7 +147,7 @@ class _Reader:
 
     def type(self, depth: int) -> ColumnType:
         if depth > DEPTH_MAX:
-            raise self.wrong(f"types nest at most {DEPTH_MAX} deep")
+            raise self.wrong(f"types can be nested at most {DEPTH_MAX} levels deep")
         word = self.take("word")
         if word is None:
             raise self.wrong("a type is expected")
@@ -250,8 +251,8 @@ _OTHER_WORDS = {
 def _hint_for(word: str) -> str:
     known = _OTHER_WORDS.get(word.lower())
     if known is not None:
-        return f"It is called {known} here."
-    return f"There are {', '.join(PRIMITIVES)}, decimal(p,s), list<…> and struct<…>."
+        return f"Use {known} instead."
+    return f"The types are {', '.join(PRIMITIVES)}, decimal(p,s), list<…> and struct<…>."
 
 
 # ---- Arrow ----
@@ -259,7 +260,7 @@ def _hint_for(word: str) -> str:
 
 @lru_cache(maxsize=1024)
 def to_arrow(kind: ColumnType) -> pa.DataType:
-    """The one Arrow type in which values of the type are kept."""
+    """The Arrow type in which values of the type are stored."""
     import pyarrow as pa
 
     if isinstance(kind, DecimalType):
@@ -283,7 +284,7 @@ def to_arrow(kind: ColumnType) -> pa.DataType:
 
 
 def width(kind: ColumnType) -> int:
-    """How many columns a column takes up in a table: a struct's fields are columns too."""
+    """How many table columns a column needs: a struct's fields are columns too."""
     if isinstance(kind, ListType):
         return width(kind.element)
     return sum(width(field) for _, field in kind.fields) if isinstance(kind, StructType) else 1
@@ -308,7 +309,7 @@ def from_arrow(arrow_type: pa.DataType, *, column: str, depth: int = 1) -> Colum
         if nested is not None:
             return nested
     raise SchemaConflict(
-        f"Column {column!r} is of Arrow type {arrow_type}, which no column type holds.",
+        f"Column {column!r} is of Arrow type {arrow_type}, which no column type can store.",
         hint="Cast it first, for example to string, or to a struct or list of simple types.",
     )
 
@@ -339,7 +340,7 @@ def _nested_from_arrow(arrow_type: pa.DataType, *, column: str, depth: int) -> C
     import pyarrow as pa
 
     types = pa.types
-    # List views are left out: pyarrow 26 casts them to lists with broken offsets.
+    # List views are not supported: pyarrow 26 casts them to lists with broken offsets.
     if types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type):
         element = from_arrow(arrow_type.value_type, column=column, depth=depth + 1)
         return None if element is None else ListType(element)

@@ -19,17 +19,14 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.clock import Clock
-from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
+from floodmark.engine import Engine
 from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows import (
     Fit,
@@ -45,7 +42,7 @@ from floodmark.rows import (
 from floodmark.schema import Schema
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.segments import add_segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,12 +100,7 @@ class _BacklogLook:
 class Capture:
     """One process's way into the spool. Threads may share it."""
 
-    root: Path
-    database: Database
-    segments: SegmentStore
-    clock: Clock
-    backlog_bytes_max: int
-    limits: SpoolSettings = field(default_factory=SpoolSettings)
+    engine: Engine
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _looks: dict[str, _BacklogLook] = field(default_factory=dict)
@@ -119,7 +111,7 @@ class Capture:
     def capture(self, dataset: str, rows: Any) -> Receipt:
         """Store a list of dicts or an Arrow table; durable on return."""
         self._forget_after_fork()
-        self.database.check_writable()
+        self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
@@ -138,7 +130,7 @@ class Capture:
 
     def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
-            self.segments.add(grown, table, held=held)
+            add_segment(self.engine, grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(grown.name, held)
@@ -156,14 +148,14 @@ class Capture:
         elif found.line is not None:
             self._store(found.dataset, found.table, found.line, found.held)
         else:
-            self.segments.add(found.dataset, found.table, held=found.held)
+            add_segment(self.engine, found.dataset, found.table, held=found.held)
             self.count(dataset, found.table.nbytes)
         return found.receipt
 
     def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None, as_line: bool = False) -> Prepared:
         """Fit what was read from a text, to be stored by `store`."""
         self._forget_after_fork()
-        self.database.check_writable()
+        self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
@@ -189,13 +181,13 @@ class Capture:
         def put_away(connection: Connection) -> bool:
             if not also(connection):
                 return False
-            quarantine.hold(connection, grown.name, held, now=self.clock.now())
+            quarantine.hold(connection, grown.name, held, now=self.engine.clock.now())
             return True
 
         if not tables:
-            return self.database.transact(put_away)
+            return self.engine.database.transact(put_away)
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-        if not self.segments.add(grown, table, held=held, also=also):
+        if not add_segment(self.engine, grown, table, held=held, also=also):
             return False
         self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
@@ -205,7 +197,7 @@ class Capture:
         fitted_rows: list[FittedRows] = []
 
         def fitting(schema: Schema) -> Fit:
-            demands = self._dataset(declared.name).demands(self.limits)
+            demands = self._dataset(declared.name).demands(self.engine.settings.spool)
             rows = texts.rows
             if not isinstance(rows, list):
                 try:
@@ -231,7 +223,7 @@ class Capture:
         held = self._held(
             dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
+        if not add_segment(self.engine, grown, fitted.table, step=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
         return _receipt(fitted, held)
@@ -245,7 +237,7 @@ class Capture:
         made: list[FittedRows] = []
 
         def fitting(schema: Schema) -> Fit:
-            made.append(fit_rows(schema, rows, self._dataset(declared.name).demands(self.limits)))
+            made.append(fit_rows(schema, rows, self._dataset(declared.name).demands(self.engine.settings.spool)))
             return made[-1].fit
 
         grown, fitted = self._fitted(declared, fitting)
@@ -253,7 +245,7 @@ class Capture:
         return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
 
     def _fitted_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> tuple[Dataset, Fit]:
-        demands = declared.demands(self.limits)
+        demands = declared.demands(self.engine.settings.spool)
         grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table, demands=demands))
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         return grown, fitted
@@ -272,7 +264,7 @@ class Capture:
         held = []
         for item in entries:
             key = quarantine.source_key(item.place, item.payload) if lasting else None
-            text, path = keep_payload(self.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
+            text, path = keep_payload(self.engine.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
             reason = f"{item.place}: {item.reason}" if item.place else item.reason
             token = None if sender is None else sender.token
             held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
@@ -280,7 +272,7 @@ class Capture:
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
         if held:
-            self.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.clock.now()))
+            self.engine.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.engine.clock.now()))
 
     def close(self) -> None:
         """Give the landing files up, so that they can be sealed to their ends."""
@@ -303,7 +295,7 @@ class Capture:
         held = self._held(
             declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        self.segments.add(grown, fitted.table, held=held)
+        add_segment(self.engine, grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
         return _receipt(fitted, held)
 
@@ -325,20 +317,20 @@ class Capture:
         if not fitted.evolves:
             return declared
         changes = (*fitted.new_columns, *fitted.widened)
-        grown = self.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+        grown = self.engine.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
         self._known[declared.name] = grown
         return grown
 
     def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
         """The dataset as this process last saw it. Schemas only grow, so an old one is narrow, never wrong."""
         if fresh or name not in self._known:
-            self._known[name] = self.database.read(lambda c: datasets.get(c, name))
+            self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 
     def _writer(self, dataset: str) -> LandingWriter:
         with self._lock:
             if dataset not in self._writers:
-                self._writers[dataset] = LandingWriter(self.root / "spool" / dataset / "landing")
+                self._writers[dataset] = LandingWriter(self.engine.root / "spool" / dataset / "landing")
             return self._writers[dataset]
 
     # ── back-pressure ────────────────────────────────────────────────────────────────────────────────────────────
@@ -346,21 +338,22 @@ class Capture:
     def check_room(self, dataset: str) -> None:
         """`SpoolFull` if the dataset's backlog is at its limit."""
         look = self._looks.get(dataset)
-        now = self.clock.monotonic_seconds()
-        full = look is not None and look.bytes >= self.backlog_bytes_max
+        now = self.engine.clock.monotonic_seconds()
+        limit = self.engine.settings.spool.backlog_bytes_max
+        full = look is not None and look.bytes >= limit
         if look is None or full or now - look.at_seconds > BACKLOG_CHECK_SECONDS:
             look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
-        if look.bytes >= self.backlog_bytes_max:
+        if look.bytes >= limit:
             raise SpoolFull(
-                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {self.backlog_bytes_max:,}.",
+                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {limit:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
 
     def backlog_bytes(self, dataset: str) -> int:
         """Bytes that wait: landing lines that are not sealed and segments that are not committed."""
-        _, _, sealed = self.database.read(lambda c: segment_records.backlog(c, dataset))
-        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        return sealed + landing_bytes(self.root / "spool" / dataset / "landing", sealed=offsets)
+        _, _, sealed = self.engine.database.read(lambda c: segment_records.backlog(c, dataset))
+        offsets = self.engine.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+        return sealed + landing_bytes(self.engine.root / "spool" / dataset / "landing", sealed=offsets)
 
     def count(self, dataset: str, size: int) -> None:
         """Add what was just stored to the backlog, until it is looked at again."""

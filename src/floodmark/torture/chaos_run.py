@@ -1,4 +1,4 @@
-"""One run of `floodmark torture`: the scratch store, the course, the verdict, and nothing left behind."""
+"""One run of `floodmark torture`: the scratch store, the kills, the verdict, and the clean-up."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Course:
     """One run over a store. `others` are members besides its writers and its daemon."""
 
     store: Store
-    """Opened by us, to look."""
+    """Opened by the run itself, for reading."""
     writers: Sequence[WriterMember]
     daemon: DaemonMember
     others: Sequence[Member]
     seconds: float
     seed: int
     kills_min: Mapping[str, int] = field(default_factory=dict)
-    """By kind: trouble goes on until so many were killed."""
+    """By kind: killing continues until this many were killed."""
     tell: Callable[[str], None] = lambda _: None
     drain_seconds_max: float = 240.0
     """How long nothing may move before the drain is given up."""
@@ -69,7 +69,7 @@ class Course:
     """What was found in the end."""
     nudges: int = 0
     rows_in_trouble: int = 0
-    """Rows that were told to be delivered while processes were killed."""
+    """Rows that were reported as delivered while processes were killed."""
     _nudged: float = 0.0
     _told: float = 0.0
 
@@ -78,14 +78,14 @@ class Course:
         return [*self.others, *self.writers, self.daemon]
 
     def run(self, reading: Callable[[], Sequence[Compared]]) -> None:
-        """Everything, and `reading` when nothing moves any more. Ends with every process gone."""
+        """The whole run; `reading` is called when everything is drained. Ends after every process has ended."""
         try:
             self._trouble()
             self.rows_in_trouble = self.daemon.told.rows["exported"]
-            self.tell("Killing has ended; the writers finish their books.")
+            self.tell("No more kills. The writers complete their logs.")
             for writer in self.writers:
                 writer.finish(FINISH_SECONDS_MAX)
-            self.tell("The daemon delivers what is left.")
+            self.tell("The daemon delivers the remaining rows.")
             self.drained = self._drain()
             self.daemon.stop(STOP_SECONDS_MAX)
             self.tell("Reading every destination.")
@@ -118,8 +118,8 @@ class Course:
         time.sleep(STEP_SECONDS)
 
     def _nudge(self) -> None:
-        """A sink that failed is left alone for half a minute and more. New settings end that wait, and are one more
-        thing that can go wrong.
+        """A failed sink is retried after half a minute or more. A change of its settings ends that wait, and is also
+        tested this way.
         """
         if time.monotonic() < self._nudged + NUDGE_SECONDS:
             return
@@ -138,7 +138,7 @@ class Course:
         kills = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills().items())) or "none"
         rows = sum(writer.page().rows_acknowledged for writer in self.writers)
         delivered = self.daemon.told.rows["exported"]
-        self.tell(f"{time_text}; killed: {kills}; {rows:,} rows acknowledged, {delivered:,} told to be delivered")
+        self.tell(f"{time_text}; killed: {kills}; {rows:,} rows acknowledged, {delivered:,} reported as delivered")
 
     # ── the drain ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +157,7 @@ class Course:
                 return True
             if now_left != left:
                 left, moved = now_left, time.monotonic()
-            self._tell_now(f"draining, {left} to go")
+            self._tell_now(f"draining, {left} rows left")
         return False
 
 
@@ -189,21 +189,21 @@ def waiting(store: Store) -> int:
         for item in status.datasets
     )
     undelivered = sum(store.rows_waiting(sink.name) for sink in store.sinks())
-    return spooled + undelivered + store._database.read(_open_intents)  # noqa: SLF001 - one more door into the same store
+    return spooled + undelivered + store.engine.database.read(_open_intents)
 
 
 def doing(store: Store) -> str:
-    """What the records say is under way."""
+    """The work in progress, according to the records."""
 
     def look(connection: Connection) -> str:
         commits = connection.execute(select(blocks.c.id).where(blocks.c.state == "reserved")).first() is not None
         under_way = ["a commit"] * commits + ["a delivery"] * (_open_intents(connection) > 0)
-        return " and ".join(under_way) or "neither commit nor delivery"
+        return " and ".join(under_way) or "no commit and no delivery"
 
     try:
-        return store._database.read(look)  # noqa: SLF001
+        return store.engine.database.read(look)
     except FloodmarkError:
-        return "not to be told"
+        return "unknown"
 
 
 def _open_intents(connection: Connection) -> int:
@@ -237,9 +237,7 @@ class Trial:
         try:
             planned = plan(self.user, self.sinks, self.hub, folder)
             if not planned.sinks:
-                raise Permanent(
-                    f"No sink is left to deliver to. {' '.join(planned.left_out)}", hint="Name others with --sink."
-                )
+                raise Permanent(f"No sink can be tested. {' '.join(planned.left_out)}", hint="Name others with --sink.")
             self._declare_at_the_hub(planned)
             store = make_store(folder / "store", self.user.settings, {planned.dataset: True}, planned.sinks)
             course = self._course(store, planned.dataset, folder)
@@ -338,7 +336,11 @@ class Trial:
                     reading.Objects(sink.settings).remove()
                 elif sink.kind == "table" and store is not None:
                     orphans = reading.drop_target(store, sink.settings["table"])
-                    left += [f"{sink.name}: files that killed attempts left in {orphans}, if any"] if orphans else []
+                    left += (
+                        [f"{sink.name}: files in {orphans} that killed processes did not remove, if any"]
+                        if orphans
+                        else []
+                    )
             except Exception as error:  # noqa: BLE001 - whatever a destination says to that: it is told, and the rest goes on
                 place = sink.settings.get("url") or sink.settings.get("table")
                 left.append(f"{sink.name}: {place} could not be removed ({type(error).__name__})")

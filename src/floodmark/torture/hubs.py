@@ -13,7 +13,7 @@ from floodmark.torture.processes import floodmark, kill_group, kin_of, start
 
 
 class HubMember:
-    """`floodmark hub`: a supervisor and its workers, on one port for good."""
+    """`floodmark hub`: a supervisor and its workers, always on the same port."""
 
     kind = "hub"
 
@@ -92,7 +92,7 @@ class HubMember:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """Whether a process listens on a port of this machine."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False

@@ -1,10 +1,10 @@
-"""Books: what a writer was told about its captures, in a file of its own that outlives it.
+"""Journals: the outcome of a writer's captures, in a file that survives the writer.
 
     ["attempt", 17, false, [rows…]]     before the call: these rows may be stored from now on
     ["acknowledged", 17]                after it returned, synced: from now on they must arrive
 
-The number counts a writer's batches. A line that a death cut off is no line: its rows were not sent yet, or nobody
-relies on the answer. An attempt that is made again after a death says `true`.
+The number counts a writer's batches. An incomplete line is ignored: its rows were not sent yet, or their
+acknowledgement was not used. A repeated attempt after a kill has `true`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Page:
     attempts: dict[int, Rows] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     rows_again: int = 0
-    """Rows that were captured again, because nobody knew what had become of them."""
+    """Rows that were captured again, because their outcome was unknown."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def last_unanswered(self) -> bool:
-        """Whether the newest attempt is one that nobody knows the fate of."""
+        """Whether the outcome of the newest attempt is unknown."""
         return bool(self.attempts) and max(self.attempts) not in self.acknowledged
 
     @property
@@ -65,7 +65,7 @@ class Book:
     def __init__(self, path: Path) -> None:
         self.page = Page.read(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.write(self._file, b"\n")  # whatever a death has cut off ends here
+        os.write(self._file, b"\n")  # the incomplete line of a killed process ends here
 
     def attempt(self, number: int, rows: Iterable[Mapping[str, Any]], *, again: bool) -> None:
         self._write(["attempt", number, again, list(rows)])

@@ -1,7 +1,7 @@
-"""Members: what is killed and comes back. Each looks after itself whenever its turn comes (`step`).
+"""Members: processes that are killed and restarted. Each is checked in turn (`step`).
 
-How long a life is, and how it ends, comes from the member's own dice, seeded with the run's seed and its name. The
-machine's own pace is not seeded: the same seed tries the same things, and meets the processes at other instants.
+When and how a process is killed comes from the member's random generator, seeded with the run's seed and its name. The
+timing of the machine is not seeded: with the same seed, processes may be killed at other points.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 from floodmark.errors import Permanent
 
 ASTRAY_MAX = 20
-"""After so many ends in a row that nobody caused, something is wrong with the member itself."""
+"""After this many unexpected exits in a row the run stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Records:
     kills: list[Kill] = field(default_factory=list)
     starts: int = 0
     astray: list[str] = field(default_factory=list)
-    """Ends that nobody caused, in its own last words."""
+    """Unexpected exits, with the last output of the process."""
     astray_in_a_row: int = 0
 
     def killed(self, kill: Kill) -> None:
@@ -44,12 +44,12 @@ class Records:
         self.astray_in_a_row = 0
 
     def ended_by_itself(self, code: int, log: Path) -> None:
-        self.astray.append(f"ended by itself with {code}: {last_words(log)}")
+        self.astray.append(f"exited unexpectedly with code {code}: {last_words(log)}")
         self.astray_in_a_row += 1
         if self.astray_in_a_row >= ASTRAY_MAX:
             raise Permanent(
-                f"A process of this run ended {ASTRAY_MAX} times by itself. The last time it said: {last_words(log)}",
-                hint="Does `floodmark run` work on this store? `--keep` keeps what every process said.",
+                f"A process of this run exited unexpectedly {ASTRAY_MAX} times. Its last output: {last_words(log)}",
+                hint="Check that `floodmark run` works on this store. `--keep` keeps the output of every process.",
             )
 
 
@@ -65,7 +65,7 @@ class Member(Protocol):
         ...
 
     def close(self) -> None:
-        """End whatever is left of it."""
+        """Kill all remaining processes of the member."""
         ...
 
 

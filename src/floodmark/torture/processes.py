@@ -1,4 +1,4 @@
-"""Processes as they are started, found and killed here: by number and start, so that nobody else's is ever hit."""
+"""Start, find and kill processes by number and start time, so that no other process is ever killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kin:
     name: str
 
     def kill(self) -> None:
-        """Only if the number still stands for the same process."""
+        """Only if the number is still the same process."""
         if any((pid, started) == (self.pid, self.started) for pid, _, started, _ in _listed()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ def start(
     fault: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a group of its own. Its words go to files: a full pipe would hold it up."""
+    """Start a program in its own process group. Its output goes to files: a full pipe would block it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
     kept.pop(FAULT_VARIABLE, None)
     environment = {**kept, **(variables or {}), **({} if fault is None else {FAULT_VARIABLE: fault})}

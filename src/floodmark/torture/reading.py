@@ -51,7 +51,7 @@ def target_rows(store: Store, name: str) -> Rows:
 
 
 def drop_target(store: Store, name: str) -> str | None:
-    """Remove a table with its files; says where attempts that were killed may have left some that nobody knows of."""
+    """Remove a table with its files; returns the location where killed attempts may have left unreferenced files."""
     catalog, namespace, table = name.split(".")
     if catalog not in store.settings.catalogs:
         store.spark.sql(f"DROP TABLE IF EXISTS `{catalog}`.`{namespace}`.`{table}` PURGE")
@@ -100,7 +100,7 @@ class Objects:
             return [meta["path"] for page in obstore.list(_bucket(place)) for meta in page]
         root = self._directory()
         found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-        # A name with a dot in front is an object that somebody died over.
+        # A name with a leading dot is an incomplete object of a killed process.
         return [str(path) for path in found if not path.name.startswith(".")]
 
     def remove(self) -> None:
@@ -154,7 +154,7 @@ def _decoded(content: bytes, format: str) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a hub vouches for, asked as any client may ask."""
+    """A hub's ledger, requested like by any client."""
 
     url: str
     token: str | None
@@ -173,11 +173,11 @@ class Ledger:
                 timeout=_ANSWER_SECONDS_MAX,
             )
         except httpx.HTTPError as error:
-            raise Permanent(f"The hub at {self.url} does not answer: {error}.", hint="Is it running?") from None
+            raise Permanent(f"The hub at {self.url} does not respond: {error}.", hint="Is it running?") from None
         if answer.status_code in {401, 403}:
-            raise Denied(f"The hub at {self.url} refuses the sink's token for rows of this run.")
+            raise Denied(f"The hub at {self.url} refused the sink's token for the rows of this run.")
         if answer.status_code != 200:
-            raise Permanent(f"{self.url} keeps no ledger (it answered {answer.status_code}).")
+            raise Permanent(f"{self.url} has no ledger (status {answer.status_code}).")
         channels = answer.json()["channels"]
         return {item["partition"]: (item["through"], item["rows"]) for item in channels if item["dataset"] == dataset}
 

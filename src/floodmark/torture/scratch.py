@@ -1,4 +1,4 @@
-"""The scratch store: made for one run, with sinks like the user's that lead to places of their own.
+"""The scratch store of one run, with copies of the user's sinks that deliver to other locations.
 
 | kind       | its own place                                                                                       |
 |------------|-----------------------------------------------------------------------------------------------------|
@@ -36,7 +36,7 @@ SCHEMA = {"id": "string", "site": "string", "text": "string", "proof": "string",
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """How a run gets at the hub behind a forward sink."""
+    """How a run accesses the hub of a forward sink."""
 
     store: Path | None = None
     """The hub's own store, if it is here: its rows can be read then."""
@@ -69,7 +69,7 @@ def plan(user: Store, names: Sequence[str], hub: HubAccess, folder: Path) -> Pla
     unknown = [name for name in names if name not in known]
     if unknown:
         there = ", ".join(known) or "none yet"
-        raise UnknownSink(f"There is no sink {unknown[0]!r} in this store (there are: {there}).")
+        raise UnknownSink(f"There is no sink {unknown[0]!r} in this store (existing sinks: {there}).")
     mark = f"torture_{secrets.token_hex(4)}"
     chosen = [sink for name, sink in known.items() if not names or name in names]
     forwards = [sink.name for sink in chosen if sink.kind == "forward"]
@@ -99,13 +99,13 @@ def _planned(user: Store, sink: Sink, mark: str, dataset: str, hub: HubAccess, *
         table = f"{catalog}.{namespace}.{mark}_{_word(sink.name)}"
         return Planned(sink.name, "table", {**settings, "table": table, "datasets": [dataset]})
     if sink.kind == "projection":
-        return "it would run your function on made-up rows, so it takes no part."
+        return "skipped, because it would call your function with generated rows."
     if not first_hub:
-        return "one hub takes part in a run; choose it with --sink."
+        return "skipped, because a run tests only one hub. Select it with --sink."
     if hub.store is None and hub.dataset is None:
         return (
-            "a hub takes rows of datasets that it has declared. Give --hub-store, the path of the hub's store; "
-            "or declare a dataset there for this, and name it with --hub-dataset."
+            "a hub accepts only rows of declared datasets. Give --hub-store with the path of the hub's "
+            "store, or declare a dataset at the hub for this test and give it with --hub-dataset."
         )
     return Planned(sink.name, "forward", {**settings, "origin": _origin(user, settings, mark, dataset)})
 
@@ -118,8 +118,8 @@ def _origin(user: Store, settings: dict[str, Any], mark: str, dataset: str) -> s
     except Denied:
         if Ledger(settings["url"], settings.get("token"), own).channels(dataset):
             raise Denied(
-                f"The hub has rows of this store in {dataset!r} already.",
-                hint="Declare another dataset for this at the hub, and name it with --hub-dataset.",
+                f"The hub already has rows of this store in {dataset!r}.",
+                hint="Declare another dataset at the hub, and give it with --hub-dataset.",
             ) from None
         return str(own)
     return mark
@@ -132,9 +132,11 @@ def _word(name: str) -> str:
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_store(root: Path, like: Settings | None, datasets: dict[str, bool], sinks: Sequence[Planned]) -> Store:
+def make_store(
+    root: Path, like: Settings | None, datasets: dict[str, bool], sinks: Sequence[Planned], *, control: str = ""
+) -> Store:
     """A fresh store with Spark and catalogs as in the user's settings; datasets by name, and whether by identity."""
-    with init(root) as made:
+    with init(root, control=control) as made:
         settings = made.settings
     if like is not None:
         settings = replace(settings, spark=like.spark, catalogs=like.catalogs)
@@ -150,6 +152,8 @@ def make_store(root: Path, like: Settings | None, datasets: dict[str, bool], sin
 def settings_text(settings: Settings) -> str:
     """The settings file of a scratch store: everything at once and as often as possible."""
     lines = [f"store_id = {_toml(settings.store_id)}", ""]
+    if settings.control.url:
+        lines += ["[control]", f"url = {_toml(settings.control.url)}", ""]
     lines += ["[flush]", "patience_seconds = 1", ""]
     lines += ["[run]", "flush_seconds = 1", "export_seconds = 1", "stop_seconds_max = 100", ""]
     spark = settings.spark

@@ -22,7 +22,7 @@ class Compared:
     rows: int
     findings: tuple[Finding, ...]
     how: str
-    """What was looked at."""
+    """What was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Exercised:
     commits: int
     ticks: int
     rows_in_trouble: int
-    """Rows that were told to be delivered while processes were killed; the others came after."""
+    """Rows that were reported as delivered while processes were killed; the others were delivered later."""
     chunks: int
     setting_changes: int
     problems: int
-    """Troubles that the daemon told of."""
+    """Problems that the daemon reported."""
 
     @property
     def killed(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class Verdict:
     destinations: tuple[Compared, ...]
     exercised: Exercised
     astray: tuple[str, ...] = ()
-    """Ends of processes that nobody caused."""
+    """Unexpected exits of processes."""
     left_out: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     """What could not be removed."""
@@ -99,11 +99,11 @@ def oracle_of(pages: Iterable[Page]) -> Oracle:
 
 
 def compared(oracle: Oracle, name: str, found: Rows, lake: Rows, *, how: str) -> Compared:
-    """What is wrong with one destination: by itself, against the lake, and in its order."""
+    """The problems of one destination: its own rows, compared with the lake, and their order."""
     findings = oracle.compare(name, found)
     if found is not lake:
         there = {str(row.get("id")) for row in found}
-        # A row that nobody was told of may be in the lake; then it must be everywhere.
+        # A row without an acknowledgement may be in the lake; then it must be at every destination.
         findings += [
             Finding("missing", name, str(row["id"]), "the lake has it")
             for row in lake
@@ -128,7 +128,7 @@ def compared_by_ledger(
         through, vouched = channels.get(key, (0, 0))
         if vouched != rows or through < last:
             kind = "missing" if vouched < rows or through < last else "doubled"
-            detail = f"the hub vouches for {vouched} rows up to {through}; the lake has {rows} up to {last}"
+            detail = f"the hub's ledger has {vouched} rows up to {through}; the lake has {rows} up to {last}"
             findings.append(Finding(kind, name, key, detail))
     rows_vouched = sum(rows for _, rows in channels.values())
     return Compared(name, rows_vouched, tuple(findings), "its ledger, by ranges and counts")

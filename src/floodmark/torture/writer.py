@@ -1,9 +1,9 @@
-"""A writer's process: captures rows until it is stopped, and writes down what it was told.
+"""A writer process: captures rows until it is stopped, and logs the acknowledgements.
 
     python -m floodmark.torture.writer STORE DATASET NAME BOOK SEED (again | leave) [finish]
 
-What nobody knows the fate of is captured `again` where the dataset has an identity, and left where it has none: there
-a second copy would be another row. With `finish` it does only that, and ends.
+Rows with an unknown outcome are captured `again` if the dataset has an identity. Otherwise they are left: a second copy
+would be another row. With `finish` it does only that, and exits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Writer:
         self.stop = threading.Event()
 
     def settle(self) -> None:
-        """Capture again what nobody knows the fate of."""
+        """Capture rows with an unknown outcome again."""
         for number, rows in self._book.page.unanswered.items():
             self._capture(number, rows, again=True, keep_trying=True)
 

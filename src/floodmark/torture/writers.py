@@ -1,4 +1,4 @@
-"""Writers: processes that capture, and write down what they were told."""
+"""Writers: processes that capture rows and log the acknowledgements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from floodmark.torture.processes import kill_group, start
 
 FAULTS = ("capture.written", "capture.synced")
 POINT_SHARE = 0.4
-"""So many lives end inside a capture: it takes a thousandth of the time, and chance alone would hardly ever meet it."""
+"""The share of kills inside a capture call: a call takes a thousandth of the time, so random kills would rarely hit it.
+"""
 
 
 class WriterMember:
-    """A process that captures, and writes down what it was told."""
+    """A process that captures rows and logs the acknowledgements."""
 
     kind = "writer"
 
@@ -65,7 +66,7 @@ class WriterMember:
             self._start(trouble=True)
 
     def finish(self, seconds_max: float) -> None:
-        """Stop, and see what nobody knows the fate of to its end."""
+        """Stop, and resolve rows with an unknown outcome."""
         deadline = time.monotonic() + seconds_max
         self._end(seconds_max)
         while time.monotonic() < deadline:

@@ -1,11 +1,11 @@
-"""What travels between a forwarding store and a hub: a chunk's header and its rows. Pure.
+"""The format of requests from a forwarding store to a hub: a chunk's header and its rows. Pure.
 
 The header is one line of base64url over JSON. The body has the rows, in sequence order, each with its number and the
 first 64 bits of its content id: as lines of JSON (`lines`), which every server reads, or as Arrow's columns
 (`columns`), which a hub reads that says so.
 
-`MalformedChunk` is what a reader raises for anything that is not what it says it is. Nothing here trusts the other
-side: sizes are bounded before memory is taken, and numbers are checked before they are used.
+A reader raises `MalformedChunk` for anything that does not match its header. The other side is not trusted: sizes are
+limited before memory is allocated, and numbers are checked before they are used.
 """
 
 from floodmark.wire.bodies import COLUMNS, ENCODINGS, LINES, MEDIA, compress, decompress, digest_of

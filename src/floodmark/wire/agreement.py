@@ -1,4 +1,4 @@
-"""What a chunk's rows must have in common with its header, however they are written. Pure."""
+"""Check that a chunk's rows match its header, in every body format. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ORIGIN_ID = "_origin_id"
 
 def check_digest(content: bytes, header: ChunkHeader) -> None:
     if digest_of(content) != header.digest:
-        raise malformed("its body is not the one that the digest was made of")
+        raise malformed("its body does not match the digest")
 
 
 def check_count(rows: int, header: ChunkHeader) -> None:
     if rows != header.tally.rows:
-        raise malformed(f"it has {rows:,} rows and says {header.tally.rows:,}")
+        raise malformed(f"it has {rows:,} rows; its header says {header.tally.rows:,}")
 
 
 def check_sequence(sequence: Sequence[int], header: ChunkHeader) -> None:
     if sequence[0] not in header.range or sequence[-1] not in header.range:
-        raise malformed(f"a row's `{ORIGIN_SEQ}` lies outside the range {header.range}")
+        raise malformed(f"a row's `{ORIGIN_SEQ}` is outside the range {header.range}")
     if not all(map(operator.lt, sequence, sequence[1:])):
-        raise malformed(f"`{ORIGIN_SEQ}` does not rise from row to row")
+        raise malformed(f"`{ORIGIN_SEQ}` does not increase from row to row")
     for item in header.given_up:
         first = bisect.bisect_right(sequence, item.range.after)
         if first < len(sequence) and sequence[first] <= item.range.through:
@@ -39,5 +39,5 @@ def check_sequence(sequence: Sequence[int], header: ChunkHeader) -> None:
 
 def checked_tally(tally: Tally, header: ChunkHeader) -> Tally:
     if tally != header.tally:
-        raise malformed("the checksum over its rows is not the one it says")
+        raise malformed("the checksum of its rows does not match the header")
     return tally

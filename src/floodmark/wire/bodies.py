@@ -1,4 +1,4 @@
-"""A body on its way: its media type, its compression and its digest. Pure."""
+"""A request body: its media type, its compression and its digest. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = "application/vnd.apache.arrow.stream"
 """A stream of Arrow's: what a hub reads that says so, at a fraction of the work."""
 MEDIA = (LINES, COLUMNS)
 ENCODINGS = ("identity", "zstd", "gzip")
-"""How a body may be compressed on the way."""
+"""Supported content encodings."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -31,7 +31,7 @@ def digest_of(content: bytes) -> str:
 
 
 def decompress(body: bytes, encoding: str, *, bytes_max: int) -> bytes:
-    """The body as it was before compression; `TooLarge` as soon as it turns out to be more than allowed."""
+    """The body before compression; `TooLarge` as soon as it exceeds the limit."""
     import pyarrow as pa
 
     if encoding == "identity":
@@ -42,7 +42,7 @@ def decompress(body: bytes, encoding: str, *, bytes_max: int) -> bytes:
     room = bytes_max
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), encoding) as stream:
-            # Piece by piece: what a bomb would become is never asked for.
+            # In pieces, so that a decompression bomb is never expanded completely.
             while piece := stream.read(min(_PIECE_BYTES, room + 1)):
                 room -= len(piece)
                 if room < 0:
@@ -50,13 +50,13 @@ def decompress(body: bytes, encoding: str, *, bytes_max: int) -> bytes:
                 pieces.append(piece)
     except (OSError, pa.ArrowException):
         raise MalformedChunk(
-            f"The body is not whole {encoding} data.", hint="Nothing was stored. Send it again, in full."
+            f"The body is not complete {encoding} data.", hint="Nothing was stored. Send the complete body again."
         ) from None
     return b"".join(pieces)
 
 
 def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(
-        f"The body is larger than {bytes_max:,} bytes once it is decompressed.",
+        f"The body is larger than {bytes_max:,} bytes after decompression.",
         hint="Nothing was stored. Send fewer rows at a time.",
     )

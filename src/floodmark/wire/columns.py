@@ -77,7 +77,7 @@ def decode_columns(content: bytes, header: ChunkHeader, limits: Limits | None = 
     check_count(table.num_rows, header)
     names = table.column_names
     if len(set(names)) != len(names):
-        raise malformed("a column stands in it twice")
+        raise malformed("a column appears twice")
     own = table.select([name for name in names if name not in {ORIGIN_SEQ, ORIGIN_ID}])
     if not table.num_rows:
         return Columns(own, (), checked_tally(Tally(), header))
@@ -97,7 +97,7 @@ def _read(content: bytes, limits: Limits) -> pa.Table:
         table = pa.Table.from_batches([pa.ipc.read_record_batch(message, schema) for message in batches], schema)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration, struct.error):
-        raise malformed("its body is not a whole stream of Arrow's") from None
+        raise malformed("its body is not a complete Arrow stream") from None
     return table.combine_chunks()
 
 
@@ -124,7 +124,7 @@ def _check_type(kind: pa.DataType, limits: Limits, *, depth: int, column: str) -
         _ = field.name
         _check_type(field.type, limits, depth=depth + 1, column=column)
     if not (_is_list(kind) or (pa.types.is_struct(kind) and kind.num_fields) or _value_bits(kind) is not None):
-        raise malformed(f"column {column!r} is of an Arrow type that is not read here")
+        raise malformed(f"column {column!r} has an Arrow type that is not supported")
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
@@ -190,14 +190,14 @@ def _batch_lengths(message: Any, schema: pa.Schema) -> tuple[int, int]:
     size = 0 if message.body is None else message.body.size
     nodes, buffers = _pairs(metadata, batch, _NODES), _pairs(metadata, batch, _BUFFERS)
     if rows < 0 or not all(start >= 0 and 0 <= length <= size - start for start, length in buffers):
-        raise ValueError("a buffer lies outside of the body")
+        raise ValueError("a buffer is outside the body")
     # Buffers that lie on each other are each a value more for no byte more.
     if sum(length for _, length in buffers) > size:
         raise ValueError("the buffers are larger than the body")
     left_nodes, left_buffers = iter(nodes), (length for _, length in buffers)
     values = sum(_count(field.type, left_nodes, left_buffers, rows=rows) for field in schema)
     if next(left_nodes, None) is not None or next(left_buffers, None) is not None:
-        raise ValueError("more than the schema says")
+        raise ValueError("more columns than in the schema")
     return rows, values
 
 
@@ -205,7 +205,7 @@ def _count(kind: pa.DataType, nodes: Iterator[tuple[int, int]], buffers: Iterato
     """The values of a column and all inside of it; `ValueError` where a buffer is shorter than so many take."""
     length, nulls = next(nodes, (-1, 0))
     if not 0 <= nulls <= length or (rows is not None and length != rows):
-        raise ValueError("a column of another length")
+        raise ValueError("a column with another length")
     _check_buffer(next(buffers, -1), bits=length if nulls else 0)
     width = _value_bits(kind)
     if _is_list(kind) or width == 0:
@@ -230,7 +230,7 @@ def _pairs(metadata: bytes, table: int, place: int) -> list[tuple[int, int]]:
     at = _followed(metadata, slot)
     count = struct.unpack_from("<I", metadata, at)[0]
     if at + 4 + 16 * count > len(metadata):
-        raise ValueError("a list that is longer than its message")
+        raise ValueError("a list longer than its message")
     return list(struct.iter_unpack("<qq", metadata[at + 4 : at + 4 + 16 * count]))
 
 

@@ -1,4 +1,4 @@
-"""A chunk's header, and what a hub says about a channel. Pure."""
+"""A chunk's header, and a hub's ledger of a channel. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITION_CHARACTERS_MAX = 16 << 10
 """A partition's key holds the values it stands for, and those are texts of any length."""
 PATH_STORES_MAX = 8192
 PATH_STORES_MAX_OF_OLD = 64
-"""A sender of version 1 left out what went beyond this."""
+"""A sender of version 1 omitted further stores."""
 GIVEN_UP_RANGES_MAX = 1000
 """How many ranges of given-up rows one header, or one answer, names."""
 
@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class GivenUpRange:
-    """A range of which no row is sent: all of them stay behind in the sender's quarantine."""
+    """A range of which no row is sent: all of them are in the sender's quarantine."""
 
     range: SequenceRange
     tally: Tally
@@ -46,7 +46,7 @@ class GivenUpRange:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a chunk says of itself, beside its rows."""
+    """The header of a chunk."""
 
     origin: str
     """The store that the rows come from."""
@@ -55,15 +55,15 @@ class ChunkHeader:
     tally: Tally
     """Of the rows in the body."""
     before: Tally
-    """Of everything the sender has settled up to `range.after`, delivered or given up."""
+    """Of all rows that the sender delivered or gave up, up to `range.after`."""
     digest: str
     """SHA-256 of the body before compression, in hex."""
     given_up: tuple[GivenUpRange, ...] = ()
-    """Parts of the range whose rows stay behind, in order."""
+    """Parts of the range whose rows are not sent, in order."""
     replay: bool = False
     """The rows were given up before, and are every row of the range."""
     path: tuple[str, ...] = ()
-    """The stores that the rows passed before, the origin last. All of them: a part would let rows go round."""
+    """All stores that the rows have passed through, the origin last. An incomplete list would allow loops."""
     types: Mapping[str, str] = field(default_factory=dict)
     """The types of columns that JSON does not tell; see `types_to_tell`."""
     version: int = VERSION
@@ -125,9 +125,9 @@ class ChunkHeader:
             version=version,
         )
         if header.replay and (header.tally.rows < 1 or header.given_up):
-            raise malformed("a replay has rows, and gives none up")
+            raise malformed("a replay must have rows, and no given-up ranges")
         if header.replay and version == 1 and header.tally.rows != 1:
-            raise malformed("a replay is exactly one row")
+            raise malformed("a replay must have exactly one row")
         return header
 
 
@@ -139,7 +139,7 @@ def idempotency_key(origin: str, dataset: str, partition: str, within: SequenceR
 
 def _header_content(text: str) -> dict[str, Any]:
     if len(text) > HEADER_CHARACTERS_MAX:
-        raise malformed(f"its header has {len(text):,} characters, and {HEADER_CHARACTERS_MAX:,} are the most")
+        raise malformed(f"its header has {len(text):,} characters; the limit is {HEADER_CHARACTERS_MAX:,}")
     try:
         content = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
     except ValueError:
@@ -148,7 +148,7 @@ def _header_content(text: str) -> dict[str, Any]:
         raise malformed("its header is not a JSON object")
     if type(content.get("version")) is not int or content["version"] not in VERSIONS:
         raise MalformedChunk(
-            f"The chunk is of version {str(content.get('version'))[:20]!r}, and this hub reads version {VERSION}.",
+            f"The chunk has version {str(content.get('version'))[:20]!r}; this hub reads version {VERSION}.",
             hint="Use the same version of Floodmark on both sides.",
         )
     return content
@@ -163,20 +163,20 @@ def _name(content: Mapping[str, Any], key: str, *, characters_max: int) -> str:
 
 def _matching(pattern: re.Pattern[str], value: Any, key: str) -> str:
     if type(value) is not str or pattern.fullmatch(value) is None:
-        raise malformed(f"`{key}` is not what it must be, {pattern.pattern}")
+        raise malformed(f"`{key}` does not match {pattern.pattern}")
     return value
 
 
 def _flag(value: Any) -> bool:
     if type(value) is not bool:
-        raise malformed("a value that must be true or false is not")
+        raise malformed("a value is neither true nor false")
     return value
 
 
 def _range(after: Any, through: Any) -> SequenceRange:
     # A number above the end of int64 would be stored as something else, or not at all.
     if type(after) is not int or type(through) is not int or not 0 <= after < through <= SEQUENCE_MAX:
-        raise malformed("`after` and `through` are no range of sequence numbers")
+        raise malformed("`after` and `through` are not a range of sequence numbers")
     return SequenceRange(after, through)
 
 
@@ -197,13 +197,13 @@ def _given_up(items: Any, within: SequenceRange, version: int) -> tuple[GivenUpR
     end = within.after
     for item in items:
         if type(item) is not list or len(item) != 4:
-            raise malformed("`given_up` holds something that is not after, through, rows and checksum")
+            raise malformed("`given_up` contains an item that is not after, through, rows and checksum")
         span = _range(item[0], item[1])
         if span.after < end or span.through > within.through:
-            raise malformed("a range in `given_up` lies outside the chunk's, or not behind the one before it")
+            raise malformed("a range in `given_up` is outside the chunk's range, or not after the previous one")
         found.append(GivenUpRange(span, _tally(item[2], item[3])))
         if found[-1].tally.rows > span.through - span.after:
-            raise malformed("a range in `given_up` has more rows than numbers")
+            raise malformed("a range in `given_up` has more rows than sequence numbers")
         end = span.through
     return tuple(found)
 
@@ -213,10 +213,10 @@ def _given_up_by_number(items: list[Any], within: SequenceRange) -> tuple[GivenU
     result: dict[int, Tally] = {}
     for item in items:
         if type(item) is not list or len(item) != 2 or type(item[0]) is not int or item[0] not in within:
-            raise malformed("`given_up` holds something that is not a number in the range with its checksum")
+            raise malformed("`given_up` contains an item that is not a sequence number of the range with its checksum")
         result[item[0]] = _tally(1, item[1])
     if len(result) != len(items):
-        raise malformed("`given_up` names a number twice")
+        raise malformed("`given_up` contains a sequence number twice")
     return tuple(GivenUpRange(SequenceRange(seq - 1, seq), tally) for seq, tally in sorted(result.items()))
 
 
@@ -224,18 +224,18 @@ def _path(items: Any, stores_max: int) -> tuple[str, ...]:
     if type(items) is not list or len(items) > stores_max:
         raise malformed(f"`path` is not a list of at most {stores_max} stores")
     if not all(type(item) is str and 0 < len(item) <= STORE_CHARACTERS_MAX for item in items):
-        raise malformed("`path` holds something that is not a store's id")
+        raise malformed("`path` contains an item that is not a store id")
     return tuple(items)
 
 
 def _types(items: Any) -> dict[str, str]:
     if type(items) is not dict or not all(type(text) is str for text in items.values()):
-        raise malformed("`types` is not an object of texts")
+        raise malformed("`types` is not an object with text values")
     try:
         for text in items.values():
             parse_type(text)
     except FloodmarkError as error:
-        raise malformed(f"`types` names a type that there is not ({error.message.rstrip('.')})") from error
+        raise malformed(f"`types` contains an unknown type ({error.message.rstrip('.')})") from error
     return dict(items)
 
 
@@ -281,15 +281,15 @@ class LedgerState:
     def parse(cls, content: Any) -> Self:
         """Read it from an answer's JSON; `MalformedChunk` if it is not one."""
         if type(content) is not dict:
-            raise malformed("the ledger in the answer is not an object")
+            raise malformed("the ledger in the response is not an object")
         through, given_up = content.get("through"), content.get("given_up")
         if type(through) is not int or not 0 <= through <= SEQUENCE_MAX:
-            raise malformed("the ledger in the answer has no end")
+            raise malformed("the ledger in the response has no end")
         if type(given_up) is not dict or type(given_up.get("ranges")) is not list:
-            raise malformed("the ledger in the answer does not say what was given up")
+            raise malformed("the ledger in the response has no given-up ranges")
         ranges = given_up["ranges"]
         if not all(type(item) is list and len(item) == 2 for item in ranges):
-            raise malformed("the ledger in the answer gives up something that is not a range")
+            raise malformed("the ledger in the response has a given-up item that is not a range")
         return cls(
             through,
             _tally(content.get("rows"), content.get("checksum")),

@@ -1,4 +1,4 @@
-"""How much one body may hold, counted before it is unfolded. Pure.
+"""Limits of one body, counted before it is expanded. Pure.
 
 Compression and padding make much of little: a row that lacks a column has a null there, and 20,000 rows of one column
 each, every one another, are 400 million values. So values are counted in what the body says of itself, before anything
@@ -19,7 +19,7 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one body may become in memory. Every field is an option of `floodmark hub` of the same name."""
+    """The limits of one body. Every field is an option of `floodmark hub` with the same name."""
 
     rows_max: int = 200_000
     columns_max: int = 2_000
@@ -35,7 +35,7 @@ class Limits:
         self._check(columns, self.columns_max, "columns", "columns")
 
     def check_values(self, values: int) -> None:
-        self._check(values, self.values_max, "values", "values (rows times columns, and the elements of lists)")
+        self._check(values, self.values_max, "values", "values (rows times columns, plus the elements of lists)")
 
     def check_shape(self, rows: int, columns: int) -> None:
         """Of rows side by side: where a row lacks a column, there is a null."""
@@ -50,7 +50,7 @@ class Limits:
 
     def check_nesting(self, depth: int) -> None:
         if depth > self.nesting_max:
-            raise _too_large(f"A value nests more than {self.nesting_max:,} deep", "nesting")
+            raise _too_large(f"A value is nested more than {self.nesting_max:,} levels deep", "nesting")
 
     def check_depths(self, values: Iterable[Any]) -> None:
         """Of values that are parsed."""
@@ -68,7 +68,7 @@ class Limits:
 
     def _check(self, found: int, most: int, name: str, words: str) -> None:
         if found > most:
-            raise _too_large(f"The body holds {found:,} {words}, and {most:,} are the most", name)
+            raise _too_large(f"The body has {found:,} {words}; the limit is {most:,}", name)
 
 
 def _signs(content: bytes) -> int:
@@ -78,5 +78,5 @@ def _signs(content: bytes) -> int:
 def _too_large(message: str, name: str) -> TooLarge:
     return TooLarge(
         f"{message}.",
-        hint=f"Nothing was stored. Send less at a time, or raise `--{name}-max` of the hub.",
+        hint=f"Nothing was stored. Send less per request, or increase `--{name}-max` of the hub.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ def test_a_malformed_line_is_told_with_its_number_and_the_others_are_stored(shop
     done = shop("capture", "orders", stdin=content)
     assert done.code == 1
     assert "standard input, line 2: not JSON" in done.err
-    assert "standard input, line 4: not an object, but an array" in done.err
+    assert "standard input, line 4: not a JSON object: an array" in done.err
     assert "standard input, line 6: not JSON" in done.err
     assert done.out == "Stored 2 rows of orders. Quarantined: 3. Read to line 6.\n"
     assert "`floodmark quarantine list orders`" in done.err
@@ -118,6 +119,24 @@ def test_a_file_of_another_kind_is_an_error_and_not_a_traceback(shop, tmp_path: 
     assert done.code == 1
     assert "cannot be read as parquet" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_an_arrow_file_whose_offsets_point_outside_of_it_is_refused(shop, tmp_path: Path, views: bool):
+    """Arrow follows offsets without a look: such a file ended the process (SIGBUS)."""
+    path = tmp_path / "rows.arrow"
+    kind = pa.string_view() if views else pa.string()
+    batch = pa.record_batch({"id": pa.array(["a" * 50, "b", "c"], kind)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    if not views:
+        content = path.read_bytes()
+        path.write_bytes(
+            content.replace(struct.pack("<iiii", 0, 50, 51, 52), struct.pack("<iiii", 0, 50, 2**31 - 10, 52))
+        )
+    done = shop("capture", "orders", str(path))
+    assert done.code == 1
+    assert "cannot be read as arrow" in done.err
 
 
 def test_a_file_that_is_not_there_and_a_dataset_that_is_not_there_are_told(shop, tmp_path: Path):
@@ -362,8 +381,8 @@ def test_a_large_number_of_a_line_is_read_back_as_it_was(shop):
 
 def test_declaring_an_identity_says_what_it_is_compared_with(shop):
     told = shop("dataset", "add", "visits", "--identity", "id", "--event-time", "at").out
-    assert "Rows are the same row if id is the same, and at (the event time) too" in told
+    assert "Two rows are duplicates if id and at (the event time) are the same." in told
     told = shop("dataset", "add", "people", "--identity", "id", "--event-time", "at", "--identity-scope", "all").out
-    assert "Rows are the same row if id is the same, whatever their at." in told
+    assert "Two rows are duplicates if id is the same, with any at." in told
     people = shop("status", "--json").json["datasets"][1]
     assert (people["identity_scope"], people["identity_null"]) == ("all", "content")

@@ -132,7 +132,7 @@ def test_an_unknown_id_among_several_stops_before_anything_is_decided(held):
     first = held("quarantine", "list", "--json").json[0]["id"]
     done = held("quarantine", "discard", first, "zzz")
     assert done.code == 1
-    assert "Nothing was decided" in done.err
+    assert "Nothing was changed" in done.err
     assert len(held("quarantine", "list", "--json").json) == 2
 
 

@@ -17,14 +17,14 @@ def busy(shop):
 
 
 def test_it_says_what_it_joined_and_the_second_time_that_there_is_nothing_to_do(busy):
-    assert "10 files would be joined" in busy("compact", "orders", "--dry-run").out
+    assert "10 files would be compacted" in busy("compact", "orders", "--dry-run").out
     done = busy("compact")
     assert done.code == 0
     assert "orders: 10 files became 1" in done.out
     again = busy("compact", "orders")
     assert again.code == 0
     assert "orders: nothing to do." in again.out
-    assert "1 left as they are: still being written to" in again.out
+    assert "1 not changed: still being written to" in again.out
 
 
 def test_programs_get_every_bucket_with_its_reason(busy):
@@ -41,7 +41,7 @@ def test_what_fails_is_named_and_ends_with_one(busy, lake):
     lake.on_rewrite = fail
     done = busy("compact", "orders")
     assert done.code == 1
-    assert "could not be joined: the disk is broken" in done.err
+    assert "could not be compacted: the disk is broken" in done.err
 
 
 def test_an_unknown_dataset_is_a_failure(busy):

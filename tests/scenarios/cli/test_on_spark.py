@@ -35,7 +35,7 @@ def test_a_claim_of_the_demo_that_fails_is_told_by_the_exit_code(call, monkeypat
     code, out, _ = call("demo", "--rows", "1000")
     assert code == 1
     assert "NO" in out
-    assert "A claim does not hold" in out
+    assert "A check failed" in out
 
 
 def test_captured_rows_come_back_by_read_and_by_sql(call, tmp_path: Path):

@@ -71,7 +71,7 @@ def test_a_setting_of_the_wrong_kind_is_told_in_a_sentence(store: Path, tmp_path
 def test_a_token_that_would_travel_in_the_clear_is_warned_about(store: Path, capsys, url: str, clear: bool) -> None:
     capsys.readouterr()
     assert run(["-s", str(store), "sink", "add", "hub", "forward", "--url", url, "--token", "env:HUB_TOKEN"]) == 0
-    assert ("WARNING: The token travels in the clear" in capsys.readouterr().err) is clear
+    assert ("WARNING: The token is sent unencrypted" in capsys.readouterr().err) is clear
 
 
 def test_a_command_names_only_functions_that_the_settings_allow_and_is_told_the_line_to_add(
@@ -141,7 +141,7 @@ def test_status_tells_how_far_each_sink_is_and_what_keeps_it_back(shop, tmp_path
         ["bad", "blob", (tmp_path / "file").as_uri(), "blocked", "3"],
         ["good", "blob", (tmp_path / "good").as_uri(), "active", "0"],
     ]
-    assert "Warning: sink none delivers less than its settings say. No partition that is there has site=z." in shown
+    assert "Warning: sink none does not deliver everything that its settings name. No partition" in shown
     assert [line.split() for line in shown.splitlines() if "site=" in line][:2] == [
         ["visits", "site=a", "2", "3"],
         ["visits", "site=b", "1", "2"],
@@ -173,7 +173,7 @@ def test_what_passes_by_itself_is_told_by_status_with_the_next_attempt(shop) -> 
 def test_an_audit_counts_all_committed_rows_and_says_when_none_is_in_scope(shop, tmp_path: Path) -> None:
     shop("dataset", "add", "m")
     shop("sink", "add", "out", "blob", "--url", (tmp_path / "out").as_uri())
-    assert "No row is in the scope of out yet." in shop("audit", "out").out
+    assert "No committed row is in the scope of sink out yet." in shop("audit", "out").out
     shop("capture", "m", "-", stdin=b"".join(b'{"n": %d}\n' % n for n in range(20)))
     shop("flush")
     (channel,) = shop("audit", "out", "--json").json["channels"]

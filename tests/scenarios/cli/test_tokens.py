@@ -37,14 +37,14 @@ def test_tokens_are_reported_as_json(shop):
 def test_a_revoked_token_says_when(shop):
     assert "No tokens yet" in shop("token", "list").out
     shop("token", "add", "edge", *ANY)
-    assert shop("token", "revoke", "edge").out == "Token edge is revoked.\n"
+    assert shop("token", "revoke", "edge").out == "Token edge was revoked.\n"
     assert shop("token", "list", "--json").json[0]["revoked_at"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["add", "edge", *ANY], "There is a token 'edge' already"),
+        (["add", "edge", *ANY], "A token 'edge' already exists"),
         (["add", "new", "--capture", "--datasets", "odrers"], "There is no dataset 'odrers'"),
         (["add", "a b", *ANY], "cannot name a token"),
         (["add", "new"], "would allow nothing"),
@@ -88,10 +88,10 @@ def test_where_rows_say_they_came_from_is_listed_and_taken_back(shop, tmp_path):
     from floodmark.control import provenance
     from floodmark.store import open_store
 
-    assert "No forwarded rows" in shop("provenance", "list").out
+    assert "no forwarded rows" in shop("provenance", "list").out
     with open_store(tmp_path / "store", lake=MemoryLake()) as store:
         for dataset in ("orders", "other"):
-            store._database.transact(
+            store.engine.database.transact(
                 lambda c, dataset=dataset: provenance.record(c, origin="edge", dataset=dataset, stores=["far"])
             )
     assert len(shop("provenance", "list", "--json").json) == 4

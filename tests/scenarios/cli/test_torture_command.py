@@ -40,7 +40,7 @@ def tortured(cli, monkeypatch: pytest.MonkeyPatch):
 def test_a_run_in_which_every_row_arrived_says_what_was_tried(tortured) -> None:
     done = tortured(PROVEN)
     assert done.code == 0
-    assert "2 kills, and each of 500 acknowledged rows arrived everywhere, once" in done.out
+    assert "2 kills. Each of 500 acknowledged rows arrived at every destination exactly once" in done.out
     assert "between two captures" in done.out
     assert "own: it would run your function." in done.out
 
@@ -55,7 +55,7 @@ def test_a_row_that_is_missing_is_named_and_ends_with_3(tortured) -> None:
 def test_rows_that_did_not_get_through_end_with_3_and_the_reason(tortured) -> None:
     done = tortured(replace(PROVEN, drained=False, stuck="The hub does not answer."))
     assert done.code == 3
-    assert "Not everything was delivered in the end. The hub does not answer." in done.out
+    assert "Not all rows were delivered. The hub does not answer." in done.out
 
 
 def test_a_run_in_which_nothing_happened_ends_with_1(tortured) -> None:

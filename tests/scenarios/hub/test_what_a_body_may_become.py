@@ -70,7 +70,7 @@ def test_a_view_with_a_negative_length_is_refused_and_the_worker_lives(hub):
     )
     assert tried.returncode == 0, tried.stderr.decode()[-500:]
     content = problem(send(hub, crafted_view(), rows=3), 400, "MalformedChunk")
-    assert "column 'text' is of an Arrow type that is not read here" in content["detail"]
+    assert "column 'text' has an Arrow type that is not supported" in content["detail"]
 
 
 TRY_IN_A_PROCESS = """

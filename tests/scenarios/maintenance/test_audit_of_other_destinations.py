@@ -126,7 +126,7 @@ def hub(tmp_path: Path, shop: Shop) -> Iterator[HubPlace]:
 
 
 def ledger(hub: HubPlace, change: str) -> None:
-    hub.store._database.transact(
+    hub.store.engine.database.transact(
         lambda c: c.exec_driver_sql(f"UPDATE ledger SET {change} WHERE partition_key = 'source=s0'")
     )
 

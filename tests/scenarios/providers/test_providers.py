@@ -64,7 +64,7 @@ def test_an_unknown_name_says_which_there_are():
 
 @pytest.mark.parametrize("name", ["", " tickets", "a:b", None])
 def test_a_name_that_could_not_be_asked_for_is_refused(name):
-    with pytest.raises(floodmark.InvalidName, match="cannot name a provider"):
+    with pytest.raises(floodmark.InvalidName, match="is not a valid provider name"):
         floodmark.provider(name)
 
 

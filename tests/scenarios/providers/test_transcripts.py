@@ -293,5 +293,5 @@ def test_without_a_location_the_usual_places_are_read(transcripts, tmp_path, mon
 
 
 def test_a_place_that_is_not_there_is_a_clear_failure(transcripts, tmp_path):
-    with pytest.raises(floodmark.ProviderFailed, match="there is nothing at"):
+    with pytest.raises(floodmark.ProviderFailed, match="no file at"):
         transcripts.plan(str(tmp_path / "nowhere"))

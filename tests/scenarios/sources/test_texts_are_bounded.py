@@ -13,8 +13,8 @@ import orjson
 import pytest
 from histories import jsonl, rows, stored
 
+from engines import set_spool
 from floodmark.cli.capture import CaptureReport, _capture_stream
-from floodmark.config import SpoolSettings
 from floodmark.errors import SchemaConflict
 from floodmark.rows.textlines import Overlong, parse_lines, whole_lines
 from floodmark.spool.capture import Texts
@@ -27,10 +27,7 @@ LONG = 5_000
 @pytest.fixture
 def small(messages: Store) -> Store:
     """The store of messages, with limits that a test reaches fast."""
-    limits = SpoolSettings(line_bytes_max=LONG, columns_max=12, new_columns_max=4)
-    messages._capture.limits = limits
-    object.__setattr__(messages._sealer, "limits", limits)
-    object.__setattr__(messages._loader.backfiller, "limits", limits)
+    set_spool(messages, line_bytes_max=LONG, columns_max=12, new_columns_max=4)
     return messages
 
 
@@ -54,11 +51,11 @@ def test_a_line_of_ten_thousand_keys_goes_to_quarantine_and_the_others_are_store
     assert stored(messages) == [*range(19), *range(20, 39)]
     assert len(messages.datasets()[0].schema) == 3
     assert len(reasons(messages)) == 2
-    assert all("new columns came at once, and new_columns_max is 200" in text for text in reasons(messages))
+    assert all("new columns in one call; new_columns_max is 200" in text for text in reasons(messages))
 
 
 def test_a_call_of_python_is_refused_with_the_setting_to_change(messages: Store) -> None:
-    with pytest.raises(SchemaConflict, match="10,000 new columns came at once, and new_columns_max is 200") as told:
+    with pytest.raises(SchemaConflict, match="10,000 new columns in one call; new_columns_max is 200") as told:
         messages.capture("messages", [{"id": 1}, WIDE])
     assert "[spool]" in str(told.value.hint)
     assert messages.flush("messages").rows == 0
@@ -80,7 +77,7 @@ def test_a_dataset_never_has_more_columns_than_it_may(small: Store) -> None:
         parsed = [{"id": first, **{f"c{n}": 1 for n in range(first, first + 4)}}]
         small.capture_texts("messages", Texts(parsed, str))
     assert len(small.datasets()[0].schema) == 10
-    assert "would have 14 columns, and columns_max is 12" in reasons(small)[0]
+    assert "would have 14 columns; columns_max is 12" in reasons(small)[0]
     assert len(reasons(small)) == 8
 
 
@@ -92,14 +89,14 @@ def test_the_landing_log_brings_no_more_columns_than_a_capture_may(small: Store)
     good = orjson.dumps({"version": 1, "columns": ["id"], "rows": [[7]]}) + b"\n"
     (directory / f"{uuid.uuid4().hex}.jsonl").write_bytes(line + good)
     assert (small.seal("messages").rows, len(reasons(small))) == (1, 1)
-    assert "9 new columns came at once, and new_columns_max is 4" in reasons(small)[0]
+    assert "9 new columns in one call; new_columns_max is 4" in reasons(small)[0]
 
 
 def test_a_value_that_nests_too_deep_goes_to_quarantine(messages: Store, tmp_path: Path) -> None:
     deep = '{"id":5,"j":' + "[" * 200 + "]" * 200 + "}"
     done = messages.backfill("messages", jsonl(tmp_path / "deep.jsonl", rows(0, 3), deep))
     assert (done.new, done.quarantined) == (3, 1)
-    assert "it nests deeper than 100 levels" in reasons(messages)[0]
+    assert "it is nested deeper than 100 levels" in reasons(messages)[0]
 
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,8 +113,7 @@ def test_a_line_that_is_too_long_is_quarantined_with_its_number_and_its_beginnin
     path = jsonl(tmp_path / name, rows(0, 3), long, *(orjson.dumps(row).decode() for row in rows(3, 6)))
     if how == "stream":
         content = path.read_bytes()
-        small._capture.limits = SpoolSettings(line_bytes_max=LONG)
-        object.__setattr__(small.settings, "spool", SpoolSettings(line_bytes_max=LONG))
+        set_spool(small, columns_max=2000, new_columns_max=200)
         _capture_stream(small, io.BytesIO(content), 2, CaptureReport("messages"))
         small.flush("messages")
     else:

@@ -1,4 +1,4 @@
-"""`floodmark demo`: the main job end to end, on a scratch store, with its claims checked."""
+"""`floodmark demo`: the complete pipeline on a scratch store, with its results checked."""
 
 from __future__ import annotations
 

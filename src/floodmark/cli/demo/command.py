@@ -1,4 +1,4 @@
-"""The command and how it shows what happened."""
+"""The command and its output."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--rows", type=click.IntRange(min=1000), default=100_000, show_default=True, help="How many rows are sent."
+    "--rows", type=click.IntRange(min=1000), default=100_000, show_default=True, help="Number of rows to send."
 )
-@click.option("--store", "directory", type=click.Path(path_type=Path), help="Make the store here, and keep it.")
+@click.option("--store", "directory", type=click.Path(path_type=Path), help="Create the store here, and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the scratch store.")
 @json_option
 def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
-    """Run the main job on a scratch store, and check it.
+    """Run the complete pipeline on a scratch store, and check the result.
 
-    Two writer processes capture messages at the same time: out of order, some sent by both, one of each that does not
-    fit. A flush commits them; a reader reads everything and stores its cursor; they are exported to files, and to a hub
-    in another process that is killed in the middle and started again; late rows arrive; reader and destinations get
-    exactly those. Every count is compared with what was sent, and the exit code is 1 if one differs.
+    Two writer processes capture messages at the same time: out of order, with duplicates, and each with one row that
+    does not fit. A flush commits the rows. A reader reads all rows and stores its cursor. The rows are exported to
+    files, and to a hub in another process, which is killed during the export and started again. Then late rows arrive,
+    and the reader and the destinations get exactly these. Every count is compared with what was sent; the exit code is
+    1 if one differs.
 
     \b
     Examples:
@@ -51,7 +52,7 @@ def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
         else:
             _show(story, seconds=time.perf_counter() - started)
     if keep or directory is not None:
-        note(f"The store is kept. Look around:  floodmark -s {place} status")
+        note(f"The store is kept. To inspect it, run: floodmark -s {place} status")
     if not story.holds:
         click.get_current_context().exit(1)
 
@@ -76,10 +77,10 @@ def _show(story: Story, *, seconds: float) -> None:
     )
     click.echo()
     print_table(
-        ["claim", "sent or expected", "found", "holds"],
+        ["claim", "expected", "found", "holds"],
         [[claim.text, claim.wanted, claim.found, "yes" if claim.holds else "NO"] for claim in story.claims],
-        title="What must be true",
+        title="Checks",
     )
     click.echo()
-    verdict = "All claims hold" if story.holds else "A claim does not hold"
-    click.echo(f"{verdict}. {seconds:.0f} seconds in all.")
+    verdict = "All checks passed" if story.holds else "A check failed"
+    click.echo(f"{verdict}. {seconds:.0f} seconds in total.")

@@ -22,17 +22,17 @@ _ROLES = ("user", "assistant", "tool")
 _MODELS = ("small-1", "large-2", "large-3")
 _TEXT = (
     "the gauge at the lower bridge reads forty centimetres above its mean and rises while upstream the rain has "
-    "stopped so expect the crest before noon please keep the gates as they are and report again at the full hour"
+    "stopped so expect the crest before noon please keep the gates open and report again at the full hour"
 )
 _WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who sends what. Everything the demo claims at its end is computed from here, not from what it saw."""
+    """The plan of rows. The expected counts are computed from this plan, not from what was observed."""
 
     rows: int
-    """What the writers send in all: distinct messages, messages that both send, and one misfit each."""
+    """All rows of the writers: distinct messages, messages that both send, and one row each that does not fit."""
 
     @property
     def misfits(self) -> int:
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def late(self) -> int:
-        """Messages that arrive after everybody has read, with event times from the middle of what is there."""
+        """Messages that arrive after the first read, with event times between those of stored rows."""
         return self.rows // 100
 
     @property

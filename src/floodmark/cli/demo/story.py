@@ -1,4 +1,4 @@
-"""What the demo does, step by step, and what must be true afterwards."""
+"""The steps of the demo, and the checks after each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HubProcess:
         return self
 
     def kill(self) -> None:
-        """As a power cut would: no request is finished, no worker is told."""
+        """Like a power loss: no request is finished, no worker is notified."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something the demo did, how long it took, and what came of it."""
+    """One step of the demo, with its duration and result."""
 
     name: str
     seconds: float
@@ -101,7 +101,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that must hold, with what was counted."""
+    """One check, with the counted value."""
 
     text: str
     wanted: int
@@ -164,7 +164,7 @@ class Story:
         )
         rate = sum(report.rows / report.seconds for report in reports)
         self.steps.append(
-            Step("  of which inside capture()", max(r.seconds for r in reports), f"{rate:,.0f} rows/s together")
+            Step("  time inside capture()", max(r.seconds for r in reports), f"{rate:,.0f} rows/s in total")
         )
         self._claim(
             "rows acknowledged to the writers",
@@ -196,7 +196,7 @@ class Story:
         )
         report = self._do("Flush again", lambda: store.flush(DATASET), _flushed)
         self._claim("re-sent rows dropped", wanted=self.plan.resent, found=report.duplicates)
-        # By its text, as another process would do it next week.
+        # By its text, like another process would do it.
         ids, _ = self._do(
             "Read since the stored cursor", lambda: _read(store, str(cursor)), lambda done: f"{len(done[0]):,} rows"
         )
@@ -212,24 +212,24 @@ class Story:
         self._do("Export to files", lambda: store.export("archive"), _exported)
         killed = _KilledAtHalf(hub, self.plan.distinct)
         report = self._do(
-            "Export to the hub, killed at half of it",
+            "Export to the hub, which is killed halfway",
             lambda: store.export("central", progress=killed),
             lambda done: f"{done.rows:,} rows acknowledged, then: {next(iter(done.errors.values()), 'nothing')[:60]}",
         )
-        self._claim("exports that met the hub's death", wanted=1, found=min(len(report.errors), 1))
+        self._claim("exports that failed when the hub was killed", wanted=1, found=min(len(report.errors), 1))
         self._do("Start the hub again", hub.start, lambda done: done.url)
 
     def _second_export(self, store: Store) -> None:
-        self._do("Export everything that is new", store.export, _exported)
+        self._do("Export all new rows", store.export, _exported)
         ticks = [_timed(partial(store.export, name)) for name in ("archive", "central")]
         self.steps.append(
             Step("Export with nothing new", max(seconds for seconds, _ in ticks), "no row, no Spark job, no request")
         )
         self._claim("rows sent by an export with nothing new", wanted=0, found=sum(one.rows for _, one in ticks))
-        self._claim("Spark jobs of it", wanted=0, found=sum(one.spark_jobs for _, one in ticks))
+        self._claim("Spark jobs started by it", wanted=0, found=sum(one.spark_jobs for _, one in ticks))
 
     def _arrived(self, hub: HubProcess, archive: Path) -> None:
-        """What the destinations hold, counted there: each row of the store, once."""
+        """Count the rows at the destinations: each row of the store, once."""
         import floodmark
 
         wanted = self.plan.distinct + self.plan.late
@@ -239,7 +239,7 @@ class Story:
         with floodmark.open(hub.path) as store:
             report = self._do("Flush at the hub", lambda: store.flush(DATASET), _flushed)
             self._claim("rows at the hub", wanted=wanted, found=report.rows)
-            self._claim("rows that reached it twice", wanted=0, found=report.duplicates)
+            self._claim("rows stored twice at the hub", wanted=0, found=report.duplicates)
 
     def _totals(self, store: Store) -> None:
         status = self._do("Status", store.status, lambda done: _summed(done.datasets[0]))
@@ -306,7 +306,7 @@ def _read(store: Store, since: str | None) -> tuple[list[str], Cursor]:
 
 
 def _run_writers(store_path: str, rows: int) -> list[WriterReport]:
-    """Two processes at once, each a fresh interpreter, as two programs on one machine would be."""
+    """Two processes at the same time, each with its own interpreter."""
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "floodmark.cli.demo.writer", store_path, str(rows), str(writer)],
@@ -317,5 +317,5 @@ def _run_writers(store_path: str, rows: int) -> list[WriterReport]:
     ]
     outputs = [process.communicate()[0] for process in started]
     if any(process.returncode != 0 for process in started):
-        raise Permanent("A writer process of the demo failed; what it said stands above.")
+        raise Permanent("A writer process of the demo failed. Its output is above.")
     return [msgspec.json.decode(output, type=WriterReport) for output in outputs]

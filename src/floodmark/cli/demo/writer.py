@@ -1,4 +1,4 @@
-"""One of the demo's writers: a process of its own that captures its share and says what it did.
+"""One of the demo's writer processes: it captures its part of the rows and prints what it did.
 
 python -m floodmark.cli.demo.writer STORE ROWS WRITER
 """
@@ -17,7 +17,7 @@ BATCH_ROWS = 1000
 
 
 class WriterReport(msgspec.Struct):
-    """What a writer was told by its receipts."""
+    """The sums of a writer's receipts."""
 
     rows: int
     quarantined: int
@@ -26,7 +26,7 @@ class WriterReport(msgspec.Struct):
 
 
 def write(store: str, rows: int, writer: int) -> WriterReport:
-    """Capture one writer's share, a thousand rows per call."""
+    """Capture one writer's rows, a thousand per call."""
     sent = Plan(rows).sent_by(writer)
     report = WriterReport(rows=0, quarantined=0, calls=0, seconds=0.0)
     with floodmark.open(store) as opened:
