@@ -60,7 +60,7 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
         for name, way in ways.items():
             cost = measured(way)
             files[name] = sum(
-                len(bucket.files) for bucket in store.engine.lake.buckets(store.engine.lake.load("joined_g1"))
+                len(bucket.files) for bucket in store.engine.lake.files(store.engine.lake.load("joined_g1")).buckets
             )
             _go_back_to(store, "joined", base)
             if turn:  # the first turn warms the JVM up for both

@@ -112,7 +112,7 @@ def read_since(
 ) -> Iterator[Batch]:
     """What is new since a cursor, in sequence order, in batches of bounded size."""
     view = view_of(engine, dataset)
-    partition, where = slice_of(view.dataset, partition)
+    partition, partition_values = slice_of(view.dataset, partition)
     after = cursor_position(engine, view, since, partition=partition)
     wanted = known_columns(view.dataset, columns)
     if view.snapshot is None or after >= view.horizon:
@@ -123,7 +123,7 @@ def read_since(
             snapshot=view.snapshot,
             within=window,
             columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
-            where=where,
+            partition_values=partition_values,
         )
         parts = list(scanned)
         for number, rows in enumerate(parts, start=1):

@@ -1,7 +1,7 @@
 """Which rows an upkeep operation removes, and which of them somebody still needs. Pure.
 
-Terms. A row is *doomed* if the rule of an operation names it: it is old enough, or it matches a purge's condition. A
-sink *needs* every row above its position. A doomed row that a sink needs is *held back* by that sink, unless the
+Terms. A row is *selected* if the rule of an operation names it: it is old enough, or it matches a purge's condition. A
+sink *needs* every row above its position. A selected row that a sink needs is *held back* by that sink, unless the
 sink was given up: then the row goes, and what the sink will never get is a *forfeit*, recorded with its exact range.
 
 - U10 Retention removes no row above the position of a sink in whose scope it lies, unless that sink was given up.
@@ -44,6 +44,19 @@ class Selection:
     spared: tuple[Spared, ...] = ()
     numbers: tuple[int, ...] | None = None
     """Only rows with these sequence numbers."""
+    after: int = 0
+    """Only rows with a higher number than this."""
+    without: tuple[int, ...] = ()
+    """Not the rows with these sequence numbers."""
+
+    @property
+    def range(self) -> SequenceRange:
+        return SequenceRange(self.after, self.through)
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it names every row of its range."""
+        return self == Selection(self.through, after=self.after)
 
     def also(self, condition: str) -> Selection:
         """Of the rows that it names, those of which another condition is true as well."""
@@ -53,7 +66,9 @@ class Selection:
     def to_json(self) -> str:
         spared = [[item.partition, [[one.after, one.through] for one in item.ranges]] for item in self.spared]
         whole = {"through": self.through, "event_time": self.event_time, "before": self.before, "where": self.where}
-        return json.dumps({**whole, "numbers": self.numbers, "spared": spared}, sort_keys=True)
+        further = {"after": self.after, "without": self.without}
+        given = {name: value for name, value in further.items() if value}
+        return json.dumps({**whole, **given, "numbers": self.numbers, "spared": spared}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Selection:
@@ -63,12 +78,13 @@ class Selection:
         ]
         numbers = held.get("numbers")
         named = None if numbers is None else tuple(numbers)
-        return cls(**{**held, "numbers": named, "spared": tuple(spared)})
+        without = tuple(held.get("without", ()))
+        return cls(**{**held, "numbers": named, "spared": tuple(spared), "without": without})
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Doomed rows of one partition, between two cuts: how many, and the first and last of them."""
+    """Selected rows of one partition, between two cuts: how many, and the first and last of them."""
 
     range: SequenceRange
     """From before its first row to its last one."""
@@ -111,12 +127,12 @@ class Forfeit:
 
 @dataclass(slots=True)
 class Verdict:
-    """What becomes of the doomed rows."""
+    """What becomes of the selected rows."""
 
     parts: list[Part] = field(default_factory=list)
     forfeits: list[Forfeit] = field(default_factory=list)
     held: dict[str, Tally] = field(default_factory=dict)
-    """Sink → the doomed rows that stay because of it."""
+    """Sink → the selected rows that stay because of it."""
     spared: list[Spared] = field(default_factory=list)
 
     @property
@@ -125,7 +141,7 @@ class Verdict:
 
 
 def cuts_of(needs: Iterable[Need], *, through: int) -> tuple[int, ...]:
-    """Where doomed rows are counted apart: at every position, and around every range that is under way."""
+    """Where selected rows are counted apart: at every position, and around every range that is under way."""
     found = {need.after for need in needs}
     found |= {end for need in needs if need.under_way for end in (need.under_way.after, need.under_way.through)}
     return tuple(sorted(cut for cut in found if 0 < cut < through))
@@ -151,11 +167,11 @@ def kept_back(needs: dict[str, list[Need]]) -> tuple[Spared, ...]:
     return tuple(found)
 
 
-def judge(doomed: dict[str, list[Stretch]], needs: dict[str, list[Need]], *, given_up: Iterable[str] = ()) -> Verdict:
-    """U10, U11: of the doomed rows of each partition, those that go, and the sinks that hold the others back."""
+def judge(selected: dict[str, list[Stretch]], needs: dict[str, list[Need]], *, given_up: Iterable[str] = ()) -> Verdict:
+    """U10, U11: of the selected rows of each partition, those that go, and the sinks that hold the others back."""
     verdict = Verdict()
     ruled_out = set(given_up)
-    for partition, stretches in sorted(doomed.items()):
+    for partition, stretches in sorted(selected.items()):
         here = needs.get(partition, [])
         spared = _kept(here, ruled_out)
         for sink, ranges in spared.items():

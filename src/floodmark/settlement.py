@@ -4,14 +4,14 @@ Terms. A row is *changed* if the function gives it other values, *dropped* if it
 identity another row has *collapses* with it: of the two the one with the lower number stays, with its new values.
 
 - U18 Like a block, a settlement is decided by the table: `verdict` reads its history. What an error or a crash left
-  behind has landed, or can never land, or is made unable to (`Lake.supersede`) by whoever finds it.
+  behind has landed, or can never land, or is made unable to (a settlement of nothing) by whoever finds it.
 - B9 A row that is on its way to a sink stays as it is, and so does a row that would become what such a row is: the two
   are settled together, later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from floodmark.commit.protocol import Snapshot, TableState, Verdict
@@ -30,7 +30,8 @@ class Resettling:
     snapshot: int
     horizon: int
     schema: Schema
-    settle: str
+    settle: str | None
+    """None: nobody is asked, and some rows are committed as they are."""
     identity: tuple[tuple[str, ...], ...] = ()
     event_time: str | None = None
     partition_by: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class Resettling:
         return None if self.any_time else self.event_time
 
 
-def _nothing(_operation: str) -> None:
+def _nothing(_operation: str | None) -> None:
     """There is nothing to commit."""
 
 
@@ -63,7 +64,7 @@ class Resettled:
     """Rows that would be changed or dropped, and are left for the next time (B9)."""
     problem: str | None = None
     """Why its answer does not count."""
-    commit: Callable[[str], None] = field(default=_nothing, compare=False)
+    commit: Callable[[str | None], None] = field(default=_nothing, compare=False)
     """One commit with all of it, under the name of an operation, which lands only if nothing was appended or settled
     since the snapshot. What it raises is no verdict."""
 
@@ -74,6 +75,46 @@ class Resettled:
     @property
     def touched(self) -> tuple[int, ...]:
         return tuple(sorted({*self.changed, *self.gone}))
+
+
+ROUNDS_MAX = 10
+"""How often rows are left for later because of rows that were left for later: past that, all of them are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """What becomes of changed rows, once rows of one identity have become one."""
+
+    changed: frozenset[int]
+    gone: tuple[int, ...]
+    """B8: the numbers of rows that are another one with a lower number."""
+    later: frozenset[int]
+    """B9: the numbers of rows that would become what a row is that stays: each of them stays as it is, too."""
+
+
+Alike = Callable[[frozenset[int]], Iterable[Sequence[tuple[int, bool]]]]
+"""For the rows that change: the groups of rows that are one row then, each with its number, and whether it stays as it
+is whatever the function says."""
+
+
+def collapse(changed: Iterable[int], alike: Alike) -> Collapsed:
+    """Which of the rows that get other values do change, and which rows go because of that."""
+    own, later = frozenset(changed), frozenset[int]()
+    for _ in range(ROUNDS_MAX):
+        if not own:
+            break
+        groups = [sorted(group) for group in alike(own)]
+        more = {
+            seq
+            for group in groups
+            if any(stays or seq in later for seq, stays in group)
+            for seq, _ in group
+            if seq in own
+        }
+        if not more:
+            return Collapsed(own, tuple(sorted(seq for group in groups for seq, _ in group[1:])), later)
+        own, later = own - more, later | more
+    return Collapsed(frozenset(), (), own | later)
 
 
 def verdict(

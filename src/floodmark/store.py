@@ -269,16 +269,13 @@ class Store:
         until: Cursor | str | None = None,
     ) -> DataFrame:
         """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
-        from floodmark.lake.frames import dataset_frame
-
         view = view_of(self.engine, dataset)
         within = None
         if since is not None or until is not None:
             after = cursor_position(self.engine, view, since)
             through = view.horizon if until is None else cursor_position(self.engine, view, until)
             within = SequenceRange(min(after, through), through)
-        return dataset_frame(
-            on_spark(self.engine.lake),
+        return on_spark(self.engine.lake).dataset_frame(
             table=view.table,
             schema=view.dataset.schema,
             snapshot=view.snapshot,

@@ -70,7 +70,7 @@ def test_many_small_flushes_become_one_file_and_nobody_notices(store: Store, tmp
     assert done.snapshots_expired >= 6
     (file,) = data_files(store.path)
     assert pq.read_table(file)["_ingest_seq"].to_pylist() == list(range(1, 121))
-    assert store.engine.lake.manifests(store.engine.lake.load("m_g1")) <= 2
+    assert store.engine.lake.files(store.engine.lake.load("m_g1")).manifests <= 2
     assert numbers(store) == list(range(120))
     assert [row["n"] for b in store.read_since("m", reader) for row in b.table.to_pylist()] == list(range(60, 120))
     assert store.export("out").rows == 60

@@ -184,7 +184,7 @@ class Everything:
 
     def expire_all_but_one(self) -> None:
         table = view_of(self.store.engine, "events").table
-        self.store.engine.lake.expire(table, keep=1)
+        self.store.engine.lake.expire(table, keep_snapshots=1)
         state = self.store.engine.lake.load(table)
         assert len(state.lineage) == 1
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.commit.protocol import Append, Base, BlockSegment, TableState, Verdict, verdict
+from floodmark.lake import queries
 from floodmark.lake.table import Lake
 from floodmark.rows.content import content_ids
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
@@ -56,7 +57,7 @@ class MemoryDriver:
         self.lake.delete(table, within)
 
     def expire(self, table: str) -> None:
-        self.lake.expire(table, keep=1)
+        self.lake.expire(table, keep_snapshots=1)
 
     def recreate(self, table: str, schema: Schema) -> None:
         self.lake.recreate(table)
@@ -235,7 +236,7 @@ class Blocks:
         state = self.lake.load(self.table)
         visible = False
         if state is not None and state.uuid == request.base.table_uuid and state.head is not None:
-            visible = self.lake.has_rows(self.table, snapshot=state.head, within=request.range)
+            visible = queries.has_rows(self.lake, self.table, snapshot=state.head, within=request.range)
         return verdict(block=request.block, base=request.base, fenced=False, state=state, row_visible=visible)
 
 

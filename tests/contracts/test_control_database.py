@@ -79,7 +79,7 @@ def void(database: Database, block: Block, *, consume: bool = False) -> bool:
 
 def record(database: Database, block: Block, *, rows: int) -> bool:
     return database.transact(
-        lambda c: blocks.record(c, block, snapshot=1, synced_snapshot=1, rows=rows, figures=[], now=NOW)
+        lambda c: blocks.record(c, block, snapshot=1, synced_snapshot=1, rows=rows, stats=[], now=NOW)
     )
 
 
@@ -1048,7 +1048,7 @@ for turn in range(15):
         c, id=f"{name}-{turn}", dataset=name, base=Base("t", 1, None), seen_through=0, limits=BatchLimits(), now=now))
     print(made.block.range.after, made.block.range.through, flush=True)
     database.transact(lambda c: blocks.record(
-        c, made.block, snapshot=1, synced_snapshot=1, rows=3, figures=[], now=now))
+        c, made.block, snapshot=1, synced_snapshot=1, rows=3, stats=[], now=now))
 """
 
 

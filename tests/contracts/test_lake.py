@@ -32,7 +32,8 @@ from lakes import (
 from floodmark.commit import protocol
 from floodmark.commit.protocol import Append, Verdict
 from floodmark.errors import Corrupt, Retryable
-from floodmark.rows.content import content_ids, partition_figures
+from floodmark.lake import inventory, queries
+from floodmark.rows.content import content_ids, partition_stats
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
 
@@ -49,7 +50,7 @@ def test_ensure_makes_an_empty_table_with_the_columns_and_no_snapshot(blocks: Bl
     assert state.head is None
     assert state.lineage == ()
     assert [(name, str(kind)) for name, kind in state.columns] == [("id", "long"), ("name", "string")]
-    assert blocks.lake.highest_seq(state) == 0
+    assert inventory.highest_seq(blocks.lake, state) == 0
 
 
 def test_ensure_adds_and_widens_columns_without_a_snapshot_and_is_idempotent(blocks: Blocks) -> None:
@@ -471,7 +472,7 @@ def test_has_rows_is_exact_at_both_ends_and_of_its_snapshot(blocks: Blocks) -> N
     assert old is not None
     assert head is not None
     answers = {
-        (after, through): blocks.lake.has_rows(TABLE, snapshot=head, within=SequenceRange(after, through))
+        (after, through): queries.has_rows(blocks.lake, TABLE, snapshot=head, within=SequenceRange(after, through))
         for after, through in [(0, 10), (10, 11), (9, 11), (14, 15), (15, 20), (12, 12)]
     }
     assert answers == {
@@ -482,7 +483,7 @@ def test_has_rows_is_exact_at_both_ends_and_of_its_snapshot(blocks: Blocks) -> N
         (15, 20): False,
         (12, 12): False,
     }
-    assert not blocks.lake.has_rows(TABLE, snapshot=old, within=SequenceRange(13, 20))
+    assert not queries.has_rows(blocks.lake, TABLE, snapshot=old, within=SequenceRange(13, 20))
 
 
 def test_figures_are_the_tallies_of_the_rows_by_partition(blocks: Blocks) -> None:
@@ -501,14 +502,14 @@ def test_figures_are_the_tallies_of_the_rows_by_partition(blocks: Blocks) -> Non
     head = blocks.state().head
     assert head is not None
     for partition_by in [(), ("site",), ("site", "on", "flag")]:
-        wanted = partition_figures(table, prefixes, partition_by)
-        found = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=partition_by)
+        wanted = partition_stats(table, prefixes, partition_by)
+        found = queries.stats(blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=partition_by)
         assert {item.partition: (item.tally, item.first_seq - 1, item.last_seq - 1) for item in found} == {
             item.partition: (item.tally, item.first_row, item.last_row) for item in wanted
         }
-    part = blocks.lake.figures(TABLE, snapshot=head, within=SequenceRange(2, 5), partition_by=())
+    part = queries.stats(blocks.lake, TABLE, snapshot=head, within=SequenceRange(2, 5), partition_by=())
     assert [(item.partition, item.tally.rows, item.first_seq, item.last_seq) for item in part] == [("all", 3, 3, 5)]
-    assert blocks.lake.figures(TABLE, snapshot=head, within=SequenceRange(50, 60), partition_by=()) == []
+    assert queries.stats(blocks.lake, TABLE, snapshot=head, within=SequenceRange(50, 60), partition_by=()) == []
 
 
 def test_the_highest_number_is_known_after_compaction_delete_and_expiry(blocks: Blocks) -> None:
@@ -516,16 +517,16 @@ def test_the_highest_number_is_known_after_compaction_delete_and_expiry(blocks: 
     blocks.through = 1000
     blocks.commit(some(5))
     blocks.commit(some(2, start=5))
-    assert blocks.lake.highest_seq(blocks.state()) == 1007
+    assert inventory.highest_seq(blocks.lake, blocks.state()) == 1007
     blocks.driver.compact(TABLE)
     blocks.driver.expire(TABLE)
     assert [snapshot.operation for snapshot in blocks.state().lineage] == ["replace"]
-    assert blocks.lake.highest_seq(blocks.state()) == 1007
+    assert inventory.highest_seq(blocks.lake, blocks.state()) == 1007
     blocks.driver.delete(TABLE, SequenceRange(1003, 1007))
     blocks.driver.compact(TABLE)
     blocks.driver.expire(TABLE)
     assert [row[SEQ] for row in blocks.rows()] == [1001, 1002, 1003]
-    assert blocks.lake.highest_seq(blocks.state()) == 1007
+    assert inventory.highest_seq(blocks.lake, blocks.state()) == 1007
 
 
 def test_segments_above_a_number_are_named_and_their_rows_counted(blocks: Blocks) -> None:
@@ -535,9 +536,9 @@ def test_segments_above_a_number_are_named_and_their_rows_counted(blocks: Blocks
     head = blocks.state().head
     assert head is not None
     ids = [segment.id for segment in (*first.segments, *second.segments)]
-    found = {after: blocks.lake.segments_above(TABLE, snapshot=head, after=after) for after in (0, 3, 4, 6)}
+    found = {after: queries.segments_above(blocks.lake, TABLE, snapshot=head, after=after) for after in (0, 3, 4, 6)}
     assert found == {0: set(ids), 3: set(ids[1:]), 4: set(ids[2:]), 6: set()}
-    counted = blocks.lake.segment_rows(TABLE, snapshot=head, within=SequenceRange(1, 6))
+    counted = queries.segment_rows(blocks.lake, TABLE, snapshot=head, within=SequenceRange(1, 6))
     assert counted == dict(zip(ids, (1, 2, 2), strict=True))
 
 
@@ -637,8 +638,8 @@ def test_a_scan_filters_by_value_and_null_is_a_value(blocks: Blocks) -> None:
         ]
     )
 
-    def ids(**where: Any) -> list[int]:
-        return [row["id"] for row in blocks.rows(where=where)]
+    def ids(**partition_values: Any) -> list[int]:
+        return [row["id"] for row in blocks.rows(partition_values=partition_values)]
 
     assert ids(site="a") == [1]
     assert ids(site=None) == [2]
@@ -725,11 +726,11 @@ def test_columns_may_have_awkward_names(blocks: Blocks) -> None:
     assert [{name: found[name] for name in blocks.schema.names} for found in blocks.rows()] == [row]
     assert blocks.lake.append(blocks.request(blocks.segment([row]))) is False
     for name in usable:
-        assert len(blocks.rows(where={name: f"value of {name}"}, columns=(name,))) == 1, name
+        assert len(blocks.rows(partition_values={name: f"value of {name}"}, columns=(name,))) == 1, name
     head = blocks.state().head
     assert head is not None
-    (figures,) = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=tuple(usable))
-    assert figures.tally.rows == 1
+    (stats,) = queries.stats(blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=tuple(usable))
+    assert stats.tally.rows == 1
 
 
 def test_awkward_columns_can_be_added_and_widened(blocks: Blocks) -> None:

@@ -8,6 +8,7 @@ import pytest
 from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, SparkDriver, numbers
 
 from floodmark.commit.protocol import Barrier, Verdict, verdict
+from floodmark.lake import inventory, queries
 from floodmark.lake.files import local_path
 from floodmark.lake.table import AppendRefused
 from floodmark.testing.memory.lake import MemoryLake
@@ -20,7 +21,7 @@ def test_behind_a_barrier_no_request_of_the_block_lands(blocks: Blocks, rows_bef
     if rows_before:
         blocks.commit([{"id": n} for n in range(rows_before)])
     request = blocks.request(blocks.segment([{"id": 10}]))
-    blocks.lake.barrier(Barrier(TABLE, request.block, request.base, request.range.through))
+    blocks.lake.append(Barrier(TABLE, request.block, request.base, request.range.through))
     state = blocks.state()
     told = verdict(block=request.block, base=request.base, fenced=False, state=state, row_visible=False)
     assert told is Verdict.VOID
@@ -33,14 +34,14 @@ def test_behind_a_barrier_no_request_of_the_block_lands(blocks: Blocks, rows_bef
 
     # … and the table is as usable as before, with that number counted.
     blocks.lake.sync(state, since=None)
-    assert blocks.lake.inspect_files(state).missing == ()
-    assert blocks.lake.highest_seq(state) == request.range.through
+    assert blocks.lake.files(state, check=True).missing == ()
+    assert inventory.highest_seq(blocks.lake, state) == request.range.through
     blocks.commit([{"id": 20}, {"id": 21}])
     head = blocks.state().head
     rows = [row for part in blocks.lake.scan(TABLE, snapshot=head, within=EVERYTHING) for row in part.to_pylist()]
     assert [row["id"] for row in rows] == [*range(rows_before), 20, 21]
-    figures = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=())
-    assert sum(item.tally.rows for item in figures) == rows_before + 2
+    stats = queries.stats(blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=())
+    assert sum(item.tally.rows for item in stats) == rows_before + 2
     blocks.driver.compact(TABLE)
     head = blocks.state().head
     kept = [row for part in blocks.lake.scan(TABLE, snapshot=head, within=EVERYTHING) for row in part.to_pylist()]
@@ -54,7 +55,7 @@ def test_a_barrier_behind_an_append_is_refused(blocks: Blocks):
     blocks.lake.append(request)
     head = blocks.state().head
     with pytest.raises(AppendRefused):
-        blocks.lake.barrier(Barrier(TABLE, request.block, request.base, request.range.through))
+        blocks.lake.append(Barrier(TABLE, request.block, request.base, request.range.through))
     assert blocks.state().head == head
 
 

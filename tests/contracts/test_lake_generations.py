@@ -11,8 +11,10 @@ from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, SparkDriver, some
 
 from floodmark.commit.protocol import Base, Verdict
 from floodmark.errors import Retryable
-from floodmark.lake.generations import Copy
+from floodmark.lake import inventory, queries
+from floodmark.lake.table import Copy
 from floodmark.layout import Layout
+from floodmark.removal import Selection
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.sequence import SequenceRange
 
@@ -27,7 +29,7 @@ def copy_of(blocks: Blocks, within: SequenceRange = EVERYTHING, **other: Any) ->
     made = Copy(
         source=TABLE,
         snapshot=head,
-        target=NEXT,
+        table=NEXT,
         base=Base(target.uuid, 2, target.head),
         within=within,
         through=min(within.through, blocks.through),
@@ -49,7 +51,7 @@ def tallies(blocks: Blocks, table: str, within: SequenceRange = EVERYTHING, widt
     assert state is not None
     if state.head is None:
         return {}
-    return blocks.lake.tallies(table, snapshot=state.head, within=within, width=width, schema=blocks.schema)
+    return queries.tallies(blocks.lake, table, snapshot=state.head, within=within, width=width, schema=blocks.schema)
 
 
 @pytest.fixture
@@ -62,24 +64,24 @@ def two(blocks: Blocks) -> Blocks:
 
 
 def test_a_copy_has_every_row_with_its_number_content_id_and_segment(two: Blocks) -> None:
-    two.lake.copy(copy_of(two, SequenceRange(0, 3)))
-    two.lake.copy(copy_of(two, SequenceRange(3, 9)))
+    two.lake.append(copy_of(two, SequenceRange(0, 3)))
+    two.lake.append(copy_of(two, SequenceRange(3, 9)))
     assert rows_in(two, NEXT) == rows_in(two, TABLE)
     assert {CONTENT_ID, SEGMENT, SEQ} <= rows_in(two, NEXT)[0].keys()
     state = two.lake.load(NEXT)
     assert state is not None
     assert [item.operation for item in state.lineage] == ["append", "append"]
     assert [item.block for item in state.lineage] == [None, None], "no block is recognised by a copy of its rows"
-    assert two.lake.highest_seq(state) == 9
-    assert two.lake.segments_above(NEXT, snapshot=state.head, after=0) == {1, 2}
+    assert inventory.highest_seq(two.lake, state) == 9
+    assert queries.segments_above(two.lake, NEXT, snapshot=state.head, after=0) == {1, 2}
 
 
 def test_a_copy_lands_at_most_once_and_only_on_its_base(two: Blocks) -> None:
     """U21"""
     request = copy_of(two, SequenceRange(0, 5))
-    two.lake.copy(request)
+    two.lake.append(request)
     with pytest.raises(Exception, match=r".+"):
-        two.lake.copy(request)
+        two.lake.append(request)
     assert len(rows_in(two, NEXT)) == 5
 
 
@@ -88,10 +90,10 @@ def test_a_copy_does_not_land_in_a_table_that_has_another_name_by_now(two: Block
     request = copy_of(two, SequenceRange(0, 5))
     assert two.lake.rename(NEXT, "events_g3")
     with pytest.raises(Exception, match=r".+"):
-        two.lake.copy(request)
+        two.lake.append(request)
     two.lake.ensure(NEXT, SIMPLE)
     with pytest.raises(Exception, match=r".+"):
-        two.lake.copy(request)
+        two.lake.append(request)
     assert (rows_in(two, NEXT), rows_in(two, "events_g3")) == ([], [])
 
 
@@ -115,7 +117,7 @@ def test_a_renamed_table_keeps_its_identity_history_and_rows(two: Blocks) -> Non
     assert (after.uuid, after.lineage) == (before.uuid, before.lineage)
     assert two.lake.load(TABLE) is None
     two.lake.sync(after, since=None)
-    assert two.lake.has_rows(after.name, snapshot=after.head, within=SequenceRange(8, 9))
+    assert queries.has_rows(two.lake, after.name, snapshot=after.head, within=SequenceRange(8, 9))
 
 
 def test_a_table_that_is_not_there_is_not_renamed_and_a_name_is_not_given_twice(two: Blocks) -> None:
@@ -131,47 +133,47 @@ def test_who_holds_a_table_that_was_renamed_is_told_to_do_it_again(two: Blocks) 
     with pytest.raises(Retryable):
         list(two.lake.scan(TABLE, snapshot=state.head, within=EVERYTHING))
     with pytest.raises(Retryable):
-        two.lake.has_rows(TABLE, snapshot=state.head, within=EVERYTHING)
+        queries.has_rows(two.lake, TABLE, snapshot=state.head, within=EVERYTHING)
     with pytest.raises(Retryable):
-        two.lake.figures(TABLE, snapshot=state.head, within=EVERYTHING, partition_by=())
+        queries.stats(two.lake, TABLE, snapshot=state.head, within=EVERYTHING, partition_by=())
     with pytest.raises(Retryable):
         two.lake.sync(state, since=None)
 
 
 def test_tallies_tell_buckets_apart_and_find_what_differs(two: Blocks) -> None:
     """U23"""
-    two.lake.copy(copy_of(two, SequenceRange(0, 9)))
+    two.lake.append(copy_of(two, SequenceRange(0, 9)))
     assert tallies(two, NEXT) == tallies(two, TABLE)
     assert {key: item.rows for key, item in tallies(two, TABLE).items()} == {0: 3, 1: 4, 2: 2}
     assert {key: item.rows for key, item in tallies(two, TABLE, SequenceRange(2, 5)).items()} == {0: 1, 1: 2}
     wider = Schema.declare({"id": "long", "name": "string", "note": "string"})
-    assert tallies(two, TABLE) == two.lake.tallies(
-        TABLE, snapshot=two.state().head, within=EVERYTHING, width=4, schema=wider
+    assert tallies(two, TABLE) == queries.tallies(
+        two.lake, TABLE, snapshot=two.state().head, within=EVERYTHING, width=4, schema=wider
     ), "a column that is null everywhere makes no difference"
-    two.lake.clear(NEXT, SequenceRange(4, 5))
+    two.lake.remove(NEXT, selection=Selection(5, after=4), schema=SIMPLE, partition_by=())
     assert [row["id"] for row in rows_in(two, NEXT)] == [0, 1, 2, 3, 5, 6, 7, 8]
     different = {key for key, item in tallies(two, TABLE).items() if tallies(two, NEXT).get(key) != item}
     assert different == {1}
-    two.lake.copy(copy_of(two, SequenceRange(4, 5), through=9))
+    two.lake.append(copy_of(two, SequenceRange(4, 5), through=9))
     assert tallies(two, NEXT) == tallies(two, TABLE)
     state = two.lake.load(NEXT)
     assert state is not None
-    assert two.lake.highest_seq(state) == 9
+    assert inventory.highest_seq(two.lake, state) == 9
 
 
 def test_a_copy_fills_columns_that_the_old_table_does_not_have_yet(two: Blocks) -> None:
     wider = Schema.declare({"id": "long", "name": "string", "note": "string"})
     two.lake.ensure(NEXT, wider)
-    two.lake.copy(copy_of(two, schema=wider))
+    two.lake.append(copy_of(two, schema=wider))
     assert [(row["id"], row.get("note")) for row in rows_in(two, NEXT)] == [(id, None) for id in range(9)]
 
 
 def test_a_dropped_table_is_gone_with_its_files(two: Blocks) -> None:
-    two.lake.copy(copy_of(two))
+    two.lake.append(copy_of(two))
     two.lake.drop(TABLE)
     two.lake.drop(TABLE)
     assert two.lake.load(TABLE) is None
-    assert two.lake.stored_bytes(TABLE) == 0
+    assert inventory.stored_bytes(two.lake, TABLE) == 0
     assert len(rows_in(two, NEXT)) == 9
 
 
@@ -183,9 +185,7 @@ def test_rows_are_appended_and_read_in_a_table_of_any_layout(driver: Driver, tmp
     blocks.commit(some(2, start=9))
     assert [row["id"] for row in blocks.rows()] == list(range(11))
     assert [row["id"] for row in blocks.rows(SequenceRange(3, 6))] == [3, 4, 5]
-    location = blocks.lake.location(TABLE)
-    assert location is not None
-    assert "else" in location
+    assert "else" in blocks.state().location
 
 
 @pytest.mark.spark

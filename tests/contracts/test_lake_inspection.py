@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from lakes import EVERY_TYPE, FULL, NOON, TIMED, Blocks, Driver, some
 
+from floodmark.lake import queries
 from floodmark.schema import CONTENT_ID, ListType, Schema, StructType
 from floodmark.sequence import SequenceRange
 
 
-def found(blocks: Blocks, **where):
-    columns = where.pop("columns", ())
-    rows_max = where.pop("rows_max", 100)
+def found(blocks: Blocks, **partition_values):
+    columns = partition_values.pop("columns", ())
+    rows_max = partition_values.pop("rows_max", 100)
     head = blocks.state().head
     assert head is not None
-    return blocks.lake.find_rows(blocks.table, snapshot=head, where=where, columns=columns, rows_max=rows_max)
+    return queries.find_rows(
+        blocks.lake, blocks.table, snapshot=head, values=partition_values, columns=columns, rows_max=rows_max
+    )
 
 
 def test_a_row_is_found_with_its_number_its_segment_and_its_file(blocks: Blocks):
@@ -87,23 +90,23 @@ def test_the_files_of_a_sound_table_are_all_there_once(blocks: Blocks):
     blocks.commit(some(3, start=3))
     blocks.driver.compact(blocks.table)
     blocks.commit(some(3, start=6))
-    report = blocks.lake.inspect_files(blocks.state())
+    report = blocks.lake.files(blocks.state(), check=True)
     assert (report.missing, report.twice) == ((), ())
-    assert report.files >= 2
+    assert len(report.files) >= 2
 
 
 def test_a_table_without_commits_has_no_files(blocks: Blocks):
     blocks.lake.ensure(blocks.table, blocks.schema)
-    assert blocks.lake.inspect_files(blocks.state()).files == 0
+    assert blocks.lake.files(blocks.state(), check=True).files == ()
 
 
 def test_a_file_that_is_gone_is_missing(blocks: Blocks, driver: Driver):
     blocks.commit(some(3))
     blocks.commit(some(3, start=3))
     assert driver.lose_data_files(blocks.table, SequenceRange(3, 6)) == 1
-    report = blocks.lake.inspect_files(blocks.state())
+    report = blocks.lake.files(blocks.state(), check=True)
     assert len(report.missing) == 1
-    assert report.files == 2
+    assert len(report.files) == 2
 
 
 @pytest.mark.spark
@@ -112,10 +115,10 @@ def test_a_file_that_is_cut_off_is_missing_and_a_manifest_too(spark_driver, tmp_
     blocks.commit(some(3))
     (data,) = (tmp_path / "lake").rglob("data/**/*.parquet")
     data.write_bytes(data.read_bytes()[:-10])
-    assert len(blocks.lake.inspect_files(blocks.state()).missing) == 1
+    assert len(blocks.lake.files(blocks.state(), check=True).missing) == 1
     manifest = next(path for path in (tmp_path / "lake").rglob("*-m0.avro"))
     manifest.unlink()
-    assert any("m0.avro" in file for file in blocks.lake.inspect_files(blocks.state()).missing)
+    assert any("m0.avro" in file for file in blocks.lake.files(blocks.state(), check=True).missing)
 
 
 @pytest.mark.spark
@@ -125,6 +128,6 @@ def test_a_data_file_that_was_added_twice_is_found(spark_driver, tmp_path: Path)
     (data,) = (tmp_path / "lake").rglob("data/**/*.parquet")
     table = spark_driver.lake.catalog.table(blocks.table)
     table.add_files([f"file:{data}"], check_duplicate_files=False)
-    report = blocks.lake.inspect_files(blocks.state())
+    report = blocks.lake.files(blocks.state(), check=True)
     assert len(report.twice) == 1
     assert len(blocks.rows()) == 6

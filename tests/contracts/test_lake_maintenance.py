@@ -11,6 +11,7 @@ from lakes import EVERYTHING, SIMPLE, TABLE, Blocks, Driver, numbers, some
 
 from floodmark.commit.protocol import Snapshot, Verdict
 from floodmark.errors import FilesMissing, Retryable
+from floodmark.lake import inventory, queries
 from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
@@ -29,7 +30,7 @@ def narrow(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
 
 
 def files(blocks: Blocks) -> list[tuple[SequenceRange, int]]:
-    return [(bucket.range, len(bucket.files)) for bucket in blocks.lake.buckets(blocks.state())]
+    return [(bucket.range, len(bucket.files)) for bucket in blocks.lake.files(blocks.state()).buckets]
 
 
 def rewrite(blocks: Blocks, within: SequenceRange, *, file_bytes: int = FILE_BYTES) -> None:
@@ -45,7 +46,7 @@ def test_files_are_told_apart_by_bucket_and_joined_within_one(narrow: Blocks) ->
         narrow.commit(some(40, start=start))
     before = numbers(narrow.rows())
     assert files(narrow) == [(FIRST, 3), (SECOND, 2)]
-    bucket = narrow.lake.buckets(narrow.state())[0]
+    bucket = narrow.lake.files(narrow.state()).buckets[0]
     assert [(file.first, file.last, file.rows) for file in bucket.files] == [(1, 40, 40), (41, 80, 40), (81, 99, 19)]
     assert all(file.bytes > 0 for file in bucket.files)
     rewrite(narrow, FIRST)
@@ -59,7 +60,7 @@ def test_only_the_files_of_the_range_are_touched(narrow: Blocks) -> None:
     for start in range(0, 50, 10):
         narrow.commit(some(10, start=start))
     rewrite(narrow, SequenceRange(20, 50))
-    (bucket,) = narrow.lake.buckets(narrow.state())
+    (bucket,) = narrow.lake.files(narrow.state()).buckets
     assert [(file.first, file.last) for file in bucket.files] == [(1, 10), (11, 20), (21, 50)]
 
 
@@ -69,9 +70,9 @@ def test_joined_files_stand_in_order_and_keep_to_their_size(driver: Driver, tmp_
     chance = random.Random(SEED)
     for start in range(0, 4000, 1000):
         blocks.commit([{"id": id, "name": chance.randbytes(40).hex()} for id in range(start, start + 1000)])
-    (before,) = blocks.lake.buckets(blocks.state())
+    (before,) = blocks.lake.files(blocks.state()).buckets
     rewrite(blocks, before.range, file_bytes=before.bytes // 3)
-    (bucket,) = blocks.lake.buckets(blocks.state())
+    (bucket,) = blocks.lake.files(blocks.state()).buckets
     assert 2 <= len(bucket.files) <= 6
     assert [file.first for file in bucket.files] == [1, *(file.last + 1 for file in bucket.files[:-1])]
     assert bucket.files[-1].last == 4000
@@ -83,7 +84,7 @@ def test_an_append_prepared_before_a_rewrite_lands_after_it(narrow: Blocks) -> N
     narrow.commit(some(5, start=5))
     request = narrow.request(narrow.segment(some(5, start=10)))
     rewrite(narrow, FIRST)
-    narrow.lake.rewrite_manifests(TABLE)
+    narrow.lake.rewrite(TABLE)
     assert narrow.verdict(request) is Verdict.OPEN
     assert narrow.lake.append(request) is True
     assert narrow.verdict(request) is Verdict.LANDED
@@ -110,7 +111,7 @@ def test_deleted_rows_go_from_the_files_and_are_not_deleted_twice(narrow: Blocks
     narrow.commit(some(20, start=20))
     narrow.driver.delete(TABLE, SequenceRange(5, 15))
     rewrite(narrow, FIRST)
-    (bucket,) = narrow.lake.buckets(narrow.state())
+    (bucket,) = narrow.lake.files(narrow.state()).buckets
     assert (bucket.delete_files, sum(file.rows for file in bucket.files)) == (0, 30)
     assert [row[SEQ] for row in narrow.rows()] == [*range(1, 6), *range(16, 41)]
 
@@ -127,10 +128,10 @@ def test_columns_of_different_ages_are_joined(driver: Driver, tmp_path: Path) ->
 def test_lists_of_files_are_joined(narrow: Blocks) -> None:
     for start in range(0, 12, 3):
         narrow.commit(some(3, start=start))
-    assert narrow.lake.manifests(narrow.state()) == 4
+    assert narrow.lake.files(narrow.state()).manifests == 4
     before = numbers(narrow.rows())
-    narrow.lake.rewrite_manifests(TABLE)
-    assert narrow.lake.manifests(narrow.state()) == 1
+    narrow.lake.rewrite(TABLE)
+    assert narrow.lake.files(narrow.state()).manifests == 1
     assert narrow.state().lineage[0].operation == "replace"
     assert numbers(narrow.rows()) == before
     narrow.lake.sync(narrow.state(), since=None)
@@ -146,18 +147,17 @@ def test_a_reader_of_a_snapshot_that_expired_is_told_to_try_again(narrow: Blocks
     lake = narrow.lake
     reads = {
         "scan": lambda: list(lake.scan(TABLE, snapshot=old.head, within=EVERYTHING)),
-        "has_rows": lambda: lake.has_rows(TABLE, snapshot=old.head, within=EVERYTHING),
-        "figures": lambda: lake.figures(TABLE, snapshot=old.head, within=EVERYTHING, partition_by=()),
-        "segments_above": lambda: lake.segments_above(TABLE, snapshot=old.head, after=0),
-        "find_rows": lambda: lake.find_rows(TABLE, snapshot=old.head, where={"id": 1}),
+        "has_rows": lambda: queries.has_rows(lake, TABLE, snapshot=old.head, within=EVERYTHING),
+        "stats": lambda: queries.stats(lake, TABLE, snapshot=old.head, within=EVERYTHING, partition_by=()),
+        "segments_above": lambda: queries.segments_above(lake, TABLE, snapshot=old.head, after=0),
+        "find_rows": lambda: queries.find_rows(lake, TABLE, snapshot=old.head, values={"id": 1}),
         "each_range": lambda: list(
             lake.each_range(
                 TABLE, snapshot=old.head, ranges=[EVERYTHING], columns=("id",), schema=SIMPLE, work=lambda *_: {}
             )
         ),
         "sync": lambda: lake.sync(old, since=None),
-        "buckets": lambda: lake.buckets(old),
-        "manifests": lambda: lake.manifests(old),
+        "files": lambda: lake.files(old),
     }
     told = set()
     for name, read in reads.items():
@@ -176,7 +176,7 @@ def test_numbers_that_only_an_expired_commit_knew_are_remembered(narrow: Blocks)
     narrow.driver.delete(TABLE, SequenceRange(20, 40))
     rewrite(narrow, FIRST)
     narrow.lake.expire(TABLE)
-    assert narrow.lake.highest_seq(narrow.state()) == 40
+    assert inventory.highest_seq(narrow.lake, narrow.state()) == 40
 
 
 def test_how_old_a_commit_is_is_known(narrow: Blocks) -> None:
@@ -208,11 +208,11 @@ def test_rewrites_whose_files_are_lost_are_taken_back_all_at_once(narrow: Blocks
     durable = narrow.state().head
     rewrite(narrow, FIRST)
     narrow.driver.lose_data_files(TABLE, FIRST)
-    narrow.lake.rewrite_manifests(TABLE)
+    narrow.lake.rewrite(TABLE)
     assert len(narrow.state().lineage) == 4
-    assert not narrow.lake.go_back(TABLE, durable=durable, droppable=never)
+    assert not narrow.lake.rollback(TABLE, durable=durable, droppable=never)
     assert len(narrow.state().lineage) == 4
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=rewrites)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=rewrites)
     assert narrow.state().head == durable
     assert sorted(numbers(narrow.rows())) == list(range(10))
     narrow.commit(some(5, start=10))
@@ -225,7 +225,7 @@ def test_a_table_of_which_everything_is_there_stays_as_it_is(narrow: Blocks) -> 
     durable = narrow.state().head
     rewrite(narrow, FIRST)
     before = narrow.state()
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=always)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=always)
     assert narrow.state() == before
 
 
@@ -235,11 +235,11 @@ def test_what_is_known_to_be_on_the_disk_is_never_gone_back_over(narrow: Blocks)
     narrow.commit(some(5, start=5))
     before = narrow.state()
     narrow.driver.lose_data_files(TABLE, SequenceRange(5, 10))
-    narrow.lake.go_back(TABLE, durable=before.head, droppable=always)
+    narrow.lake.rollback(TABLE, durable=before.head, droppable=always)
     assert narrow.state() == before
-    assert not narrow.lake.go_back(TABLE, durable=before.lineage[1].id, droppable=rewrites)
+    assert not narrow.lake.rollback(TABLE, durable=before.lineage[1].id, droppable=rewrites)
     assert narrow.state() == before
-    assert narrow.lake.go_back(TABLE, durable=before.lineage[1].id, droppable=always)
+    assert narrow.lake.rollback(TABLE, durable=before.lineage[1].id, droppable=always)
     assert narrow.state().head == before.lineage[1].id
 
 
@@ -264,13 +264,12 @@ def test_files_of_a_commit_that_was_taken_back_are_orphans_once_they_are_old(nar
     rewrite(narrow, FIRST)
     rewrite(narrow, SECOND)
     narrow.driver.lose_data_files(TABLE, FIRST)
-    assert narrow.lake.go_back(TABLE, durable=durable, droppable=rewrites)
+    assert narrow.lake.rollback(TABLE, durable=durable, droppable=rewrites)
     assert narrow.lake.orphans(TABLE, before=datetime.now(UTC) - timedelta(minutes=5)) == []
     found = narrow.lake.orphans(TABLE, before=datetime.now(UTC) + timedelta(days=1))
     assert found
     assert all(item.bytes > 0 for item in found)
-    narrow.lake.remove_orphans(found)
-    narrow.lake.remove_orphans(found)
+    assert narrow.lake.orphans(TABLE, before=datetime.now(UTC) + timedelta(days=1), remove=True) == found
     assert narrow.lake.orphans(TABLE, before=datetime.now(UTC) + timedelta(days=1)) == []
     assert len(narrow.rows()) == 180
     narrow.lake.sync(narrow.state(), since=None)

@@ -17,6 +17,7 @@ import pytest
 from lakes import EDGES, EVERY_TYPE, EVERYTHING, FULL, TABLE, Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
 from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.lake import queries
 from floodmark.lake.conditions import ALLOWED
 from floodmark.lake.filters import check_filter
 from floodmark.rows.content import content_ids, tally_of_ids
@@ -249,7 +250,7 @@ def test_rows_of_before_a_column_have_null_in_it(ways: Blocks) -> None:
         (3, None, None),
     ]
     for note, ids in {None: [0, 1, 3], "n": [2]}.items():
-        assert ids_by_range(each(ways, ranges_of(0, 4), where={"note": note})) == [ids]
+        assert ids_by_range(each(ways, ranges_of(0, 4), partition_values={"note": note})) == [ids]
 
 
 def test_rows_of_before_a_column_was_widened_are_widened(ways: Blocks) -> None:
@@ -264,7 +265,7 @@ def test_rows_of_before_a_column_was_widened_are_widened(ways: Blocks) -> None:
     ((_, _, answer),) = each(ways, ranges_of(0, 3), snapshot=narrow)
     assert answer["rows"] == wanted[:2]
     for id, found in {1: 1, 2**40: 1, 2: 0}.items():
-        assert sum(tally.rows for _, tally, _ in each(ways, ranges_of(0, 3), where={"id": id})) == found
+        assert sum(tally.rows for _, tally, _ in each(ways, ranges_of(0, 3), partition_values={"id": id})) == found
 
 
 def test_values_of_every_type_reach_the_work_as_they_went_in(ways: Blocks) -> None:
@@ -292,7 +293,7 @@ def test_columns_may_have_any_name(ways: Blocks) -> None:
     ((_, _, answer),) = each(ways, ranges_of(0, 1))
     assert answer["rows"] == [row]
     for name in names:
-        ((_, tally, _),) = each(ways, ranges_of(0, 1), where={name: f"value of {name}"}, columns=())
+        ((_, tally, _),) = each(ways, ranges_of(0, 1), partition_values={name: f"value of {name}"}, columns=())
         assert tally.rows == 1, name
 
 
@@ -429,16 +430,18 @@ def test_a_filter_leaves_out_rows_of_which_it_is_not_true(blocks: Blocks) -> Non
     sales(blocks)
     head = blocks.state().head
     assert head is not None
-    for keep, wanted in FILTERS.items():
-        blocks.lake.check_filter(TABLE, keep)
-        assert [row["id"] for row in blocks.rows(keep=keep)] == wanted, keep
-        assert [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] == wanted, keep
-        counted = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=(), keep=keep)
-        assert sum(item.tally.rows for item in counted) == len(wanted), keep
-        found = each(blocks, ranges_of(0, 2, 5), keep=keep, columns=("id",))
-        assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted, keep
+    for row_filter, wanted in FILTERS.items():
+        queries.check_filter(blocks.lake, TABLE, row_filter)
+        assert [row["id"] for row in blocks.rows(row_filter=row_filter)] == wanted, row_filter
+        assert [row["id"] for row in blocks.rows(row_filter=row_filter, columns=("id",))] == wanted, row_filter
+        counted = queries.stats(
+            blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=(), row_filter=row_filter
+        )
+        assert sum(item.tally.rows for item in counted) == len(wanted), row_filter
+        found = each(blocks, ranges_of(0, 2, 5), row_filter=row_filter, columns=("id",))
+        assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted, row_filter
         whole = sum((tally for _, tally, _ in found), Tally())
-        assert whole == sum((item.tally for item in counted), Tally()), keep
+        assert whole == sum((item.tally for item in counted), Tally()), row_filter
 
 
 def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
@@ -446,12 +449,18 @@ def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
     head = blocks.state().head
     assert head is not None
     for site, ids in {"a": [1, 5], None: [2], "": [3], "nobody": []}.items():
-        (figures,) = blocks.lake.figures(
-            TABLE, snapshot=head, within=EVERYTHING, partition_by=(), where={"site": site}
+        (stats,) = queries.stats(
+            blocks.lake, TABLE, snapshot=head, within=EVERYTHING, partition_by=(), partition_values={"site": site}
         ) or [None]
-        assert (figures.tally.rows if figures else 0) == len(ids)
-        both = blocks.lake.figures(
-            TABLE, snapshot=head, within=EVERYTHING, partition_by=("site",), where={"site": site}, keep="id < 5"
+        assert (stats.tally.rows if stats else 0) == len(ids)
+        both = queries.stats(
+            blocks.lake,
+            TABLE,
+            snapshot=head,
+            within=EVERYTHING,
+            partition_by=("site",),
+            partition_values={"site": site},
+            row_filter="id < 5",
         )
         assert sum(item.tally.rows for item in both) == len([id for id in ids if id < 5])
 
@@ -485,15 +494,15 @@ NO_FILTERS = (
 
 def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks) -> None:
     sales(blocks)
-    for keep in NO_FILTERS:
+    for row_filter in NO_FILTERS:
         with pytest.raises(Permanent) as raised:
-            blocks.lake.check_filter(TABLE, keep)
-        assert repr(keep) in raised.value.message
+            queries.check_filter(blocks.lake, TABLE, row_filter)
+        assert repr(row_filter) in raised.value.message
         assert "\n" not in raised.value.message
         with pytest.raises(Permanent):
-            blocks.rows(keep=keep)
+            blocks.rows(row_filter=row_filter)
         with pytest.raises(Permanent):
-            each(blocks, ranges_of(0, 5), keep=keep)
+            each(blocks, ranges_of(0, 5), row_filter=row_filter)
 
 
 MORE_FILTERS = {
@@ -531,14 +540,17 @@ MORE_FILTERS = {
 
 def test_what_may_stand_in_a_filter_answers_alike_on_every_lake(blocks: Blocks) -> None:
     sales(blocks)
-    found = {keep: [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] for keep in MORE_FILTERS}
+    found = {
+        row_filter: [row["id"] for row in blocks.rows(row_filter=row_filter, columns=("id",))]
+        for row_filter in MORE_FILTERS
+    }
     assert found == MORE_FILTERS
 
 
 def test_nothing_but_a_condition_over_columns_gets_to_an_engine(blocks: Blocks) -> None:
     """Each is refused by name, before an engine sees it: code, chance, the clock, the environment, other rows."""
     sales(blocks)
-    for keep, named in {
+    for row_filter, named in {
         "`reflect`('java.lang.System', 'exit', 1) = site": "`reflect`",
         "`java_method`('java.lang.Runtime', 'getRuntime') = site": "`java_method`",
         "reflect('java.lang.System', 'exit', 1) = site": "reflect",
@@ -570,16 +582,16 @@ def test_nothing_but_a_condition_over_columns_gets_to_an_engine(blocks: Blocks) 
         "(" * 100 + "id = 1" + ")" * 100: "nested",
     }.items():
         with pytest.raises(Permanent, match=named) as raised:
-            blocks.lake.check_filter(TABLE, keep)
+            queries.check_filter(blocks.lake, TABLE, row_filter)
         assert raised.value.hint
         with pytest.raises(Permanent, match="cannot be used"):
-            blocks.rows(keep=keep)
+            blocks.rows(row_filter=row_filter)
 
 
 def test_a_function_that_may_not_be_used_is_refused_with_the_list_of_those_that_may(blocks: Blocks) -> None:
     sales(blocks)
     with pytest.raises(Permanent, match="the function reflect may not be used") as raised:
-        blocks.lake.check_filter(TABLE, "reflect('java.lang.System', 'exit', 1) = site")
+        queries.check_filter(blocks.lake, TABLE, "reflect('java.lang.System', 'exit', 1) = site")
     assert "coalesce" in str(raised.value.hint)
     assert "year" in str(raised.value.hint)
 
@@ -589,10 +601,10 @@ def test_a_word_for_the_present_time_is_refused_where_spark_would_take_it_for_on
     spark_driver: SparkDriver, tmp_path: Path
 ) -> None:
     blocks = sales(Blocks(spark_driver, tmp_path))
-    for keep in ("on < 'now'", "on = ' Today UTC'", "cast('yesterday' as date) < '2026-01-01'"):
+    for row_filter in ("on < 'now'", "on = ' Today UTC'", "cast('yesterday' as date) < '2026-01-01'"):
         with pytest.raises(Permanent, match="times of the clock"):
-            blocks.lake.check_filter(TABLE, keep)
-    blocks.lake.check_filter(TABLE, "site = 'today'")
+            queries.check_filter(blocks.lake, TABLE, row_filter)
+    queries.check_filter(blocks.lake, TABLE, "site = 'today'")
 
 
 @pytest.mark.spark
@@ -607,12 +619,12 @@ def test_the_text_that_spark_gets_means_what_was_written(spark_driver: SparkDriv
     rows = spark_driver.spark.sql(
         "SELECT id AS id, string(id) AS site, DATE '2026-05-01' AS on, 1.5D AS amount FROM range(9)"
     )
-    for keep in (*FILTERS, *(keep for keep in MORE_FILTERS if len(keep) < 1000)):
-        made = check_filter(spark_driver.spark, keep, tuple((column.name, column.type) for column in SITES))
-        if "${" in keep:
+    for row_filter in (*FILTERS, *(row_filter for row_filter in MORE_FILTERS if len(row_filter) < 1000)):
+        made = check_filter(spark_driver.spark, row_filter, tuple((column.name, column.type) for column in SITES))
+        if "${" in row_filter:
             assert "${" not in made
         else:
-            assert optimized(rows.where(keep)) == optimized(rows.where(made)), keep
+            assert optimized(rows.where(row_filter)) == optimized(rows.where(made)), row_filter
 
 
 def optimized(frame: Any) -> str:
@@ -628,17 +640,20 @@ def test_a_filter_that_fails_on_a_row_is_permanent_and_named(blocks: Blocks) -> 
     sales(blocks)
     if isinstance(blocks.driver, MemoryDriver):
         return  # SQLite has no such failures: it answers null
-    keep = "cast(site as int) > 1"
-    blocks.lake.check_filter(TABLE, keep)
-    for read in (lambda: blocks.rows(keep=keep), lambda: each(blocks, ranges_of(0, 5), keep=keep)):
+    row_filter = "cast(site as int) > 1"
+    queries.check_filter(blocks.lake, TABLE, row_filter)
+    for read in (
+        lambda: blocks.rows(row_filter=row_filter),
+        lambda: each(blocks, ranges_of(0, 5), row_filter=row_filter),
+    ):
         with pytest.raises(Permanent, match="cannot be used") as raised:
             read()
-        assert repr(keep) in raised.value.message
+        assert repr(row_filter) in raised.value.message
         assert "\n" not in raised.value.message
 
 
 def test_a_filter_may_be_given_before_the_table_is_there(blocks: Blocks) -> None:
-    blocks.lake.check_filter("nothing_g1", "amount > 1")
+    queries.check_filter(blocks.lake, "nothing_g1", "amount > 1")
 
 
 def test_a_filter_may_use_a_column_that_came_after_the_snapshot(blocks: Blocks) -> None:
@@ -648,18 +663,18 @@ def test_a_filter_may_use_a_column_that_came_after_the_snapshot(blocks: Blocks) 
     wider = Schema.declare({"id": "long", "name": "string", "note": "string"})
     blocks.lake.ensure(TABLE, wider)
     assert old is not None
-    for keep, wanted in {"note IS NULL": [0, 1], "note = 'x'": []}.items():
-        parts = blocks.lake.scan(TABLE, snapshot=old, within=EVERYTHING, keep=keep)
+    for row_filter, wanted in {"note IS NULL": [0, 1], "note = 'x'": []}.items():
+        parts = blocks.lake.scan(TABLE, snapshot=old, within=EVERYTHING, row_filter=row_filter)
         assert [row["id"] for part in parts for row in part.to_pylist()] == wanted
-        found = each(blocks, ranges_of(0, 9), schema=wider, keep=keep)
+        found = each(blocks, ranges_of(0, 9), schema=wider, row_filter=row_filter)
         assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted
 
 
 def test_one_partition_of_each_range_null_and_odd_values_too(ways: Blocks) -> None:
     sales(ways)
     for site, ids in {"a": [1, 5], None: [2], "": [3], "a'b\"`/=é": [4], "nobody": []}.items():
-        found = each(ways, ranges_of(0, 3, 5), where={"site": site}, columns=("id",))
+        found = each(ways, ranges_of(0, 3, 5), partition_values={"site": site}, columns=("id",))
         assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == ids
         assert sum(tally.rows for _, tally, _ in found) == len(ids)
-    found = each(ways, ranges_of(0, 5), where={"on": date(2026, 5, 1), "site": "a"}, columns=("id", "on"))
+    found = each(ways, ranges_of(0, 5), partition_values={"on": date(2026, 5, 1), "site": "a"}, columns=("id", "on"))
     assert [row["id"] for _, _, answer in found for row in answer["rows"]] == [1, 5]

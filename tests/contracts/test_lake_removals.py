@@ -13,6 +13,7 @@ from lakes import EVERYTHING, NOON, TABLE, Blocks, Driver, SparkDriver
 
 from floodmark.commit.protocol import Verdict
 from floodmark.errors import InvalidSetting
+from floodmark.lake import inventory, queries
 from floodmark.removal import Selection, Spared
 from floodmark.rows.content import tally_of_ids
 from floodmark.schema import CONTENT_ID, SEQ, Schema
@@ -46,9 +47,9 @@ def ids(blocks: Blocks) -> list[int]:
     return [row["id"] for row in blocks.rows()]
 
 
-def doomed(blocks: Blocks, selection: Selection, cuts: tuple[int, ...] = ()) -> dict[tuple[SequenceRange, str], int]:
-    found = blocks.lake.doomed(
-        TABLE, snapshot=blocks.state().head, selection=selection, schema=SLICED, partition_by=BY, cuts=cuts
+def selected(blocks: Blocks, selection: Selection, cuts: tuple[int, ...] = ()) -> dict[tuple[SequenceRange, str], int]:
+    found = queries.selected_stats(
+        blocks.lake, TABLE, snapshot=blocks.state().head, selection=selection, schema=SLICED, partition_by=BY, cuts=cuts
     )
     assert all(item.tally.rows for _, item in found)
     return {(between, item.partition): item.tally.rows for between, item in found}
@@ -59,7 +60,7 @@ def remove(blocks: Blocks, selection: Selection) -> None:
     blocks.lake.remove(TABLE, selection=selection, schema=SLICED, partition_by=BY)
 
 
-def test_what_is_counted_as_doomed_is_what_goes(sliced: Blocks) -> None:
+def test_what_is_counted_as_selected_is_what_goes(sliced: Blocks) -> None:
     selection = Selection(
         15,
         event_time="at",
@@ -68,7 +69,9 @@ def test_what_is_counted_as_doomed_is_what_goes(sliced: Blocks) -> None:
         spared=(Spared("site=a", (SequenceRange(3, 12),)), Spared("site!", (SequenceRange(5, 6), SequenceRange(8, 9)))),
     )
     before = {row["id"]: row for row in sliced.rows()}
-    found = sliced.lake.doomed(TABLE, snapshot=sliced.state().head, selection=selection, schema=SLICED, partition_by=BY)
+    found = queries.selected_stats(
+        sliced.lake, TABLE, snapshot=sliced.state().head, selection=selection, schema=SLICED, partition_by=BY
+    )
     remove(sliced, selection)
     gone = [row for id, row in before.items() if id not in ids(sliced)]
     assert sorted(row["id"] for row in gone) == [0, 1, 2, 7]
@@ -78,20 +81,20 @@ def test_what_is_counted_as_doomed_is_what_goes(sliced: Blocks) -> None:
     assert {item.partition: item.tally for _, item in found} == {
         key: tally_of_ids(pa.chunked_array([pa.array(held)])) for key, held in by_site.items()
     }
-    assert doomed(sliced, selection) == {}
+    assert selected(sliced, selection) == {}
 
 
 def test_rows_go_by_their_numbers(sliced: Blocks) -> None:
     selection = Selection(12, numbers=(2, 5, 15))
     assert Selection.from_json(selection.to_json()) == selection
-    assert sum(doomed(sliced, selection).values()) == 2, "none above the bound"
+    assert sum(selected(sliced, selection).values()) == 2, "none above the bound"
     remove(sliced, selection)
     assert ids(sliced) == [id for id in range(18) if id not in {1, 4}]
-    assert doomed(sliced, selection) == {}
+    assert selected(sliced, selection) == {}
 
 
 def test_rows_are_counted_apart_between_cuts(sliced: Blocks) -> None:
-    found = doomed(sliced, Selection(14), cuts=(4, 9))
+    found = selected(sliced, Selection(14), cuts=(4, 9))
     assert found == {
         (SequenceRange(0, 4), "site=a"): 2,
         (SequenceRange(0, 4), "site=b"): 1,
@@ -105,9 +108,14 @@ def test_rows_are_counted_apart_between_cuts(sliced: Blocks) -> None:
     }
 
 
-def test_first_and_last_of_the_doomed_rows_are_known(sliced: Blocks) -> None:
-    found = sliced.lake.doomed(
-        TABLE, snapshot=sliced.state().head, selection=Selection(12, where="id > 3"), schema=SLICED, partition_by=()
+def test_first_and_last_of_the_selected_rows_are_known(sliced: Blocks) -> None:
+    found = queries.selected_stats(
+        sliced.lake,
+        TABLE,
+        snapshot=sliced.state().head,
+        selection=Selection(12, where="id > 3"),
+        schema=SLICED,
+        partition_by=(),
     )
     assert [(item.partition, item.first_seq, item.last_seq, item.tally.rows) for _, item in found] == [
         ("all", 5, 12, 8)
@@ -154,7 +162,7 @@ def test_the_table_remembers_the_highest_number_whatever_goes(sliced: Blocks) ->
     sliced.driver.expire(TABLE)
     assert ids(sliced) == []
     assert sliced.state().max_seq == 18
-    assert sliced.lake.highest_seq(sliced.state()) >= 18
+    assert inventory.highest_seq(sliced.lake, sliced.state()) >= 18
 
 
 def test_an_append_prepared_before_rows_went_lands_or_is_refused_and_never_both(sliced: Blocks) -> None:
@@ -180,18 +188,19 @@ def test_expiry_frees_room_and_keeps_what_came_after_a_base(sliced: Blocks) -> N
     base = sliced.state().head
     remove(sliced, Selection(5))
     sliced.driver.compact(TABLE)
-    before = sliced.lake.stored_bytes(TABLE)
-    sliced.lake.expire(TABLE, keep=1, since=base)
+    before = inventory.stored_bytes(sliced.lake, TABLE)
+    sliced.lake.expire(TABLE, keep_snapshots=1, since=base)
     state = sliced.state()
     assert state.since(base) is not None
     assert len(state.lineage) == 2
-    sliced.lake.expire(TABLE, keep=1)
+    sliced.lake.expire(TABLE, keep_snapshots=1)
     assert len(sliced.state().lineage) == 1
-    assert 0 < sliced.lake.stored_bytes(TABLE) < before
+    assert 0 < inventory.stored_bytes(sliced.lake, TABLE) < before
     assert ids(sliced) == list(range(5, 18))
-    assert sliced.lake.stored_bytes("nothing_g1") == 0
+    assert inventory.stored_bytes(sliced.lake, "nothing_g1") == 0
 
 
+@pytest.mark.spark
 def test_no_data_file_holds_what_was_removed(spark_driver: SparkDriver, tmp_path: Path) -> None:
     """The bytes are looked for in every file of the table, undone from their compression."""
     import pyarrow.parquet as pq
@@ -248,7 +257,8 @@ def test_a_condition_finds_its_rows_anywhere(driver: Driver) -> None:
 def test_a_column_of_after_the_rows_is_null_to_a_condition(sliced: Blocks) -> None:
     wider = SLICED.merge(Schema.declare({"later": "string"}).columns)
     sliced.lake.ensure(TABLE, wider)
-    found = sliced.lake.doomed(
+    found = queries.selected_stats(
+        sliced.lake,
         TABLE,
         snapshot=sliced.state().head,
         selection=Selection(18, where="later IS NULL AND id < 3"),

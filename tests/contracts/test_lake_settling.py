@@ -70,7 +70,7 @@ def decided(blocks: Blocks, operation: str, base: int | None = None) -> Verdict:
 def supersede(blocks: Blocks) -> None:
     head = blocks.state().head
     assert head is not None
-    blocks.lake.supersede(TABLE, snapshot=head, horizon=blocks.through, schema=TIMED)
+    blocks.lake.resettle(Resettling(TABLE, head, blocks.through, TIMED, settle=None)).commit(None)
 
 
 def test_values_are_changed_twins_collapse_into_the_lower_number_and_dropped_rows_go(committed: Blocks) -> None:
@@ -124,7 +124,7 @@ def test_an_append_without_rows_does_not_stand_in_its_way(committed: Blocks) -> 
     found = committed.lake.resettle(asked(committed))
     state = committed.state()
     base = Base(state.uuid, 1, state.head)
-    committed.lake.barrier(Barrier(TABLE, "given up", base, committed.through + 1))
+    committed.lake.append(Barrier(TABLE, "given up", base, committed.through + 1))
     assert decided(committed, "one", base=state.head) is Verdict.OPEN
     supersede(committed)
     assert decided(committed, "one", base=state.head) is Verdict.VOID

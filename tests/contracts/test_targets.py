@@ -16,6 +16,7 @@ from lakes import Blocks, MemoryDriver, SparkDriver, some, spark_lake
 
 from floodmark.commit.protocol import Base
 from floodmark.errors import FilesMissing, Permanent, Retryable, SchemaConflict
+from floodmark.lake import queries
 from floodmark.lake.targets import (
     ORIGIN_COLUMNS,
     ORIGIN_SEQ,
@@ -223,7 +224,7 @@ def loaded(hands: Hands) -> TargetState:
 
 def send(hands: Hands, cut: Cut, *, head: int | None = None, fresh: bool = True) -> Mark:
     """Append a range on a head (the newest, if none is named)."""
-    mark = Mark(ORIGIN, cut.range, hands.target.tally(cut), Tally(7, 9))
+    mark = Mark(ORIGIN, cut.range, queries.tally(hands.target.lake, cut), Tally(7, 9))
     on = loaded(hands).history.head if fresh else head
     hands.target.append(TargetAppend(mark, on, cut, cut.columns))
     return mark
@@ -256,13 +257,13 @@ def test_fit_adds_what_is_missing_and_no_snapshot(hands: Hands, blocks: Blocks):
     wider = Schema.declare({"id": "long", "name": "string", "tags": "list<string>", "at": "timestamp", "raw": "json"})
     assert missing_columns(hands.target.name, loaded(hands), wider)
 
-    hands.target.fit(wider, replace(CLAIM, keep="name = 'it''s'"))
-    hands.target.fit(wider, replace(CLAIM, keep="name = 'it''s'"))
+    hands.target.fit(wider, replace(CLAIM, row_filter="name = 'it''s'"))
+    hands.target.fit(wider, replace(CLAIM, row_filter="name = 'it''s'"))
 
     state = loaded(hands)
     assert (state.history.uuid, state.history.lineage) == (before.uuid, before.lineage)
     assert not missing_columns(hands.target.name, state, wider)
-    assert check_claim(hands.target.name, state, replace(CLAIM, keep="name = 'it''s'"))
+    assert check_claim(hands.target.name, state, replace(CLAIM, row_filter="name = 'it''s'"))
     with pytest.raises(Permanent):
         check_claim(hands.target.name, state, CLAIM)
 
@@ -319,21 +320,23 @@ def test_what_the_table_has_beyond_the_dataset_is_null_and_narrower_values_widen
 def test_a_cut_is_measured_and_copied_as_its_conditions_say(hands: Hands, blocks: Blocks):
     blocks.commit(some(4), some(4, start=4))
     hands.target.fit(SHAPE, CLAIM)
-    whole = hands.target.tally(cut_of(blocks, 0, 8))
-    assert (whole.rows, hands.target.last(cut_of(blocks, 0, 8))) == (8, 8)
-    parts = [hands.target.tally(cut_of(blocks, *edges)) for edges in ((0, 3), (3, 8))]
+    whole = queries.tally(hands.target.lake, cut_of(blocks, 0, 8))
+    assert (whole.rows, queries.last_seq(hands.target.lake, cut_of(blocks, 0, 8))) == (8, 8)
+    parts = [queries.tally(hands.target.lake, cut_of(blocks, *edges)) for edges in ((0, 3), (3, 8))]
     assert parts[0] + parts[1] == whole
-    some_of_them = [cut_of(blocks, 0, 8, keep=condition) for condition in ("id < 3", "NOT id < 3")]
-    assert hands.target.tally(some_of_them[0]) + hands.target.tally(some_of_them[1]) == whole
-    but_one = hands.target.tally(cut_of(blocks, 0, 8, without=frozenset({4})))
-    assert but_one + hands.target.tally(cut_of(blocks, 3, 4)) == whole
-    assert hands.target.tally(cut_of(blocks, 8, 99)) == Tally()
-    assert hands.target.last(cut_of(blocks, 8, 99)) == 0
+    some_of_them = [cut_of(blocks, 0, 8, row_filter=condition) for condition in ("id < 3", "NOT id < 3")]
+    assert (
+        queries.tally(hands.target.lake, some_of_them[0]) + queries.tally(hands.target.lake, some_of_them[1]) == whole
+    )
+    but_one = queries.tally(hands.target.lake, cut_of(blocks, 0, 8, without=frozenset({4})))
+    assert but_one + queries.tally(hands.target.lake, cut_of(blocks, 3, 4)) == whole
+    assert queries.tally(hands.target.lake, cut_of(blocks, 8, 99)) == Tally()
+    assert queries.last_seq(hands.target.lake, cut_of(blocks, 8, 99)) == 0
 
-    cut = cut_of(blocks, 1, 8, where={"name": "name 3"})
-    assert hands.target.last(cut) == 4
+    cut = cut_of(blocks, 1, 8, partition_values={"name": "name 3"})
+    assert queries.last_seq(hands.target.lake, cut) == 4
     send(hands, cut)
-    send(hands, cut_of(blocks, 4, 8, keep="id >= 6", without=frozenset({8})))
+    send(hands, cut_of(blocks, 4, 8, row_filter="id >= 6", without=frozenset({8})))
     assert [(row[ORIGIN_SEQ], row["id"]) for row in hands.rows()] == [(4, 3), (7, 6)]
 
 
@@ -432,7 +435,7 @@ def test_the_fate_of_a_chunk_through_the_target_s_life(hands: Hands, blocks: Blo
     def told(mark: Mark, *, first_look: bool = False) -> Fate:
         return fate(mark, base=base, state=hands.target.load(), first_look=first_look)
 
-    first = Mark(ORIGIN, SequenceRange(0, 3), hands.target.tally(cut_of(blocks, 0, 3)))
+    first = Mark(ORIGIN, SequenceRange(0, 3), queries.tally(hands.target.lake, cut_of(blocks, 0, 3)))
     assert told(first, first_look=True) is Fate.OPEN
     send(hands, cut_of(blocks, 0, 3))
     assert told(first) is Fate.DELIVERED

@@ -10,6 +10,7 @@ from worlds import DATASET, World
 
 from floodmark.control import datasets, generations
 from floodmark.errors import Retryable
+from floodmark.lake import queries
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store
 
@@ -76,8 +77,8 @@ class Rebuilding(World):
         assert not self.declared().fenced
         state = self.lake.load(self.current())
         assert state is not None
-        counted = self.lake.figures(
-            state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+        counted = queries.stats(
+            self.lake, state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
         )
         totals = store.engine.database.read(lambda c: datasets.partition_totals(c, DATASET))
         assert {item.partition: item.tally for item in counted} == {

@@ -15,6 +15,7 @@ from floodmark.control import deliveries
 from floodmark.control import removals as removal_records
 from floodmark.control.deliveries import Channel
 from floodmark.control.schema import forfeits, operations, removals
+from floodmark.lake import queries
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store, init, open_store
@@ -103,8 +104,13 @@ class Aged:
         assert state is not None
         assert state.head is not None
         within = SequenceRange(0, through)
-        there = self.lake.figures(
-            TABLE, snapshot=state.head, within=within, partition_by=("site",), where={"site": site}
+        there = queries.stats(
+            self.lake,
+            TABLE,
+            snapshot=state.head,
+            within=within,
+            partition_by=("site",),
+            partition_values={"site": site},
         )
         gone = self.store.engine.database.read(lambda c: removal_records.removed_within(c, channel, within))
         return sum((item.tally for item in there), Tally()) + gone

@@ -9,6 +9,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.errors import Corrupt, Permanent, StoreExists
+from floodmark.lake import inventory
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store, init, open_store, rebuild_records
 from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash
@@ -83,7 +84,7 @@ def test_opening_it_is_refused_with_the_way_out(full: Store, lake: MemoryLake, d
 def test_it_is_made_anew_from_lake_and_spool(full: Store, lake: MemoryLake, clock: ManualClock, damage: str):
     """I1, U32: with the declarations that the tables keep, every row once, and numbers above all of them."""
     before = full.settings.store_id
-    taken = lake.highest_seq(lake.load("events_g1"))
+    taken = inventory.highest_seq(lake, lake.load("events_g1"))
     DAMAGE[damage](full.path / "control.db")
     made = rebuild_records(full.path, lake=lake, clock=clock)
     assert (made.datasets, made.undeclared, made.unclear) == (("events",), (), ())

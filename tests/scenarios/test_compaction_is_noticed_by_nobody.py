@@ -62,7 +62,7 @@ def compact(store: Store, **options: Any) -> DatasetCompaction:
 def files(world: World) -> dict[SequenceRange, int]:
     state = world.lake.load(TABLE)
     assert state is not None
-    return {bucket.range: len(bucket.files) for bucket in world.lake.buckets(state)}
+    return {bucket.range: len(bucket.files) for bucket in world.lake.files(state).buckets}
 
 
 def test_small_files_become_few_and_every_row_keeps_its_number(world: World) -> None:

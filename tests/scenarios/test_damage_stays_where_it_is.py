@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import Corrupt, FilesMissing
+from floodmark.lake import inventory
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
@@ -117,7 +118,7 @@ def test_numbers_are_given_above_a_table_that_cannot_be_read(
     later.capture(BAD, [{"n": number} for number in range(2, 20)])
     later.flush(BAD)
     later.close()
-    taken = lake.highest_seq(lake.load(f"{BAD}_g1"))
+    taken = inventory.highest_seq(lake, lake.load(f"{BAD}_g1"))
     for part in ("control.db", "control.db-wal", "control.db-shm"):
         (tmp_path / "store" / part).unlink(missing_ok=True)
     shutil.copy(tmp_path / "backup.db", tmp_path / "store" / "control.db")

@@ -189,7 +189,7 @@ def test_a_forecast_of_many_chunks_takes_one_look_at_the_rows_or_none(
     place.add(store, where=where)
     capture(store, *range(300))
     looks: list[int] = []
-    for name in ("figures", "scan", "each_range"):
+    for name in ("aggregate", "scan", "each_range"):
         real = getattr(MemoryLake, name)
 
         def counted(self, *arguments, real=real, **options):

@@ -83,10 +83,10 @@ def test_snapshots_may_expire_and_files_be_rewritten_and_deleted_between_two_tic
     capture(store, 1, 2, 3)
     store.export(SINK)
     lake.compact("m_g1")
-    lake.expire("m_g1", keep=1)
+    lake.expire("m_g1", keep_snapshots=1)
     capture(store, 4)
     lake.compact("m_g1")
-    lake.expire("m_g1", keep=1)
+    lake.expire("m_g1", keep_snapshots=1)
 
     assert store.export(SINK).rows == 1
     assert place.rows() == {"source=a": [1, 2, 3, 4]}

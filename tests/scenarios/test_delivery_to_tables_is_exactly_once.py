@@ -21,6 +21,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
 from floodmark.delivery.destination import Copied, Parcel, Source
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
+from floodmark.lake import queries
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
 from floodmark.schema.types import DOUBLE
@@ -70,7 +71,7 @@ class Export:
         state = self.lake.load(declared.table_name)
         assert state is not None
         assert state.head is not None
-        return Source(declared.table_name, state.head, declared.schema, keep=self.where, **more)
+        return Source(declared.table_name, state.head, declared.schema, row_filter=self.where, **more)
 
     def pin(self, *ranges: SequenceRange) -> Intent:
         self.intent = channels.pin(self.store.engine.database, self.channel, ranges)
@@ -144,8 +145,8 @@ def stranger(numbers: Sequence[int] = (1, 2, 3, 4, 5), *, store: str = "another"
 def counted(export: Export, within: SequenceRange) -> Tally:
     """What the source has."""
     source = export.source()
-    figures = export.lake.figures(source.table, snapshot=source.snapshot, within=within, partition_by=())
-    return figures[0].tally
+    stats = queries.stats(export.lake, source.table, snapshot=source.snapshot, within=within, partition_by=())
+    return stats[0].tally
 
 
 # ── the ordinary way ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +188,7 @@ def test_partitions_share_a_table_and_are_told_apart(store: Store, lake: MemoryL
     for site in ("a", "b"):
         export = Export(store, lake, partition=f"site={site}")
         export.pin(SequenceRange(0, 4))
-        export.deliver(SequenceRange(0, 4), where={"site": site})
+        export.deliver(SequenceRange(0, 4), partition_values={"site": site})
     rows = lake.targets.rows(TARGET)
     assert [(row["_origin_seq"], row["_origin_partition"]) for row in rows] == [
         (1, "site=a"),

@@ -179,7 +179,7 @@ class Interleaved:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._lake, name)
-        if name not in ("load", "ensure", "append", "has_rows", "figures", "highest_seq", "sync", "segments_above"):
+        if name not in ("load", "ensure", "append", "scan", "aggregate", "files", "sync"):
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:

@@ -39,7 +39,7 @@ def _expire_before_the_undecided_base(world: World) -> None:
     if state is None or state.head is None or undecided == [None]:
         return
     ids = [snapshot.id for snapshot in state.lineage]
-    world.lake.expire(TABLE, keep=ids.index(undecided[0]) + 1 if undecided else 1)
+    world.lake.expire(TABLE, keep_snapshots=ids.index(undecided[0]) + 1 if undecided else 1)
 
 
 BETWEEN = {

@@ -16,6 +16,7 @@ from worlds import DATASET, dies, interrupted
 from floodmark import faults
 from floodmark.control.generations import TakenOver
 from floodmark.errors import Corrupt, InvalidSetting, Permanent, Retryable
+from floodmark.lake import inventory
 from floodmark.layout import Layout
 from floodmark.maintenance.rebuild import remove_retired
 from floodmark.testing import kill_store
@@ -123,7 +124,7 @@ def test_a_compaction_and_an_expiry_of_the_old_table_do_no_harm(rebuilding: Rebu
 
     def tidy() -> None:
         rebuilding.lake.compact("events_g1")
-        rebuilding.lake.expire("events_g1", keep=1)
+        rebuilding.lake.expire("events_g1", keep_snapshots=1)
 
     with at("rebuild.copied", tidy):
         rebuilding.rebuild()
@@ -412,7 +413,7 @@ def test_numbers_are_not_given_again_after_a_rebuild(rebuilding: Rebuilding) -> 
     rebuilding.rebuild()
     state = rebuilding.lake.load(rebuilding.current())
     assert state is not None
-    assert rebuilding.lake.highest_seq(state) >= 7
+    assert inventory.highest_seq(rebuilding.lake, state) >= 7
 
 
 def test_a_control_database_of_before_the_rebuild_makes_no_empty_table(rebuilding: Rebuilding, tmp_path: Path) -> None:

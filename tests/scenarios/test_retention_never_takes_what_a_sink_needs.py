@@ -14,6 +14,7 @@ from floodmark.delivery import tick
 from floodmark.delivery.sinks.blob import CLAIM
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.lake import inventory
 from floodmark.maintenance import retain
 from floodmark.maintenance.remover import Counted, count_rows
 from floodmark.read import View, view_of
@@ -252,7 +253,7 @@ def test_no_number_is_given_twice_after_the_newest_rows_are_gone(world: Aged) ->
     state = world.lake.load(TABLE)
     assert state is not None
     assert state.max_seq >= 5
-    assert world.lake.highest_seq(state) >= 5
+    assert inventory.highest_seq(world.lake, state) >= 5
     world.flush(world.row(9))
     assert all_numbers(world) == [6]
 

@@ -16,6 +16,7 @@ from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
 from floodmark.engine import Engine
 from floodmark.errors import Retryable
+from floodmark.lake import queries
 from floodmark.maintenance import settle as settle_module
 from floodmark.maintenance.expiry import expire_snapshots
 from floodmark.maintenance.remover import Look, look_at
@@ -76,7 +77,9 @@ class Settling(Aged):
         state = self.lake.load(TABLE)
         assert state is not None
         assert state.head is not None
-        held = self.lake.figures(TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",))
+        held = queries.stats(
+            self.lake, TABLE, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+        )
         there = sum((item.tally for item in held), Tally())
         assert committed - removed == there
         assert said == there

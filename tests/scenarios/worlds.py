@@ -20,6 +20,7 @@ from floodmark.control.blocks import BatchLimits
 from floodmark.control.schema import block_partitions
 from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import segments as segments_table
+from floodmark.lake import queries
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store, init, open_store
@@ -152,15 +153,15 @@ class World:
         assert [block.id for block in self.blocks(store) if block.state == "reserved"] == []
         ranges = [(block.after_seq, block.through_seq) for block in self.blocks(store)]
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges)), "two blocks share numbers"
-        figures = store.engine.database.read(lambda c: c.execute(select(block_partitions)).fetchall())
+        stats = store.engine.database.read(lambda c: c.execute(select(block_partitions)).fetchall())
         totals: dict[str, Tally] = {}
-        for item in figures:
+        for item in stats:
             tally = Tally.of(item.row_count, item.checksum)
             totals[item.partition_key] = totals.get(item.partition_key, Tally()) + tally
         state = self.lake.load(self.current())
         if state is not None and state.head is not None and not state.max_seq:
-            counted = self.lake.figures(
-                state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
+            counted = queries.stats(
+                self.lake, state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
             )
             assert {item.partition: item.tally for item in counted} == totals
 

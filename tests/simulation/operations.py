@@ -55,7 +55,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     ),
     "settle": (
         *("lake.resettle", "settle.asked", "removal.planned", "settle.planned", "lake.settling", "settle.committed"),
-        *("lake.supersede", "settle.superseded", "settle.dropped", "removal.recorded"),
+        *("settle.superseded", "settle.dropped", "removal.recorded"),
     ),
     "backfill": (
         *("backfill.sealed", "backfill.read", "backfill.stored", "backfill.loaded", "backfill.answered"),

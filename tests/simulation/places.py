@@ -14,10 +14,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
 
+from floodmark.commit.protocol import Append
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.http import Reply
 from floodmark.errors import Retryable
 from floodmark.hub.problems import problem_of
+from floodmark.lake.table import Copy
 from floodmark.lake.targets import Claim, TargetAppend, TargetName, TargetState
 from floodmark.schema import Schema
 from floodmark.testing.memory.lake import MemoryLake
@@ -65,6 +67,10 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         return call
 
     def append(self: MemoryLake, request: Any) -> bool:
+        if not isinstance(request, Append):
+            stage.pause("lake.copy" if isinstance(request, Copy) else "lake.barrier")
+            with stage.at_once():
+                return MemoryLake.append(self, request)
         stage.pause("lake.append")
         try:
             return MemoryLake.append(self, request)
@@ -111,14 +117,13 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         if met == LOSE:
             raise Retryable("no answer to a delete")
 
-    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> None:
+    def commit(self: MemoryLake, table: MemoryTable, **options: Any) -> Any:
         look(self, table, options["files"])
-        MemoryLake.commit(self, table, **options)
+        return MemoryLake.commit(self, table, **options)
 
     names = (
-        *("load", "ensure", "has_rows", "figures", "scan", "sync", "segments_above", "raise_max_seq"),
-        *("copy", "clear", "tallies", "rename", "drop", "rewrite", "rewrite_manifests", "expire", "go_back"),
-        *("resettle", "supersede", "doomed", "barrier"),
+        *("load", "ensure", "scan", "aggregate", "files", "sync", "raise_max_seq", "rename", "drop"),
+        *("rewrite", "expire", "rollback", "resettle"),
     )
     own = {"append": append, "_swap": swap, "target": target, "remove": remove, "commit": commit}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()

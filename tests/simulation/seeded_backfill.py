@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from floodmark import settlement
 from floodmark.commit import block
 from floodmark.maintenance import settle
 from floodmark.sources import load
 from floodmark.spool.segments import register_segment
-from floodmark.testing.memory import appends, settling
+from floodmark.testing.memory import lake, settling
 
 from . import others
 from .replacing import replaced
@@ -134,7 +135,7 @@ def _() -> Iterator[None]:
     others.mischief.append("it moves rows")
     try:
         with (
-            replaced(appends, "settled_table", unchecked),
+            replaced(lake, "settled_table", unchecked),
             replaced(settling, "settled_table", unchecked),
         ):
             yield
@@ -150,7 +151,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
-    with mutated(settling, "put_settled", appended, "False"):
+    with mutated(lake.MemoryLake, "_land_settled", appended, "False"):
         yield
 
 
@@ -161,7 +162,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
 )
 def _() -> Iterator[None]:
-    with mutated(settling, "resettle_in_memory", "group[1:]", "group[:-1]"):
+    with mutated(settlement, "collapse", "group[1:]", "group[:-1]"):
         yield
 
 

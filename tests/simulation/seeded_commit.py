@@ -15,7 +15,7 @@ from floodmark.control import blocks
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
 from floodmark.engine import Engine
-from floodmark.testing.memory.lake import MemoryLake
+from floodmark.lake import inventory
 
 from .replacing import everywhere, replaced
 from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops
@@ -28,7 +28,7 @@ from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, die
     short=[BACK_UP, does(0, "flush"), does(0, "read"), RESTORE, does(0, "flush")],
 )
 def _() -> Iterator[None]:
-    with replaced(MemoryLake, "highest_seq", lambda _self, _state: 0):
+    with replaced(inventory, "highest_seq", lambda _lake, _state: 0):
         yield
 
 

@@ -21,7 +21,7 @@ from floodmark.maintenance.table_copy import Levelling
 from floodmark.removal import Need
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
-from floodmark.testing.memory import maintenance
+from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import everywhere, replaced
 from .schedule import Step
@@ -59,7 +59,7 @@ def _() -> Iterator[None]:
     def turned_round(rows: Any) -> Any:
         return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
 
-    with mutated(maintenance, "rewritten", sorts, turned, turned=turned_round):
+    with mutated(MemoryLake, "_join", sorts, turned, turned=turned_round):
         yield
 
 
@@ -229,7 +229,7 @@ def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
         mutated(remover, "_delete", "engine.lake.raise_max_seq(table, selection.through)", "pass"),
-        mutated(maintenance, "expired", "found.max_seq = highest_known(state)", "pass"),
+        mutated(MemoryLake, "_expired", "found.max_seq = highest_known(state)", "pass"),
     ):
         yield
 

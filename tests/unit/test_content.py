@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from floodmark.errors import SchemaConflict
 from floodmark.rows import content, fit
-from floodmark.rows.content import PartitionRows, content_ids, partition_figures, tally
+from floodmark.rows.content import PartitionRows, content_ids, partition_stats, tally
 from floodmark.schema import Schema, partition_key
 from floodmark.sequence import Tally
 
@@ -299,12 +299,12 @@ def test_a_tally_is_the_count_and_the_sum():
 
 def test_a_table_without_partitions_is_one():
     table = table_of([{"l": 1}, {"l": 2}])
-    assert partition_figures(table, [5, 2**64 - 1], []) == [PartitionRows("all", Tally(2, 4), 0, 1)]
-    assert partition_figures(table.slice(0, 0), [], []) == []
-    assert partition_figures(table.slice(0, 0), [], ["l"]) == []
-    assert partition_figures(table, [1, 2], ["gone"]) == [PartitionRows("gone!", Tally(2, 3), 0, 1)]
+    assert partition_stats(table, [5, 2**64 - 1], []) == [PartitionRows("all", Tally(2, 4), 0, 1)]
+    assert partition_stats(table.slice(0, 0), [], []) == []
+    assert partition_stats(table.slice(0, 0), [], ["l"]) == []
+    assert partition_stats(table, [1, 2], ["gone"]) == [PartitionRows("gone!", Tally(2, 3), 0, 1)]
     with pytest.raises(ValueError, match="prefixes"):
-        partition_figures(table, [1], [])
+        partition_stats(table, [1], [])
 
 
 @given(
@@ -333,11 +333,11 @@ def test_figures_are_what_counting_one_by_one_gives(some, names, count):
         key = partition_key(by, [row[name] for name in by])
         was = expected.get(key, PartitionRows(key, Tally(), index, index))
         expected[key] = PartitionRows(key, was.tally + Tally(1, prefix), was.first_row, index)
-    assert partition_figures(table, [prefix for _, prefix in some], by) == list(expected.values())
+    assert partition_stats(table, [prefix for _, prefix in some], by) == list(expected.values())
 
 
 def test_partition_columns_may_be_called_like_anything():
     table = pa.table({"prefix": ["a"], "row": ["b"], "k0": ["c"]})
-    assert partition_figures(table, [7], ["row", "prefix", "k0"]) == [
+    assert partition_stats(table, [7], ["row", "prefix", "k0"]) == [
         PartitionRows("row=b/prefix=a/k0=c", Tally(1, 7), 0, 0)
     ]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodmark.lake import direct_stored
-from floodmark.lake.direct_stored import stored_directly
+from floodmark.lake import spark_stored
+from floodmark.lake.spark_stored import stored_directly
 from floodmark.lake.stored import FileKeys
 from floodmark.schema import Schema
 
@@ -64,7 +64,7 @@ def test_what_needs_more_than_reading_is_left_to_spark(
     assert stored_directly(table, head(table), replace(keys, identity=(("id",), ("at",)))) is None, "fallbacks"
     assert stored_directly(table, head(table), replace(keys, identity=(("ratio",),))) is None, "fractions"
     assert stored_directly(table, 12345, keys) is None, "a snapshot that has expired"
-    monkeypatch.setattr(direct_stored, "ROWS_HERE_MAX", 4)
+    monkeypatch.setattr(spark_stored, "ROWS_HERE_MAX", 4)
     assert stored_directly(table, head(table), keys) is None, "too much is near"
 
 

@@ -60,18 +60,18 @@ def test_each_range_has_exactly_its_rows_in_order(files: list[list[int]], ends: 
         held = [
             stored(Path(directory), part, group_rows=group, name=str(index)) for index, part in enumerate(parts) if part
         ]
-        for where in ({}, {"site": "s1"}, {"site": None}):
-            reader = RangeReader(held, COLUMNS, where, {})
+        for partition_values in ({}, {"site": "s1"}, {"site": None}):
+            reader = RangeReader(held, COLUMNS, partition_values, {})
             for within in ranges_of(*sorted(ends)):
-                wanted = [number for number in sorted(seen) if number in within and _matches(number, where)]
+                wanted = [number for number in sorted(seen) if number in within and _matches(number, partition_values)]
                 rows = reader.rows(within)
                 assert rows[SEQ].to_pylist() == wanted
                 assert rows["id"].to_pylist() == wanted
             reader.close()
 
 
-def _matches(number: int, where: dict[str, Any]) -> bool:
-    return all((None if number % 3 == 0 else f"s{number % 3}") == value for value in where.values())
+def _matches(number: int, partition_values: dict[str, Any]) -> bool:
+    return all((None if number % 3 == 0 else f"s{number % 3}") == value for value in partition_values.values())
 
 
 def test_a_row_group_that_two_ranges_share_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from floodmark.commit.protocol import (
     Append,
     Barrier,
     BlockSegment,
-    PartitionFigures,
+    PartitionStats,
     Settlement,
     TableState,
     Verdict,
@@ -33,6 +33,7 @@ from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
 from floodmark.files import sync_directory
+from floodmark.lake import queries
 from floodmark.lake.generations import is_fenced, table_of
 from floodmark.spool.segments import remove_leftovers
 
@@ -150,8 +151,8 @@ def _verdict(engine: Engine, block: Block, declared: Dataset, state: TableState 
     visible = False
     if state is not None and state.head not in (None, block.base.snapshot):
         known = state.since(block.base.snapshot) or state.lineage
-        visible = not any(snapshot.block == block.id for snapshot in known) and engine.lake.has_rows(
-            state.name, snapshot=state.lineage[0].id, within=block.range
+        visible = not any(snapshot.block == block.id for snapshot in known) and queries.has_rows(
+            engine.lake, state.name, snapshot=state.lineage[0].id, within=block.range
         )
     # U22: not what the records say. Until the table has its other name, a request under way may still land.
     fenced = is_fenced(declared, block.base, state)
@@ -172,7 +173,7 @@ def _record(
     engine.lake.sync(state, since=declared.synced_snapshot)
     faults.reach("flush.synced")
     segments, others = _landed_segments(engine, block, segments, state)
-    figures, rows = _figures(engine, block, segments, declared, state)
+    stats, rows = _stats(engine, block, segments, declared, state)
     snapshot = _landing_snapshot(block, state)
     expired = 0 if rows == len(block.range) else _expired(engine, block, segments, declared)
     # Written down by the commit itself, so that whoever records it knows.
@@ -187,7 +188,7 @@ def _record(
             expired=expired,
             dropped=dropped,
             reason=problem,
-            figures=figures,
+            stats=stats,
             now=engine.clock.now(),
             consumed={segment.id for segment in segments} if others else None,
         ),
@@ -223,7 +224,7 @@ def _landed_segments(
     """
     if any(snapshot.block == block.id for snapshot in state.lineage):
         return segments, ()
-    there = engine.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
+    there = queries.segments_above(engine.lake, state.name, snapshot=state.lineage[0].id, after=block.range.after)
     return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
 
 
@@ -265,26 +266,26 @@ def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
     return None if found.state == "void" else Decided(found)
 
 
-def _figures(
+def _stats(
     engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
-) -> tuple[list[PartitionFigures], int]:
+) -> tuple[list[PartitionStats], int]:
     """Rows and checksum per partition. Where every row landed the segments' own figures are the table's."""
     landed = next((s for s in state.lineage if s.block == block.id), None)
     if landed is not None and landed.added_rows == len(block.range):
-        return _figures_of_segments(engine, block, segments), landed.added_rows
-    figures = engine.lake.figures(
-        state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
+        return _stats_of_segments(engine, block, segments), landed.added_rows
+    stats = queries.stats(
+        engine.lake, state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
     )
-    return figures, sum(item.tally.rows for item in figures)
+    return stats, sum(item.tally.rows for item in stats)
 
 
-def _figures_of_segments(engine: Engine, block: Block, segments: Sequence[Segment]) -> list[PartitionFigures]:
+def _stats_of_segments(engine: Engine, block: Block, segments: Sequence[Segment]) -> list[PartitionStats]:
     parts = engine.database.read(lambda c: segment_records.partitions_of(c, [s.id for s in segments]))
-    result: dict[str, PartitionFigures] = {}
+    result: dict[str, PartitionStats] = {}
     for segment in segments:
         start = block.range.after + 1 + (segment.block_offset or 0)
         for part in parts.get(segment.id, []):
-            new = PartitionFigures(part.partition, part.tally, start + part.first_row, start + part.last_row)
+            new = PartitionStats(part.partition, part.tally, start + part.first_row, start + part.last_row)
             old = result.get(part.partition)
             result[part.partition] = new if old is None else _together(old, new)
     return list(result.values())
@@ -333,7 +334,7 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
     faults.reach("barrier.sending")
     try:
         own = declared.of_generation(block.base.generation)
-        engine.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
+        engine.lake.append(Barrier(own.table_name, block.id, block.base, block.range.through))
     except Exception as unclear:  # noqa: BLE001 - I4
         error = unclear
     faults.reach("barrier.sent")
@@ -382,8 +383,8 @@ def _landing_snapshot(block: Block, state: TableState) -> int | None:
     return next((s.id for s in state.lineage if s.block == block.id), state.head)
 
 
-def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
-    return PartitionFigures(
+def _together(old: PartitionStats, new: PartitionStats) -> PartitionStats:
+    return PartitionStats(
         old.partition,
         old.tally + new.tally,
         min(old.first_seq, new.first_seq),

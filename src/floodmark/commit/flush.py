@@ -46,6 +46,7 @@ from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, OutcomeUnknown, Permanent, Retryable
 from floodmark.files import advisory_lock, make_directory
+from floodmark.lake import inventory
 from floodmark.lake.generations import being_rebuilt, find_table
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import SealReport, seal
@@ -206,7 +207,7 @@ def _reserve(
     catch_up(engine, declared, state)
     faults.reach("flush.base_loaded")
     block_id = uuid.uuid4().hex
-    seen_through = engine.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
+    seen_through = inventory.highest_seq(engine.lake, state)  # not inside: the transaction holds everybody else up
     reserved = engine.database.transact(
         lambda c: blocks.reserve(
             c,

@@ -86,6 +86,10 @@ class TableState:
     """The table property that deletes raise before they remove the newest rows."""
     declaration: str | None = None
     """The dataset's declaration, as the table keeps it: it outlives the control database."""
+    location: str = ""
+    """Where its files are."""
+    bytes: int = field(default=0, compare=False)
+    """How much room they take, as far as the table itself says."""
 
     @property
     def head(self) -> int | None:
@@ -152,7 +156,7 @@ class PartitionRows:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFigures:
+class PartitionStats:
     """What a committed block holds of one partition."""
 
     partition: str

@@ -29,6 +29,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, UnknownDataset, reason_of
+from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import landing_lines
@@ -95,7 +96,7 @@ def _highest(engine: Engine, declared: Dataset) -> int:
     for name in (declared.table_name, declared.fenced_name):
         try:
             state = engine.lake.load(name)
-            highest = max(highest, 0 if state is None else engine.lake.highest_seq(state))
+            highest = max(highest, 0 if state is None else inventory.highest_seq(engine.lake, state))
         except FilesMissing as error:
             bound = engine.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
             if bound is None:
@@ -131,7 +132,7 @@ def _mend(engine: Engine, declared: Dataset) -> int:
         try:
             _make_durable(engine, own, table)
         except FilesMissing:
-            if not engine.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
+            if not engine.lake.rollback(table, durable=own.synced_snapshot, droppable=droppable):
                 raise
             _make_durable(engine, own, table)
     return max(forgotten)
@@ -164,7 +165,7 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
     That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
     their landing lines unsealed: flushing them again would double every row.
     """
-    highest = engine.lake.highest_seq(state)
+    highest = inventory.highest_seq(engine.lake, state)
     # Read after the table, both at one instant: every block that it shows was reserved before, so by now it is
     # undecided or below the horizon. An older horizon would take another flush's fresh commit for a forgotten one.
     declared, undecided = engine.database.read(
@@ -174,18 +175,20 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
     if state.head is None or highest <= known:
         return
     forgotten = SequenceRange(known, highest)
-    if not engine.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
+    if not queries.has_rows(engine.lake, state.name, snapshot=state.head, within=forgotten):
         return
     if undecided is not None:
         decide_block(engine, declared.name)
-    committed = engine.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
+    committed = queries.segments_above(engine.lake, state.name, snapshot=state.head, after=declared.horizon)
     engine.lake.sync(state, since=None)
-    figures = engine.lake.figures(state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by)
+    stats = queries.stats(
+        engine.lake, state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
+    )
     block = Block(
         id=f"found-{state.head}",
         dataset=declared.name,
         # From its own first number: below it, another dataset's block may begin.
-        range=SequenceRange(min(item.first_seq for item in figures) - 1, highest),
+        range=SequenceRange(min(item.first_seq for item in stats) - 1, highest),
         base=Base(state.uuid, declared.generation, None),
         state="reserved",
         snapshot=state.head,
@@ -207,8 +210,8 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
             segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
             if segment_records.advance_landing(connection, item):
                 quarantine.hold(connection, declared.name, held, now=engine.clock.now())
-        rows = sum(item.tally.rows for item in figures)
-        blocks.record_found(connection, block, rows=rows, figures=figures, now=engine.clock.now())
+        rows = sum(item.tally.rows for item in stats)
+        blocks.record_found(connection, block, rows=rows, stats=stats, now=engine.clock.now())
         blocks.raise_allocator(connection, seen_through=highest)
 
     engine.database.transact(work)

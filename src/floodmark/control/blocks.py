@@ -14,7 +14,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, false, func, select, update
 
-from floodmark.commit.protocol import Base, PartitionFigures
+from floodmark.commit.protocol import Base, PartitionStats
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset, PartitionTotals
@@ -43,7 +43,7 @@ _HIGHEST = tuple(
     select(func.coalesce(func.max(column), 0))
     for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
 )
-_RESERVE, _FIGURES = blocks.insert(), block_partitions.insert()
+_RESERVE, _STATS = blocks.insert(), block_partitions.insert()
 _COUNTER = select(counters.c.value).where(counters.c.name == "sequence")
 _RAISE = (
     update(counters)
@@ -234,7 +234,7 @@ def record(
     expired: int = 0,
     dropped: int = 0,
     reason: str | None = None,
-    figures: Sequence[PartitionFigures],
+    stats: Sequence[PartitionStats],
     now: datetime,
     consumed: Collection[int] | None = None,
 ) -> bool:
@@ -265,7 +265,7 @@ def record(
         return False
     connection.execute(update(segments).where(rest).values(block=None, block_offset=None))
     connection.execute(update(segments).where(own).values(state="consumed"))
-    _add_figures(connection, block, figures)
+    _add_stats(connection, block, stats)
     dataset_records.raise_horizon(
         connection, block.dataset, through=block.range.through, synced_snapshot=synced_snapshot
     )
@@ -310,7 +310,7 @@ def record_found(
     block: Block,
     *,
     rows: int,
-    figures: Sequence[PartitionFigures],
+    stats: Sequence[PartitionStats],
     now: datetime,
 ) -> None:
     """Enter a commit that the table shows and this database has forgotten (it was restored from a backup)."""
@@ -323,7 +323,7 @@ def record_found(
         snapshot=block.snapshot,
         synced_snapshot=block.snapshot,
         rows=rows,
-        figures=figures,
+        stats=stats,
         now=now,
     )
 
@@ -357,10 +357,10 @@ def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[S
     return tuple(segment_records.of_block(connection, block.id))
 
 
-def _add_figures(connection: Connection, block: Block, figures: Sequence[PartitionFigures]) -> None:
-    for item in figures:
+def _add_stats(connection: Connection, block: Block, stats: Sequence[PartitionStats]) -> None:
+    for item in stats:
         connection.execute(
-            _FIGURES,
+            _STATS,
             {
                 "block": block.id,
                 "partition_key": item.partition,

@@ -47,7 +47,7 @@ class IntentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class BlockStats:
     """What a committed block holds of a partition."""
 
     block: str
@@ -195,7 +195,7 @@ def _intents(connection: Connection, condition: ColumnElement[bool]) -> list[Int
     ]
 
 
-def figures_of(connection: Connection, dataset: str, partition: str) -> list[Figures]:
+def stats_of(connection: Connection, dataset: str, partition: str) -> list[BlockStats]:
     """What the committed blocks hold of a partition, in order."""
     found = connection.execute(
         select(block_partitions)
@@ -207,7 +207,7 @@ def figures_of(connection: Connection, dataset: str, partition: str) -> list[Fig
         )
         .order_by(block_partitions.c.first_seq)
     )
-    return [Figures(row.block, row.first_seq, row.last_seq, Tally.of(row.row_count, row.checksum)) for row in found]
+    return [BlockStats(row.block, row.first_seq, row.last_seq, Tally.of(row.row_count, row.checksum)) for row in found]
 
 
 def totals_of_blocks(connection: Connection, dataset: str) -> dict[str, Tally]:

@@ -204,7 +204,7 @@ def parts_of(connection: Connection, operation: Operation) -> list[Part]:
     found = connection.execute(
         select(removals).where(_parts(removals, operation)).order_by(removals.c.partition_key, removals.c.after_seq)
     )
-    return [Part(row.partition_key, *_figures(row)) for row in found]
+    return [Part(row.partition_key, *_stats(row)) for row in found]
 
 
 def filters_of(connection: Connection, operation: Operation) -> list[str]:
@@ -219,7 +219,7 @@ def forfeits_of(connection: Connection, operation: Operation) -> list[Forfeit]:
     found = connection.execute(
         select(forfeits).where(_parts(forfeits, operation)).order_by(forfeits.c.partition_key, forfeits.c.after_seq)
     )
-    return [Forfeit(row.sink, row.partition_key, *_figures(row)) for row in found]
+    return [Forfeit(row.sink, row.partition_key, *_stats(row)) for row in found]
 
 
 def _is_planned(connection: Connection, operation: Operation) -> bool:
@@ -388,9 +388,9 @@ def removed_within(
         if added is not None and begun.get(own, added + 1) <= added:
             continue
         # Removals of earlier versions were not counted by filter.
-        figures = counted.get(row.operation, row)
-        if figures.row_count and within.after <= figures.after_seq and figures.through_seq <= within.through:
-            total += Tally.of(figures.row_count, figures.checksum)
+        stats = counted.get(row.operation, row)
+        if stats.row_count and within.after <= stats.after_seq and stats.through_seq <= within.through:
+            total += Tally.of(stats.row_count, stats.checksum)
     return total
 
 
@@ -510,7 +510,7 @@ def _range_values(item: Part | Forfeit) -> dict[str, str | int]:
     }
 
 
-def _figures(row: Row) -> tuple[SequenceRange, Tally]:  # type: ignore[type-arg]
+def _stats(row: Row) -> tuple[SequenceRange, Tally]:  # type: ignore[type-arg]
     return SequenceRange(row.after_seq, row.through_seq), Tally.of(row.row_count, row.checksum)
 
 

@@ -34,6 +34,7 @@ from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Permanent
+from floodmark.lake import queries
 from floodmark.read import cursor_position, view_of
 from floodmark.schema import check_sink_name
 from floodmark.sequence import Cursor, SequenceRange, Tally
@@ -255,7 +256,7 @@ class Sinks:
         if sink.settings["where"] is None:
             return
         for item in self._taken(sink.settings):
-            self.engine.lake.check_filter(view_of(self.engine, item.name).table, sink.settings["where"])
+            queries.check_filter(self.engine.lake, view_of(self.engine, item.name).table, sink.settings["where"])
 
     def _taken(self, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
         declared = self.engine.database.read(datasets.everyone)

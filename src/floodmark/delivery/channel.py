@@ -87,8 +87,8 @@ class Shipment:
             snapshot=place.snapshot,
             ranges=list(by_range),
             columns=place.columns.names,
-            where=None if place.where is None else dict(place.where),
-            keep=place.keep,
+            partition_values=None if place.partition_values is None else dict(place.partition_values),
+            row_filter=place.row_filter,
             work=StoredByTask(task),
             schema=self.errand.source.view.dataset.schema,
         )

@@ -97,9 +97,9 @@ class Source:
     snapshot: int
     columns: Schema
     """The user columns that were pinned, in that order, with the types the dataset has for them now."""
-    where: Mapping[str, Any] | None = None
+    partition_values: Mapping[str, Any] | None = None
     """The values of the partition's columns; None for a dataset that is not partitioned."""
-    keep: str | None = None
+    row_filter: str | None = None
     """The row filter that was pinned."""
     given_up: Mapping[int, Tally] = field(default_factory=dict)
     """Rows inside the range that stay behind in quarantine: number and tally of each."""

@@ -116,7 +116,7 @@ class Comparison:
         What was removed before there was this sink never came to its destination (U19); unless an earlier sink had
         brought it there. So there is one sum for each of them.
         """
-        keep = self.tick.sink.settings.get("where")
+        row_filter = self.tick.sink.settings.get("where")
 
         def gone(connection: Connection) -> tuple[bool, int, list[Tally]]:
             return (
@@ -127,7 +127,7 @@ class Comparison:
                         connection,
                         replace(self.channel, sink=sink.instance),
                         within,
-                        condition=keep,
+                        condition=row_filter,
                         added=sink.number,
                     )
                     for sink in sinks.same_destination(connection, self.channel.sink)
@@ -135,7 +135,7 @@ class Comparison:
             )
 
         before: tuple[bool, int, list[Tally]] = self.errand.read(gone)
-        there = self.errand.source.afresh().totals(self.channel, within, keep=keep)
+        there = self.errand.source.afresh().totals(self.channel, within, row_filter=row_filter)
         # U12: rows go between `planned` and `removed`. If nothing of that happened meanwhile, each row counted once.
         if before[0] or self.errand.read(gone) != before:
             raise Retryable(f"Rows of {self.channel.dataset!r} are being removed just now.", hint="Export again.")

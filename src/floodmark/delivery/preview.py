@@ -44,13 +44,15 @@ def forecast(exporter: Exporter, name: str) -> list[Forecast]:
         planned, rows = exporter.database.read(
             lambda c, lag=lag: _planned(c, lag, start(lag.channel), sink.settings)  # type: ignore[misc]
         )
-        for keep in dict.fromkeys(item.keep for item in planned):
-            asked = [at for at, item in enumerate(planned) if item.keep == keep and rows[at] is None]
+        for row_filter in dict.fromkeys(item.row_filter for item in planned):
+            asked = [at for at, item in enumerate(planned) if item.row_filter == row_filter and rows[at] is None]
             if not asked:
                 continue
             if channel.dataset not in sources:
                 sources |= exporter.sources([lag])
-            counted = sources[channel.dataset].counts(channel, [planned[at].range for at in asked], keep=keep)
+            counted = sources[channel.dataset].counts(
+                channel, [planned[at].range for at in asked], row_filter=row_filter
+            )
             for at, count in zip(asked, counted, strict=True):
                 rows[at] = count
         found += [
@@ -82,7 +84,7 @@ class _Planned:
 
     range: SequenceRange
     pinned: bool
-    keep: str | None
+    row_filter: str | None
 
 
 def _planned(
@@ -98,7 +100,7 @@ def _planned(
     if any(item.range.intersect(whole) for item in gone):
         return planned, [None] * len(planned)
     rows = exact_rows(ranges, _committed(connection, lag, whole))
-    return planned, [None if item.keep is not None else count for item, count in zip(planned, rows, strict=True)]
+    return planned, [None if item.row_filter is not None else count for item, count in zip(planned, rows, strict=True)]
 
 
 def _committed(connection: Connection, lag: Lag, whole: SequenceRange) -> list[Stretch]:
@@ -121,7 +123,7 @@ def _chunks(connection: Connection, lag: Lag, start: int, settings: Mapping[str,
             stretches = deliveries.stretches(connection, lag.channel, intent.range)
             pending = chunk_ranges(intent.range, stretches, rows_max=intent.settings["chunk_rows"])
         for span in pending:
-            yield _Planned(span, pinned=True, keep=intent.settings.get("where"))
+            yield _Planned(span, pinned=True, row_filter=intent.settings.get("where"))
         after = intent.range.through
     chunk_rows = settings["chunk_rows"]
     while after < lag.last_seq:
@@ -130,5 +132,5 @@ def _chunks(connection: Connection, lag: Lag, start: int, settings: Mapping[str,
         whole = SequenceRange(after, through)
         stretches = deliveries.stretches(connection, lag.channel, whole)
         for span in chunk_ranges(whole, stretches, rows_max=chunk_rows):
-            yield _Planned(span, pinned=False, keep=settings["where"])
+            yield _Planned(span, pinned=False, row_filter=settings["where"])
         after = through

@@ -16,6 +16,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import GivenUp
 from floodmark.delivery import destination
 from floodmark.errors import Retryable
+from floodmark.lake import queries
 from floodmark.lake.table import Lake
 from floodmark.read import View, user_columns
 from floodmark.rows.content import tally_of_ids
@@ -90,40 +91,41 @@ class RowSource:
             table=self.view.table,
             snapshot=self._snapshot(),
             columns=Schema(tuple(schema.column(name) for name in columns)),
-            where=self.values_of(intent.channel) or None,
-            keep=intent.settings.get("where"),
+            partition_values=self.values_of(intent.channel) or None,
+            row_filter=intent.settings.get("where"),
         )
 
     def rows(self, intent: Intent, span: SequenceRange) -> Piece:
         """The rows of a range of an intent, with the columns that were pinned: none that came since."""
-        keep = intent.settings.get("where")
+        row_filter = intent.settings.get("where")
         columns = tuple(name for name in intent.settings["columns"] if name in self.view.dataset.schema)
         if self.shared is not None and self.shared.intersect(span) == span:
             with self._lock:
-                if keep not in self._fetched:
-                    self._fetched[keep] = self._scan(self.shared, where=None, keep=keep)
-            found = _where(self._fetched[keep].within(span), self.values_of(intent.channel))
+                if row_filter not in self._fetched:
+                    self._fetched[row_filter] = self._scan(self.shared, partition_values=None, row_filter=row_filter)
+            found = _where(self._fetched[row_filter].within(span), self.values_of(intent.channel))
         else:
-            found = self._scan(span, where=self.values_of(intent.channel) or None, keep=keep)
+            found = self._scan(span, partition_values=self.values_of(intent.channel) or None, row_filter=row_filter)
         return Piece(user_columns(found.table, columns, self.view.dataset), found.sequence, found.ids)
 
     def values_of(self, channel: Channel) -> dict[str, Any]:
         by = self.view.dataset.partition_by
         return dict(zip(by, parse_partition_key(by, channel.partition, self.view.dataset.schema), strict=True))
 
-    def totals(self, channel: Channel, within: SequenceRange, *, keep: str | None) -> Tally:
+    def totals(self, channel: Channel, within: SequenceRange, *, row_filter: str | None) -> Tally:
         """Of the rows of a range that a sink takes, counted in the lake."""
-        figures = self.lake.figures(
+        stats = queries.stats(
+            self.lake,
             self.view.table,
             snapshot=self._snapshot(),
             within=within,
             partition_by=self.view.dataset.partition_by,
-            where=self.values_of(channel) or None,
-            keep=keep,
+            partition_values=self.values_of(channel) or None,
+            row_filter=row_filter,
         )
-        return sum((item.tally for item in figures), Tally())
+        return sum((item.tally for item in stats), Tally())
 
-    def counts(self, channel: Channel, ranges: Sequence[SequenceRange], *, keep: str | None) -> list[int]:
+    def counts(self, channel: Channel, ranges: Sequence[SequenceRange], *, row_filter: str | None) -> list[int]:
         """How many rows a sink takes of each of some ranges, which rise: one look for all of them."""
         told = self.lake.each_range(
             self.view.table,
@@ -132,15 +134,23 @@ class RowSource:
             columns=(),
             schema=self.view.dataset.schema,
             work=only_counted,
-            where=self.values_of(channel) or None,
-            keep=keep,
+            partition_values=self.values_of(channel) or None,
+            row_filter=row_filter,
         )
         return [tally.rows for _, tally, _ in told]
 
-    def _scan(self, span: SequenceRange, *, where: dict[str, Any] | None, keep: str | None) -> Piece:
+    def _scan(self, span: SequenceRange, *, partition_values: dict[str, Any] | None, row_filter: str | None) -> Piece:
         import pyarrow as pa
 
-        tables = list(self.lake.scan(self.view.table, snapshot=self._snapshot(), within=span, where=where, keep=keep))
+        tables = list(
+            self.lake.scan(
+                self.view.table,
+                snapshot=self._snapshot(),
+                within=span,
+                partition_values=partition_values,
+                row_filter=row_filter,
+            )
+        )
         if not tables:
             tables = [pa.schema([(SEQ, pa.int64()), (CONTENT_ID, pa.string())]).empty_table()]
         rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()

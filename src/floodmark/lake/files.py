@@ -76,7 +76,7 @@ class RangeReader:
 
     files: Sequence[StoredFile]
     columns: Sequence[StoredColumn]
-    where: Mapping[str, Any]
+    partition_values: Mapping[str, Any]
     settings: Mapping[str, str]
     """How files that are not on this machine are reached."""
     threads: bool = False
@@ -102,7 +102,7 @@ class RangeReader:
     def _opened(self, file: StoredFile) -> _OpenFile:
         if file.location not in self._open:
             source = _parquet_file(file.location, self.settings)
-            self._open[file.location] = _OpenFile(source, self.columns, self.where, threads=self.threads)
+            self._open[file.location] = _OpenFile(source, self.columns, self.partition_values, threads=self.threads)
         return self._open[file.location]
 
     def close(self) -> None:
@@ -125,9 +125,14 @@ class _OpenFile:
     """One data file: which of its columns are wanted, which numbers each of its row groups spans."""
 
     def __init__(
-        self, file: pq.ParquetFile, columns: Sequence[StoredColumn], where: Mapping[str, Any], *, threads: bool
+        self,
+        file: pq.ParquetFile,
+        columns: Sequence[StoredColumn],
+        partition_values: Mapping[str, Any],
+        *,
+        threads: bool,
     ) -> None:
-        self._file, self._columns, self._where, self._threads = file, columns, where, threads
+        self._file, self._columns, self._partition_values, self._threads = file, columns, partition_values, threads
         held = {_field_id(item): item for item in file.schema_arrow}
         self._found = [held.get(column.ids[0]) for column in columns]
         for column, found in zip(columns, self._found, strict=True):
@@ -161,7 +166,7 @@ class _OpenFile:
             for column, found in zip(self._columns, self._found, strict=True)
         ]
         rows = pa.Table.from_arrays(arrays, names=[column.name for column in self._columns])
-        return only(rows, self._where)
+        return only(rows, self._partition_values)
 
     def close(self) -> None:
         self._decoded.clear()
@@ -205,12 +210,12 @@ def _spans(metadata: pq.FileMetaData, number: pa.Field | None) -> Iterator[tuple
 # ── rows in order ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def only(rows: pa.Table, where: Mapping[str, Any]) -> pa.Table:
+def only(rows: pa.Table, partition_values: Mapping[str, Any]) -> pa.Table:
     """The rows whose columns have the values; null is a value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name, value in where.items():
+    for name, value in partition_values.items():
         held = rows[name]
         rows = rows.filter(pc.is_null(held) if value is None else pc.equal(held, pa.scalar(value, held.type)))
     return rows

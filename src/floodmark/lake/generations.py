@@ -1,7 +1,5 @@
-"""Tables of several generations: how one is copied into the next, and where a dataset's table is at this moment.
+"""Tables of several generations: where a dataset's table is at this moment.
 
-- U21 A copy is a compare-and-swap append, like a block's: it lands only if nothing was appended to its target since the
-  base, and at most once. What it raises is no verdict.
 - U22 A table is fenced in the records first, and then by its name. Only the second stops an append that is under way.
   So a look that finds no table under one name looks under the other, and then asks the records, before it concludes
   that there is none.
@@ -9,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from floodmark.commit.protocol import Base, TableState
@@ -17,66 +14,9 @@ from floodmark.control import datasets
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.errors import Retryable
-from floodmark.schema import Schema
-from floodmark.sequence import SequenceRange, Tally
 
 LOOKS_MAX = 5
 """How often a table is looked for while its records change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A request to copy the rows of a range from a snapshot of one table to the end of another."""
-
-    source: str
-    snapshot: int
-    target: str
-    base: Base
-    """The target as it was when the copy was prepared."""
-    within: SequenceRange
-    through: int
-    """The highest number that the target knows of with this copy."""
-    schema: Schema
-
-
-class Generations(Protocol):
-    """What a rebuild needs from a lake."""
-
-    def copy(self, request: Copy) -> None:
-        """U21: copy rows with all their columns, system columns included. The range must have rows.
-
-        Raises `Retryable` where nothing was sent, and anything at all where the outcome is not known.
-        """
-        ...
-
-    def clear(self, table: str, within: SequenceRange) -> None:
-        """Delete the rows of a range. What it raises is no verdict."""
-        ...
-
-    def tallies(
-        self, table: str, *, snapshot: int, within: SequenceRange, width: int, schema: Schema
-    ) -> dict[int, Tally]:
-        """Rows and checksum of each bucket of so many numbers (`seq // width`) that has rows of the range.
-
-        The checksum is of all that a row has, its number and its values of today: two tables of one lake are compared
-        by it, and it means nothing elsewhere. A column of the schema that the table does not have is null.
-        """
-        ...
-
-    def rename(self, table: str, to: str) -> bool:
-        """Give a table another name; it keeps its identity and its files. False if there is no such table.
-
-        A name that is taken, `Retryable`: nothing was changed.
-        """
-        ...
-
-    def drop(self, table: str) -> None:
-        """Remove a table with all its files, if it is there."""
-        ...
-
-    def location(self, table: str) -> str | None:
-        """Where the table's files are."""
-        ...
 
 
 class Loading(Protocol):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.lake.files import local_path
-from floodmark.lake.maintenance import Orphan
+from floodmark.lake.inventory import Orphan
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable

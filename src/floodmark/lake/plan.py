@@ -30,7 +30,7 @@ class Plan:
     files: tuple[StoredFile, ...]
     columns: tuple[StoredColumn, ...]
     """Those asked for that the snapshot has, and the system columns."""
-    where: Mapping[str, Any]
+    partition_values: Mapping[str, Any]
     settings: Mapping[str, str]
 
     def within(self, range_: SequenceRange) -> Plan:
@@ -38,7 +38,7 @@ class Plan:
         return replace(self, files=tuple(file for file in self.files if file.share(range_) > 0))
 
     def reader(self, *, threads: bool = False) -> RangeReader:
-        return RangeReader(self.files, self.columns, self.where, self.settings, threads)
+        return RangeReader(self.files, self.columns, self.partition_values, self.settings, threads)
 
     def rows(self, range_: SequenceRange) -> float:
         """About how many rows a range has."""
@@ -55,19 +55,19 @@ def plan(
     snapshot: int,
     ranges: Sequence[SequenceRange],
     columns: Sequence[str] | None,
-    where: Mapping[str, Any],
+    partition_values: Mapping[str, Any],
 ) -> Plan | None:
     """The files of the ranges; None where Iceberg's own reader is needed. `columns` None: all there are."""
     try:
-        held = _columns(table, snapshot, None if columns is None else {*columns, *where, SEQ, CONTENT_ID})
+        held = _columns(table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID})
         files = tuple(_files(table, snapshot, ranges))
     except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
         # Whatever is wrong with the table, Spark says so with more authority.
         return None
     # A name that the snapshot does not have yet is null in all its rows.
-    if any(value is not None for name, value in where.items() if name not in held):
+    if any(value is not None for name, value in partition_values.items() if name not in held):
         files = ()
-    present = {name: value for name, value in where.items() if name in held}
+    present = {name: value for name, value in partition_values.items() if name in held}
     return Plan(files, tuple(held.values()), present, dict(table.io.properties))
 
 

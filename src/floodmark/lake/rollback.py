@@ -31,7 +31,7 @@ _MOVE_BACK = (
 )
 
 
-def go_back(catalog: Catalog, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+def rollback(catalog: Catalog, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
     """Whether every file of the table's head is there now. Only for catalogs that are a SQL database."""
     from sqlalchemy import create_engine
 
@@ -41,12 +41,12 @@ def go_back(catalog: Catalog, table: str, *, durable: int | None, droppable: Cal
     here = {"catalog": catalog.name, "namespace": catalog.namespace, "table": table}
     try:
         with engine.begin() as connection:
-            return _go_back(connection, here, durable=durable, droppable=droppable)
+            return _rollback(connection, here, durable=durable, droppable=droppable)
     finally:
         engine.dispose()
 
 
-def _go_back(
+def _rollback(
     connection: Connection, here: dict[str, str], *, durable: int | None, droppable: Callable[[Snapshot], bool]
 ) -> bool:
     from sqlalchemy import text

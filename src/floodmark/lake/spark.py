@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 from floodmark.commit.protocol import (
     Append,
     Barrier,
-    PartitionFigures,
     Snapshot,
     TableState,
     may_be_expired,
     named_segments,
 )
-from floodmark.compaction import Bucket
 from floodmark.config import CatalogSettings
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable, reason_of
 from floodmark.lake.barriers import bound_of, raise_barrier
@@ -37,36 +35,30 @@ from floodmark.lake.catalog import (
     THROUGH_PROPERTY,
     table_state,
 )
-from floodmark.lake.direct_stored import stored_directly
 from floodmark.lake.durable import sync_commits, sync_metadata
-from floodmark.lake.inspection import FileReport
-from floodmark.lake.maintenance import Orphan
+from floodmark.lake.inventory import Orphan, TableFiles
 from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
-from floodmark.lake.rollback import go_back
+from floodmark.lake.rollback import rollback
 from floodmark.lake.session import check_settings, is_own
 from floodmark.lake.settling import problem_of, settled_frame
-from floodmark.lake.spark_generations import SparkGenerations
-from floodmark.lake.spark_inspection import inspect_iceberg
 from floodmark.lake.spark_maintenance import (
     METADATA_VERSIONS,
-    buckets_of,
+    checked_files,
+    drop_table,
     expire_snapshots,
+    files_of,
+    raise_max_seq,
+    remove_selected,
+    rename_table,
     rewrite_files,
     rewrite_manifests,
-    small_manifests,
 )
-from floodmark.lake.spark_removals import (
-    doomed_figures,
-    matching_places,
-    raise_max_seq,
-    remove_doomed,
-    stored_bytes,
-)
-from floodmark.lake.spark_settling import resettle_on_spark, supersede_on_spark
-from floodmark.lake.spark_stored import stored_on_spark
+from floodmark.lake.spark_reading import SparkReader
+from floodmark.lake.spark_settling import resettle_on_spark
+from floodmark.lake.spark_stored import stored_directly, stored_on_spark
 from floodmark.lake.stored import FileKeys
-from floodmark.lake.table import PLAIN, AppendRefused
+from floodmark.lake.table import PLAIN, AppendRefused, Copy
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
 from floodmark.layout import Layout
@@ -77,7 +69,6 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from floodmark.lake.spark_targets import SparkTargets
@@ -111,7 +102,7 @@ FEW_ROWS = 200_000
 
 
 @dataclass(slots=True)
-class SparkLake(SparkGenerations):
+class SparkLake(SparkReader):
     """Tables in one Iceberg catalog."""
 
     catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
@@ -120,34 +111,17 @@ class SparkLake(SparkGenerations):
 
     # ── metadata, without a JVM ──────────────────────────────────────────────────────────────────────────────────
 
-    def highest_seq(self, state: TableState) -> int:
-        """From the newest stamped commit still known; after an expiry from the bounds in the manifests."""
-        through = next((snapshot.through for snapshot in state.lineage if snapshot.through is not None), None)
-        if through is None and state.lineage:
-            through = self._highest_bound(state)
-        return max(through or 0, state.max_seq)
-
-    def _highest_bound(self, state: TableState) -> int:
+    def files(self, state: TableState, *, check: bool = False) -> TableFiles:
         table = self.catalog.table(state.name)
         if table is None:
-            return 0
-        column = table.schema().find_field(SEQ).field_id
-        snapshot = table.snapshot_by_id(state.lineage[0].id)
-        highest = 0
+            return TableFiles()
         try:
-            for manifest in snapshot.manifests(table.io) if snapshot else []:
-                for entry in manifest.fetch_manifest_entry(table.io):
-                    bound = (entry.data_file.upper_bounds or {}).get(column)
-                    if bound is not None:
-                        highest = max(highest, int.from_bytes(bound, "little", signed=True))
+            return checked_files(table, state) if check else files_of(table, state)
         except (OSError, ValueError, EOFError) as error:
+            self._check_current(state, error)
             raise FilesMissing(
                 f"The manifests of table {state.name!r} cannot be read: {error}.", hint="Run `floodmark fsck`."
             ) from error
-        return highest
-
-    def barrier(self, request: Barrier) -> None:
-        raise_barrier(self.catalog, request)
 
     def numbers_bound(self, table: str, *, width: int) -> int | None:
         return bound_of(self.catalog, table, width=width)
@@ -159,19 +133,17 @@ class SparkLake(SparkGenerations):
         try:
             sync_commits(table, state, since=since)
         except FilesMissing as error:
-            now = self.load(state.name)
-            if now is None or now.head != state.head:  # it expired meanwhile: nothing is damaged
-                raise Retryable(
-                    f"Table {state.name!r} changed while it was made durable.", hint="Do it again."
-                ) from error
+            self._check_current(state, error)
             raise
 
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
-        return go_back(self.catalog, table, durable=durable, droppable=droppable)
+    def _check_current(self, state: TableState, error: Exception) -> None:
+        """`Retryable` if files are gone because the state expired meanwhile: nothing is damaged."""
+        now = self.load(state.name)
+        if now is None or now.head != state.head:
+            raise Retryable(f"Table {state.name!r} changed while it was looked at.", hint="Do it again.") from error
 
-    def inspect_files(self, state: TableState) -> FileReport:
-        table = self.catalog.table(state.name)
-        return FileReport() if table is None else inspect_iceberg(table, state)
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        return rollback(self.catalog, table, durable=durable, droppable=droppable)
 
     def target(self, name: TargetName) -> Target:
         from floodmark.lake.spark_targets import SparkTargets
@@ -182,61 +154,37 @@ class SparkLake(SparkGenerations):
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def doomed(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        selection: Selection,
-        schema: Schema,
-        partition_by: tuple[str, ...],
-        cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
-        with self._reading(table, selection.where), self._action():
-            return doomed_figures(
-                self, table, snapshot=snapshot, selection=selection, schema=schema, partition_by=partition_by, cuts=cuts
-            )
-
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
-        with self._reading(table, selection.where), self._action():
-            remove_doomed(self, table, selection=selection, schema=schema, partition_by=partition_by)
+        with self.reading(table, selection.where), self.action():
+            remove_selected(self, table, selection=selection, schema=schema, partition_by=partition_by)
 
     def raise_max_seq(self, table: str, seq: int) -> None:
         raise_max_seq(self, table, seq)
 
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
-        return expire_snapshots(self, table, keep=keep, since=since)
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+        return expire_snapshots(self, table, keep_snapshots=keep_snapshots, since=since)
 
-    def buckets(self, state: TableState) -> list[Bucket]:
-        table = self.catalog.table(state.name)
-        with self._reading(state.name, None):
-            return [] if table is None else buckets_of(table, state)
+    def rewrite(
+        self, table: str, *, within: SequenceRange | None = None, file_bytes: int = 0, one_file: bool = False
+    ) -> None:
+        if within is None:
+            rewrite_manifests(self, table)
+        else:
+            rewrite_files(self, table, within=within, file_bytes=file_bytes, one_file=one_file)
 
-    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool = False) -> None:
-        rewrite_files(self, table, within=within, file_bytes=file_bytes, one_file=one_file)
+    def orphans(self, table: str, *, before: datetime, remove: bool = False) -> list[Orphan]:
+        loaded = self.catalog.table(table)
+        with self.reading(table, None):
+            found = [] if loaded is None else orphans_of(loaded, before=before)
+        if remove:
+            remove_files(found, self.catalog.python_settings)
+        return found
 
-    def manifests(self, state: TableState) -> int:
-        table = self.catalog.table(state.name)
-        with self._reading(state.name, None):
-            return 0 if table is None else small_manifests(table, state)
+    def rename(self, table: str, to: str) -> bool:
+        return rename_table(self.catalog, table, to)
 
-    def rewrite_manifests(self, table: str) -> None:
-        rewrite_manifests(self, table)
-
-    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:
-        found = self.catalog.table(table)
-        with self._reading(table, None):
-            return [] if found is None else orphans_of(found, before=before)
-
-    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
-        remove_files(orphans, self.catalog.python_settings)
-
-    def stored_bytes(self, table: str) -> int:
-        return stored_bytes(self.catalog.table(table))
-
-    def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
-        with self._reading("spool", condition), self._action():
-            return matching_places(self, rows, condition, schema=schema)
+    def drop(self, table: str) -> None:
+        drop_table(self, table)
 
     # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -306,13 +254,44 @@ class SparkLake(SparkGenerations):
 
     # ── the append ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, request: Append) -> bool:
+    def append(self, request: Append | Copy | Barrier) -> bool:
+        match request:
+            case Append():
+                return self._append_block(request)
+            case Copy():
+                self._append_copy(request)
+            case Barrier():
+                raise_barrier(self.catalog, request)
+        return True
+
+    def _append_copy(self, request: Copy) -> None:
+
+        from floodmark.lake.transforms import as_table, filled, within
+
+        self._check_base(request, request.within)
+        frame = self.frame(request.source, snapshot=request.snapshot).transform(within(request.within))
+        rows = frame.transform(filled(request.schema)).transform(as_table(request.schema))
+        self._write(rows, request, {THROUGH_PROPERTY: str(request.through)})
+
+    def _write(self, rows: DataFrame, request: Append | Copy, properties: Mapping[str, str]) -> None:
+        """The compare-and-swap."""
         from pyspark.sql import functions as F
 
+        writer = (
+            rows.writeTo(self.catalog.spark_name(request.table))
+            .option("isolation-level", "serializable")
+            .options(**{f"snapshot-property.{key}": value for key, value in properties.items()})
+        )
+        if request.base.snapshot is not None:
+            writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
+        with self.action():
+            writer.overwrite(F.lit(False))
+
+    def _append_block(self, request: Append) -> bool:
         notes = _check_segments(request)
-        self._check_base(request)
-        with contextlib.ExitStack() as held:
-            rows, count = self._not_left_out(request, self._stamped(request), held)
+        self._check_base(request, request.range)
+        with contextlib.ExitStack() as frames:
+            rows, count = self._not_left_out(request, self._stamped(request), frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 distinct = is_distinct(request.segments, notes, any_time=request.any_time)
@@ -320,7 +299,7 @@ class SparkLake(SparkGenerations):
                 kept, count = self._without_duplicates(
                     request,
                     kept,
-                    held,
+                    frames,
                     count=count,
                     distinct=distinct,
                     near=near,
@@ -328,25 +307,20 @@ class SparkLake(SparkGenerations):
                     by_content=request.by_content and not all(NAMED in item for item in notes),
                 )
             if kept is not None:
-                kept, count = self._settled(request, kept, held, count=count)
+                kept, count = self._settled(request, kept, frames, count=count)
             if kept is None:
                 return False
-            writer = (
-                kept.writeTo(self.catalog.spark_name(request.table))
-                .option("isolation-level", "serializable")
-                .option(f"snapshot-property.{BLOCK_PROPERTY}", request.block)
-                .option(f"snapshot-property.{THROUGH_PROPERTY}", str(request.range.through))
-                .option(f"snapshot-property.{DROPPED_PROPERTY}", str(request.settlement.dropped))
-                .option(f"snapshot-property.{ROWS_PROPERTY}", str(count))
-                .option(f"snapshot-property.{SEGMENTS_PROPERTY}", ",".join(map(str, named_segments(request))))
-            )
-            if request.base.snapshot is not None:
-                writer = writer.option("validate-from-snapshot-id", str(request.base.snapshot))
-            with self._action():
-                writer.overwrite(F.lit(False))
+            properties = {
+                BLOCK_PROPERTY: request.block,
+                THROUGH_PROPERTY: str(request.range.through),
+                DROPPED_PROPERTY: str(request.settlement.dropped),
+                ROWS_PROPERTY: str(count),
+                SEGMENTS_PROPERTY: ",".join(map(str, named_segments(request))),
+            }
+            self._write(kept, request, properties)
         return True
 
-    def _check_base(self, request: Append) -> None:
+    def _check_base(self, request: Append | Copy, range: SequenceRange) -> None:
         """Refuse a block that can no longer land, before Spark does the work.
 
         Iceberg's own check comes with the commit. This one is for what Iceberg would let pass: it takes the base of
@@ -355,7 +329,7 @@ class SparkLake(SparkGenerations):
         state = self.load(request.table)
         if state is None or not state.may_append_on(request.base):
             raise AppendRefused(
-                f"Block {request.range} cannot land: {request.table!r} is another table, or another append came first."
+                f"Block {range} cannot land: {request.table!r} is another table, or another append came first."
             )
 
     def _stamped(self, request: Append) -> DataFrame:
@@ -390,7 +364,7 @@ class SparkLake(SparkGenerations):
         return reader.parquet(*[segment.path for segment in request.segments])
 
     def _settled(
-        self, request: Append, rows: DataFrame, held: contextlib.ExitStack, *, count: int
+        self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, *, count: int
     ) -> tuple[DataFrame | None, int]:
         """Let the dataset's own function look at the rows that are left, and compare again: it may change identities.
 
@@ -400,7 +374,7 @@ class SparkLake(SparkGenerations):
         if request.settle is None:
             return rows, count
         try:
-            with self._action(), self._action():
+            with self.action(), self.action():
                 settled, kept = settled_frame(request, rows)
         except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
             request.settlement.problem = problem_of(request.settle, error)
@@ -408,9 +382,9 @@ class SparkLake(SparkGenerations):
         request.settlement.dropped = count - kept
         if kept == 0 or not request.identity:
             return (settled if kept else None), kept
-        return self._without_duplicates(request, settled, held, count=kept, by_content=request.by_content)
+        return self._without_duplicates(request, settled, frames, count=kept, by_content=request.by_content)
 
-    def _not_left_out(self, request: Append, rows: DataFrame, held: contextlib.ExitStack) -> tuple[DataFrame, int]:
+    def _not_left_out(self, request: Append, rows: DataFrame, frames: contextlib.ExitStack) -> tuple[DataFrame, int]:
         """The rows without those from before the cut-off and those that were purged, and how many are left."""
         from floodmark.lake.transforms import not_before, not_numbered
 
@@ -422,8 +396,8 @@ class SparkLake(SparkGenerations):
             kept = kept.transform(not_numbered(self._numbers(request.purged)))
         if kept is rows:
             return rows, len(request.range)
-        numbers = _kept(kept.select(SEQ), held)
-        with self._action():
+        numbers = _kept(kept.select(SEQ), frames)
+        with self.action():
             return kept, numbers.count()
 
     def _numbers(self, numbers: Sequence[int]) -> DataFrame:
@@ -448,7 +422,7 @@ class SparkLake(SparkGenerations):
         self,
         request: Append,
         rows: DataFrame,
-        held: contextlib.ExitStack,
+        frames: contextlib.ExitStack,
         *,
         count: int,
         distinct: bool = False,
@@ -471,13 +445,13 @@ class SparkLake(SparkGenerations):
         committed = None if alone else self._committed(request, above)
         few = near is not None and near.rows <= FEW_ROWS
         try:
-            suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), held)
-            with self._action():
+            suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), frames)
+            with self.action():
                 suspicions = suspected.count()
             if suspicions == 0:
                 return rows, count
-            out = _kept(losers(rows, committed, key, suspected), held)
-            with self._action():
+            out = _kept(losers(rows, committed, key, suspected), frames)
+            with self.action():
                 lost = out.count()
         except Exception as error:
             raise Retryable(
@@ -520,18 +494,14 @@ class SparkLake(SparkGenerations):
         return frame.transform(within_event_span(key.key_time, event_span, is_date=is_date))
 
     def resettle(self, request: Resettling) -> Resettled:
-        with self._reading(request.table, None), self._action():
+        with self.reading(request.table, None), self.action():
             return resettle_on_spark(self, request)
-
-    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
-        with self._reading(table, None), self._action():
-            supersede_on_spark(self, table, snapshot=snapshot, horizon=horizon, schema=schema)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
         found = self._stored_directly(table, snapshot, keys)
         if found is not None:
             return found
-        with self._reading(table, None), self._action():
+        with self.reading(table, None), self.action():
             committed = self._like(table, snapshot, keys, keys.event_span())
             return stored_on_spark(self.spark, committed, keys)
 
@@ -552,10 +522,10 @@ def _location(table: str, layout: Layout) -> str:
     return f" LOCATION '{home}'"
 
 
-def _kept(frame: DataFrame, held: contextlib.ExitStack) -> DataFrame:
+def _kept(frame: DataFrame, frames: contextlib.ExitStack) -> DataFrame:
     """Keep a small frame that is used more than once, until the stack is left."""
     frame = frame.persist()
-    held.callback(frame.unpersist)
+    frames.callback(frame.unpersist)
     return frame
 
 

@@ -1,63 +1,98 @@
-"""Compaction and expiry of a table on Iceberg. What only needs metadata is read without a JVM.
+"""Upkeep of a table on Iceberg: its files listed and joined, rows deleted, snapshots expired, tables renamed or gone.
+
+What only needs metadata is read without a JVM.
 
 Files are rewritten by Iceberg's own procedure: its commit is a `replace`, which says of itself that it changed no row,
 so that neither an append nor the verdict on one takes it for somebody's rows.
+
+Rows are deleted copy-on-write: a data file that holds a selected row is replaced by one without it, so that nothing of
+the row is left once the old snapshots expire. A delete file beside the data would leave it there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import TableState
-from floodmark.compaction import Bucket, DataFile
-from floodmark.errors import Retryable, reason_of
-from floodmark.lake.catalog import table_state
+from floodmark.errors import FilesMissing, Retryable, reason_of
+from floodmark.lake.catalog import MAX_SEQ_PROPERTY, Catalog, table_state
 from floodmark.lake.durable import sync_metadata
-from floodmark.lake.maintenance import highest_known, kept_snapshots
+from floodmark.lake.files import local_path
+from floodmark.lake.inventory import TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
 from floodmark.lake.plan import number_span
-from floodmark.lake.spark_removals import raise_max_seq
-from floodmark.schema import SEQ
+from floodmark.lake.spark_reading import conditions, in_ranges
+from floodmark.lake.types import quoted
+from floodmark.removal import Selection, Spared
+from floodmark.schema import SEQ, Schema, parse_partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestEntry
     from pyiceberg.table import Table as IcebergTable
 
-    from floodmark.lake.reading import SparkReader
+    from floodmark.lake.spark_reading import SparkReader
 
 MANIFEST_BYTES = 8 << 20
 """The size that Iceberg gives lists of files."""
 METADATA_VERSIONS = 20
 """How many versions of its metadata a table keeps, to go back over those that a loss of power has taken."""
 METADATA_VERSIONS_MIN = 1
+RAISES_MAX = 5
 
 
-# ── looking, without a JVM ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the files of a table, without a JVM ──────────────────────────────────────────────────────────────────────────────
 
 
-def buckets_of(table: IcebergTable, state: TableState) -> list[Bucket]:
-    """The head's files, bucket by bucket."""
-    width = _bucket_width(table)
+def files_of(table: IcebergTable, state: TableState) -> TableFiles:
+    """From the head's manifests."""
+    snapshot = None if state.head is None else table.snapshot_by_id(state.head)
+    if snapshot is None:
+        if state.head is None:
+            return TableFiles()
+        raise Retryable(f"A snapshot of {state.name!r} expired while it was looked at.", hint="Do it again.")
+    manifests = snapshot.manifests(table.io)
+    return TableFiles(tuple(file for one in manifests for file in _listed(table, one)), _small(manifests))
+
+
+def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
+    """The same, and whether each of them is there as it was written."""
+    snapshot = None if state.head is None else table.snapshot_by_id(state.head)
+    if snapshot is None:
+        return TableFiles()
+    missing: set[str] = set()
+    found: list[TableFile] = []
+    manifests: list[Any] = []
+    try:
+        manifests = snapshot.manifests(table.io)
+        for manifest in manifests:
+            if not _is_whole(table.io, manifest.manifest_path, manifest.manifest_length):
+                missing.add(manifest.manifest_path)
+                continue
+            listed = list(_listed(table, manifest))
+            missing.update(file.location for file in listed if not _is_whole(table.io, file.location, file.bytes))
+            found += listed
+    except (OSError, ValueError, EOFError):
+        missing.add(snapshot.manifest_list)
+    return TableFiles(tuple(found), _small(manifests), tuple(sorted(missing)))
+
+
+def _listed(table: IcebergTable, manifest: Any) -> Iterator[TableFile]:
+    from pyiceberg.manifest import ManifestContent
+
     number = table.schema().find_field(SEQ).field_id
-    files: dict[SequenceRange, list[DataFile]] = {}
-    deletes: dict[SequenceRange, int] = {}
-    for entry, is_delete in _entries(table, state):
-        held = entry.data_file
-        bucket = _bucket_range(held.partition, width)
-        if is_delete:
-            deletes[bucket] = deletes.get(bucket, 0) + 1
-        else:
-            first, last = number_span(held, number)
-            found = DataFile(first, last, held.record_count, held.file_size_in_bytes)
-            files.setdefault(bucket, []).append(found)
-    return [
-        Bucket(bucket, tuple(sorted(files[bucket], key=lambda file: file.first)), deletes.get(bucket, 0))
-        for bucket in sorted(files)
-    ]
+    width = bucket_width(table)
+    deletes = manifest.content == ManifestContent.DELETES
+    for entry in manifest.fetch_manifest_entry(table.io):
+        file = entry.data_file
+        bucket = SequenceRange(0, SEQUENCE_MAX) if width is None else bucket_range(int(file.partition[0]), width)
+        first, last = number_span(file, number)
+        yield TableFile(file.file_path, first, last, file.record_count, file.file_size_in_bytes, bucket, deletes)
 
 
-def _bucket_width(table: IcebergTable) -> int | None:
+def bucket_width(table: IcebergTable) -> int | None:
     """How many numbers share files; None where files are not kept apart by them."""
     from pyiceberg.transforms import TruncateTransform
 
@@ -68,35 +103,18 @@ def _bucket_width(table: IcebergTable) -> int | None:
     return int(fields[0].transform.width)
 
 
-def _bucket_range(partition: Any, width: int | None) -> SequenceRange:
-    if width is None:
-        return SequenceRange(0, SEQUENCE_MAX)
-    start = int(partition[0])
-    return SequenceRange(max(start - 1, 0), min(start + width - 1, SEQUENCE_MAX))
-
-
-def _entries(table: IcebergTable, state: TableState) -> Iterator[tuple[ManifestEntry, bool]]:
+def _small(manifests: list[Any]) -> int:
     from pyiceberg.manifest import ManifestContent
 
-    for manifest in _manifests(table, state.head):
-        for entry in manifest.fetch_manifest_entry(table.io):
-            yield entry, manifest.content == ManifestContent.DELETES
-
-
-def _manifests(table: IcebergTable, snapshot: int | None) -> list[Any]:
-    if snapshot is None:
-        return []
-    found = table.snapshot_by_id(snapshot)
-    if found is None:
-        raise Retryable(f"A snapshot of {table.name()[-1]!r} expired while it was looked at.", hint="Do it again.")
-    return list(found.manifests(table.io))
-
-
-def small_manifests(table: IcebergTable, state: TableState) -> int:
-    from pyiceberg.manifest import ManifestContent
-
-    lists = [one for one in _manifests(table, state.head) if one.content == ManifestContent.DATA]
+    lists = [one for one in manifests if one.content == ManifestContent.DATA]
     return sum(1 for one in lists if one.manifest_length < MANIFEST_BYTES // 2)
+
+
+def _is_whole(io: Any, location: str, size: int) -> bool:
+    try:
+        return len(io.new_input(location)) == size
+    except OSError:
+        return False
 
 
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,13 +147,13 @@ def rewrite_manifests(lake: SparkReader, table: str) -> None:
     _call(lake, table, "rewrite_manifests", "use_caching => false")
 
 
-def expire_snapshots(lake: SparkReader, table: str, *, keep: int, since: int | None) -> int:
+def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int, since: int | None) -> int:
     """By name, never by age: what an undecided block still needs is known, and no clock is asked."""
     loaded = lake.catalog.table(table)
     if loaded is None:
         return 0
     state = table_state(table, loaded)
-    kept = kept_snapshots(state, keep=keep, since=since)
+    kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
     gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
     if not gone:
         return 0
@@ -168,7 +186,7 @@ def _forget_old_metadata(lake: SparkReader, table: str) -> None:
 
 def _call(lake: SparkReader, table: str, procedure: str, arguments: str) -> None:
     name = f"{lake.catalog.namespace}.{table}"
-    with lake._action():  # noqa: SLF001 - the lake's other half
+    with lake.action():
         try:
             lake.spark.sql(f"CALL `{lake.catalog.name}`.system.{procedure}(table => '{name}', {arguments})").collect()
         except Exception as error:
@@ -176,3 +194,93 @@ def _call(lake: SparkReader, table: str, procedure: str, arguments: str) -> None
                 f"Iceberg's {procedure} failed on table {table!r}: {reason_of(error)}.",
                 hint="No row was changed. Run it again; if it fails again, run `floodmark fsck`.",
             ) from error
+
+
+# ── deleting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def remove_selected(
+    lake: SparkReader, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]
+) -> None:
+    values: dict[str, Any] = {}
+    spared = [_spared(item, schema, partition_by, values) for item in selection.spared]
+    condition = " AND ".join([*conditions(lake.spark, selection, schema), *(f"NOT {item}" for item in spared)])
+    lake.spark.sql(f"DELETE FROM {lake.catalog.spark_name(table)} WHERE {condition}", args=values)  # noqa: S608 - it is SQL by nature
+
+
+def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values: dict[str, Any]) -> str:
+    same = []
+    for name, value in zip(partition_by, parse_partition_key(partition_by, item.partition, schema), strict=True):
+        marker = f"v{len(values)}"
+        values[marker] = value
+        same.append(f"{quoted(name)} <=> :{marker}" if value is not None else f"{quoted(name)} IS NULL")
+        if value is None:
+            del values[marker]
+    return f"({' AND '.join([*same, in_ranges(item)])})"
+
+
+def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
+    """Also says how deletes are made from here on."""
+    name = lake.catalog.spark_name(table)
+    for _ in range(RAISES_MAX):
+        state = lake.load(table)
+        if state is None:
+            raise Retryable(f"The table {table!r} is not there.")
+        if state.max_seq >= seq:
+            return
+        try:
+            lake.spark.sql(
+                f"ALTER TABLE {name} SET TBLPROPERTIES "
+                f"('{MAX_SEQ_PROPERTY}' = '{seq}', 'write.delete.mode' = 'copy-on-write')"
+            )
+        except Exception as error:
+            raise Retryable(f"Table {table!r} could not be changed: {reason_of(error)}.") from error
+        sync_metadata(lake.catalog.table(table))  # what the delete that follows can be taken back to
+    raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rename_table(catalog: Catalog, table: str, to: str) -> bool:
+    """By the catalog itself: one change there, no file is touched, no JVM needed."""
+    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
+    try:
+        catalog.python.rename_table((catalog.namespace, table), (catalog.namespace, to))
+    except TableAlreadyExistsError as error:
+        raise Retryable(f"There is a table {to!r} already.") from error
+    except NoSuchTableError:
+        return False
+    except Exception as error:
+        # It may have happened all the same: who asked looks again.
+        raise Retryable(f"Table {table!r} could not be renamed: {reason_of(error)}.") from error
+    return True
+
+
+def drop_table(lake: SparkReader, table: str) -> None:
+    catalog = lake.catalog
+    try:
+        loaded = catalog.table(table)
+    except FilesMissing:  # nobody knows any more which files were its own
+        catalog.python.drop_table((catalog.namespace, table))
+        return
+    if loaded is None:
+        return
+    home = local_path(loaded.location())
+    try:
+        if home is None:
+            lake.spark.sql(f"DROP TABLE IF EXISTS {catalog.spark_name(table)} PURGE")
+        else:
+            _drop_with_home(catalog, table, Path(home))
+    except Exception as error:
+        raise Retryable(f"Table {table!r} could not be dropped: {reason_of(error)}.") from error
+
+
+def _drop_with_home(catalog: Catalog, table: str, home: Path) -> None:
+    """The location is this table's alone: names of generations are never used again. So nothing is looked for."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    with contextlib.suppress(NoSuchTableError):
+        catalog.python.drop_table((catalog.namespace, table))
+    shutil.rmtree(home, ignore_errors=True)

@@ -4,81 +4,70 @@ The commit overwrites whole buckets, and says that it also overwrites everything
 nothing: so Iceberg, which looks for rows that came since the snapshot and would be overwritten, refuses it if any came.
 
 The last bucket that has rows is always among those it overwrites. So of two settlements that were prepared on one state
-only one lands (U18), whichever rows they are about; and whoever writes that bucket anew as it is keeps every other from
-landing.
+only one lands (U18), whichever rows they are about; and whoever writes that bucket anew as it is, without a function,
+keeps every other from landing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.errors import Retryable, reason_of
 from floodmark.lake.catalog import CHANGE_PROPERTY, SETTLED_PROPERTY
 from floodmark.lake.settling import BadSettlement, answered, check_fixed, problem_of
-from floodmark.lake.spark_removals import is_spared
-from floodmark.lake.types import quoted, spark_type
-from floodmark.schema import SEQ, Schema
-from floodmark.settlement import Resettled, Resettling
+from floodmark.lake.spark_maintenance import bucket_width
+from floodmark.lake.spark_reading import is_spared
+from floodmark.lake.types import quoted
+from floodmark.schema import SEQ
+from floodmark.settlement import Resettled, Resettling, collapse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from floodmark.lake.reading import SparkReader
-
-HELD_BACK_MAX = 10
-"""How often rows are held back for rows that were held back: past that, all of them wait."""
+    from floodmark.lake.spark_reading import SparkReader
 
 
 def resettle_on_spark(lake: SparkReader, request: Resettling) -> Resettled:
-    rows = _rows(lake, request.table, snapshot=request.snapshot, horizon=request.horizon, schema=request.schema)
+    rows = _rows(lake, request)
+    if request.settle is None:
+        return Resettled(commit=lambda operation: _commit(lake, request, rows, None, touched=(), operation=operation))
     try:
         answer = answered(request, rows)
         changed_numbers, dropped, waiting = _differences(request, rows, answer)
         if not changed_numbers and not dropped:
             return Resettled(waiting=waiting)
-        # Held: what is committed must be what was checked, and the function may change its mind.
+        # Kept: what is committed must be what was checked, and the function may change its mind.
         changed = answer.join(_numbers(lake, changed_numbers), SEQ, "left_semi").localCheckpoint(eager=True)
         check_fixed(request, rows.join(_numbers(lake, changed_numbers), SEQ, "left_semi"), changed)
         if changed.count() != len(changed_numbers):
             raise BadSettlement("changed its mind in the middle")
     except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
         return Resettled(problem=problem_of(request.settle, error))
-    held = _held_back(lake, request, rows, changed, numbers=changed_numbers, dropped=dropped)
-    waiting += len(held)
-    own = sorted(set(changed_numbers) - held)
-    if not own and not dropped:
+    found = collapse(changed_numbers, lambda own: _alike(lake, request, rows, changed, own=own, dropped=dropped))
+    waiting += len(found.later)
+    if not found.changed and not dropped:
         return Resettled(waiting=waiting)
-    changed = changed.join(_numbers(lake, sorted(held)), SEQ, "left_anti")
-    collapsed = _losers(lake, request, rows, changed, [*own, *dropped])
-    staying = changed.join(_numbers(lake, collapsed), SEQ, "left_anti")
+    own, collapsed = sorted(found.changed), found.gone
+    staying = changed.join(_numbers(lake, own), SEQ, "left_semi").join(_numbers(lake, collapsed), SEQ, "left_anti")
     touched = sorted({*own, *dropped, *collapsed})
 
-    def commit(operation: str) -> None:
+    def commit(operation: str | None) -> None:
         rest = rows.join(_numbers(lake, touched), SEQ, "left_anti")
         _commit(lake, request, rest, staying, touched=touched, operation=operation)
 
-    return Resettled(tuple(sorted(set(own) - set(collapsed))), tuple(collapsed), tuple(dropped), waiting, commit=commit)
+    return Resettled(tuple(sorted(found.changed - {*collapsed})), collapsed, tuple(dropped), waiting, commit=commit)
 
 
-def supersede_on_spark(lake: SparkReader, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
-    """Write the last bucket anew, as it is."""
-    rows = _rows(lake, table, snapshot=snapshot, horizon=horizon, schema=schema)
-    request = Resettling(table, snapshot, horizon, schema, settle="")
-    _commit(lake, request, rows, None, touched=(), operation=None)
-
-
-def _rows(lake: SparkReader, table: str, *, snapshot: int, horizon: int, schema: Schema) -> DataFrame:
+def _rows(lake: SparkReader, request: Resettling) -> DataFrame:
     from pyspark.sql import functions as F
 
-    from floodmark.lake.transforms import as_table
+    from floodmark.lake.transforms import as_table, filled
 
-    frame = lake.frame(table, snapshot=snapshot).where(F.col(SEQ) <= horizon)
-    newer = [column for column in schema if column.name not in frame.columns]
-    whole = frame.withColumns({c.name: F.lit(None).cast(spark_type(c.type)) for c in newer})
-    return whole.transform(as_table(schema))
+    frame = lake.frame(request.table, snapshot=request.snapshot).where(F.col(SEQ) <= request.horizon)
+    return frame.transform(filled(request.schema)).transform(as_table(request.schema))
 
 
 def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tuple[list[int], list[int], int]:
@@ -99,53 +88,36 @@ def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tup
     return changed, [row[SEQ] for row in found if row["_after"] is None], waiting
 
 
-def _held_back(
+def _alike(
     lake: SparkReader,
     request: Resettling,
     rows: DataFrame,
     changed: DataFrame,
     *,
-    numbers: Sequence[int],
+    own: Collection[int],
     dropped: Sequence[int],
-) -> set[int]:
-    """B9: the numbers of changed rows that would become what a row is that stays; each of them stays then, too."""
-    from pyspark.sql import functions as F
-
-    from floodmark.lake.transforms import KEY, DuplicateKey
-
-    held: set[int] = set()
-    if not request.identity or not request.spared:
-        return held
-    exact = DuplicateKey(request.identity, request.key_time, request.by_content).exact().alias(KEY)
-    stays = is_spared(request.spared, request.schema, request.partition_by)
-    for _ in range(HELD_BACK_MAX):
-        ours = changed.join(_numbers(lake, sorted(held)), SEQ, "left_anti").select(SEQ, exact)
-        staying = rows.where(stays | F.col(SEQ).isin(sorted(held))) if held else rows.where(stays)
-        theirs = staying.join(_numbers(lake, dropped), SEQ, "left_anti").select(exact)
-        more = {row[SEQ] for row in ours.join(theirs, KEY, "left_semi").select(SEQ).collect()}
-        if not more:
-            return held
-        held |= more
-    return set(numbers)
-
-
-def _losers(
-    lake: SparkReader, request: Resettling, rows: DataFrame, changed: DataFrame, touched: Sequence[int]
-) -> list[int]:
-    """The numbers of rows that are another one with a lower number, where one of the two is changed."""
+) -> Iterable[list[tuple[int, bool]]]:
+    """The rows that would be one row, at least one of which is changed."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     from floodmark.lake.transforms import KEY, DuplicateKey
 
     if not request.identity:
-        return []
+        return ()
     exact = DuplicateKey(request.identity, request.key_time, request.by_content).exact().alias(KEY)
-    ours = changed.select(SEQ, exact).where(F.col(KEY).isNotNull())
-    others = rows.join(_numbers(lake, touched), SEQ, "left_anti").select(SEQ, exact)
-    alike = ours.unionByName(others.join(ours.select(KEY), KEY, "left_semi").select(SEQ, KEY))
-    place = F.row_number().over(Window.partitionBy(KEY).orderBy(SEQ))
-    return sorted(row[SEQ] for row in alike.withColumn("_place", place).where("_place > 1").select(SEQ).collect())
+    stays = is_spared(request.spared, request.schema, request.partition_by).alias("_stays")
+    ours = changed.join(_numbers(lake, sorted(own)), SEQ, "left_semi").select(SEQ, exact, F.lit(False).alias("_stays"))
+    ours = ours.where(F.col(KEY).isNotNull())
+    others = rows.join(_numbers(lake, sorted({*own, *dropped})), SEQ, "left_anti").select(SEQ, exact, stays)
+    alike = ours.unionByName(others.join(ours.select(KEY), KEY, "left_semi").select(SEQ, KEY, "_stays"))
+    first = F.min(SEQ).over(Window.partitionBy(KEY))
+    several = F.count(SEQ).over(Window.partitionBy(KEY)) > 1
+    found = alike.select(SEQ, "_stays", first.alias("_first"), several.alias("_several")).where("_several").collect()
+    groups: dict[int, list[tuple[int, bool]]] = {}
+    for row in found:
+        groups.setdefault(row["_first"], []).append((row[SEQ], row["_stays"]))
+    return groups.values()
 
 
 def _commit(
@@ -187,10 +159,10 @@ def _commit(
 
 def _bucket_width(lake: SparkReader, table: str) -> int:
     loaded = lake.catalog.table(table)
-    if loaded is None:
+    width = None if loaded is None else bucket_width(loaded)
+    if width is None:
         raise Retryable(f"The table {table!r} is not there.")
-    transform: Any = loaded.spec().fields[0].transform
-    return int(transform.width)
+    return width
 
 
 def _numbers(lake: SparkReader, numbers: Sequence[int]) -> DataFrame:

@@ -37,10 +37,9 @@ from floodmark.lake.targets import (
 )
 from floodmark.lake.types import evolution, from_iceberg, quoted, spark_type
 from floodmark.schema import CONTENT_ID, SEQ, Schema
-from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
+from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -236,36 +235,6 @@ class SparkTarget:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def tally(self, cut: Cut) -> Tally:
-        from pyspark.sql import functions as F
-
-        from floodmark.lake.transforms import checksum_part
-
-        if cut.keep is None and not cut.without:
-            return self._tally_from_files(cut)
-        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
-            rows, checksum = self._source(cut).agg(F.count(F.lit(1)), F.sum(checksum_part())).collect()[0]
-        return Tally(rows, int(checksum or 0) % CHECKSUM_MODULUS)
-
-    def _tally_from_files(self, cut: Cut) -> Tally:
-        """Where the lake reads its files without Spark's reader, counting takes a tenth of the time of a query."""
-        counted = self.lake.each_range(
-            cut.table,
-            snapshot=cut.snapshot,
-            ranges=[cut.range],
-            columns=(),
-            schema=cut.columns,
-            work=_only_counted,
-            where=None if cut.where is None else dict(cut.where),
-        )
-        return sum((tally for _, tally, _ in counted), Tally())
-
-    def last(self, cut: Cut) -> int:
-        from pyspark.sql import functions as F
-
-        with self.lake._reading(cut.table, cut.keep), self.lake._action():  # noqa: SLF001 - the lake's other half
-            return self._source(cut).agg(F.max(SEQ)).collect()[0][0] or 0
-
     def append(self, request: TargetAppend) -> None:
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as F
@@ -279,7 +248,7 @@ class SparkTarget:
         if request.head is not None:
             writer = writer.option("validate-from-snapshot-id", str(request.head))
         try:
-            with self.lake._action():  # noqa: SLF001 - the lake's other half
+            with self.lake.action():
                 writer.overwrite(F.lit(False))
         except AnalysisException as error:
             if (error.getCondition() or "").startswith("INCOMPATIBLE_DATA_FOR_TABLE"):
@@ -296,7 +265,7 @@ class SparkTarget:
             return Measure(Tally(), 0)
         there = self._there(state, store=store, partition=partition, within=within)
         try:
-            with self.lake._action():  # noqa: SLF001 - the lake's other half
+            with self.lake.action():
                 rows, last = there.agg(F.count(F.lit(1)), F.max(ORIGIN_SEQ)).collect()[0]
         except Exception as error:
             raise Retryable(f"The rows of table {self.name} could not be read: {reason_of(error)}.") from error
@@ -308,7 +277,7 @@ class SparkTarget:
         if state.history.head is None:
             return Census(0, 0)
         there = self._there(state, store=store, partition=partition, within=within)
-        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(str(self.name), None), self.lake.action():
             rows, numbers = there.agg(F.count(F.lit(1)), F.countDistinct(ORIGIN_SEQ)).collect()[0]
         return Census(rows, numbers)
 
@@ -327,7 +296,7 @@ class SparkTarget:
             for item in here.schema.fields
         ]
         lost = here.exceptAll(there.select(*same)).select(ORIGIN_SEQ).orderBy(ORIGIN_SEQ).limit(count_max)
-        with self.lake._reading(str(self.name), None), self.lake._action():  # noqa: SLF001 - the lake's other half
+        with self.lake.reading(str(self.name), None), self.lake.action():
             return [row[0] for row in lost.collect()]
 
     def _there(self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange) -> DataFrame:
@@ -344,20 +313,15 @@ class SparkTarget:
         """The rows of a range in the lake, with the columns that are wanted and the system's."""
         from pyspark.sql import functions as F
 
-        where = None if cut.where is None else dict(cut.where)
-        frame = self.lake._selected(  # noqa: SLF001 - the lake's other half
-            cut.table, cut.snapshot, cut.range, where, cut.keep, cut.columns
+        from floodmark.lake.transforms import filled
+
+        frame = self.lake.selected(
+            cut.table, cut.snapshot, cut.range, cut.partition_values, cut.row_filter, cut.columns
         )
         if cut.without:
             frame = frame.where(~F.col(SEQ).isin(sorted(cut.without)))
-        known = set(frame.columns)
-        sent = [
-            F.col(quoted(column.name))
-            if column.name in known  # else it is newer than the snapshot, and null in every row
-            else F.lit(None).cast(spark_type(column.type)).alias(column.name)
-            for column in cut.columns
-        ]
-        return frame.select(*sent, SEQ, CONTENT_ID)
+        names = [quoted(column.name) for column in cut.columns]
+        return frame.transform(filled(cut.columns)).select(*names, SEQ, CONTENT_ID)
 
     def _rows(self, request: TargetAppend) -> DataFrame:
         """The rows as the target takes them: what it has beyond the dataset is null."""
@@ -409,11 +373,6 @@ def _column(item: Any) -> TargetColumn:
     except (FloodmarkError, ValueError):
         kind = None
     return TargetColumn(item.name, kind, text, required=item.required)
-
-
-def _only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
-    """What is done with the rows of a range of which only the tally is wanted."""
-    return {}
 
 
 def _text(value: str) -> str:

@@ -99,16 +99,10 @@ def bitmap_of(places: Sequence[int], rows: int) -> bytes:
     return bytes(bits)
 
 
-def stored_in_memory(seen: set[Any], keys: FileKeys, keys_of: Any) -> dict[Path, bytes]:
-    """The same, for the lake in memory: `keys_of` gives the key of each row of a table."""
+def key_rows(path: Path, keys: FileKeys) -> pa.Table:
+    """The key's columns of a file, called as in the dataset."""
     import pyarrow.parquet as pq
 
     sources = {source: name for name, source in keys.sources().items()}
-    result = {}
-    for path in keys.files:
-        table = pq.read_table(path, columns=list(sources))
-        rows = table.rename_columns([sources[name] for name in table.column_names])
-        places = [place for place, key in enumerate(keys_of(rows)) if key is not None and key in seen]
-        if places:
-            result[path] = bitmap_of(places, rows.num_rows)
-    return result
+    rows = pq.read_table(path, columns=list(sources))
+    return rows.rename_columns([sources[name] for name in rows.column_names])

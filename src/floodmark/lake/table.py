@@ -7,24 +7,25 @@ A lake holds tables of stamped rows. It promises:
   What it raises is no verdict: an append that failed may have landed, or may still land.
 - Rewriting files (compaction) is not an append and never makes one fail.
 - `sync` returns only when everything reachable from the state has reached the disk and is really there.
-- A filter (`keep`) is one SQL condition over user columns; rows of which it is not true are left out. `lake.filters`
-  says what it may not contain.
+- A `row_filter` is one SQL condition over user columns; rows of which it is not true are left out. `lake.filters` says
+  what it may not contain.
 
-`memory.MemoryLake` and `spark.SparkLake` pass one contract suite.
+The contract is narrow: what can be built on it once, for every lake, is in `lake.queries` (questions about rows),
+`lake.inventory` (questions about files) and beside its callers. `testing.memory.MemoryLake` and `spark.SparkLake` pass
+one contract suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.commit.protocol import Append, Barrier, PartitionFigures, Snapshot, TableState
-from floodmark.compaction import Bucket
-from floodmark.lake.generations import Generations
-from floodmark.lake.inspection import FileReport, StoredRow
-from floodmark.lake.maintenance import Orphan
+from floodmark.commit.protocol import Append, Barrier, Base, Snapshot, TableState
+from floodmark.lake.inventory import Orphan, TableFiles
+from floodmark.lake.queries import Checksum, Group
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.targets import Target, TargetName
 from floodmark.layout import Layout
@@ -51,13 +52,35 @@ class AppendRefused(Exception):
     """What a lake says when its compare-and-swap fails. To a client it is just another error: the table decides."""
 
 
-class Lake(Generations, Protocol):
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A request to copy the rows of a range from a snapshot of one table to the end of another.
+
+    U21: it is a compare-and-swap append, like a block's. All columns are copied, system columns included. The range
+    must have rows.
+    """
+
+    source: str
+    snapshot: int
+    table: str
+    """The one that rows are copied to."""
+    base: Base
+    """That table as it was when the copy was prepared."""
+    within: SequenceRange
+    through: int
+    """The highest number that the table knows of with this copy."""
+    schema: Schema
+
+
+class Lake(Protocol):
     """Tables of stamped rows."""
 
     @property
     def jobs(self) -> int:
         """How many actions this lake has started on its engine so far: none, where there is no engine."""
         ...
+
+    # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, table: str) -> TableState | None:
         """The table's metadata from one load, or None if there is no such table."""
@@ -83,90 +106,72 @@ class Lake(Generations, Protocol):
         """
         ...
 
-    def append(self, request: Append) -> bool:
-        """Stamp and append. True: it landed. False: nothing was left to append, and nothing was sent.
+    def raise_max_seq(self, table: str, seq: int) -> None:
+        """Let the table itself remember that numbers up to this one were used, whatever rows go."""
+        ...
 
-        Raises `Retryable` where the base or the segments could not be read (nothing was sent), and anything at
-        all where the outcome must be read from the table.
+    def rename(self, table: str, to: str) -> bool:
+        """Give a table another name; it keeps its identity and its files. False if there is no such table.
+
+        A name that is taken, `Retryable`: nothing was changed.
         """
         ...
 
-    def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
-        """Whether a row with a number in the range is visible in a snapshot."""
+    def drop(self, table: str) -> None:
+        """Remove a table with all its files, if it is there."""
         ...
 
-    def figures(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        within: SequenceRange,
-        partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
-        """Rows and checksums of a range, partition by partition, counted in a snapshot."""
+    def target(self, name: TargetName) -> Target:
+        """Somebody else's table, to which this lake's rows are copied. `Permanent` if its catalog is not known."""
         ...
 
-    def highest_seq(self, state: TableState) -> int:
-        """A number that no row visible in the state exceeds, as tight as the metadata allows."""
-        ...
+    # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
-        """The ids of the segments that brought rows above a sequence number."""
-        ...
+    def append(self, request: Append | Copy | Barrier) -> bool:
+        """Append to a table: a block's rows, stamped; rows of another table (U21); or nothing, so that no append on
+        this base can land any more (U34). True: it landed. False: nothing was left to append, and nothing was sent.
 
-    def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
-        """How many rows of a range each segment brought; segments without any are not named."""
-        ...
-
-    def barrier(self, request: Barrier) -> None:
-        """Append nothing, by the same compare-and-swap: no append on this base can land any more (U34).
-
-        What it raises is no verdict.
-        """
-        ...
-
-    def numbers_bound(self, table: str, *, width: int) -> int | None:
-        """Of a table whose metadata cannot be read: a number that none of its rows is above, as its place shows it.
-        `width` is how many numbers share files there.
-
-        None if nothing there says.
-        """
-        ...
-
-    def sync(self, state: TableState, *, since: int | None) -> None:
-        """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
-        ...
-
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
-        """Take changes back whose files were lost: to the newest state of the table of which every file is there.
-
-        What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
-        every commit behind it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
-        is guarded against others who do the same. A change whose own record is lost cannot be asked; what is left of
-        the history tells enough then.
+        Raises `Retryable` where the base or the rows could not be read (nothing was sent), and anything at all where
+        the outcome must be read from the table.
         """
         ...
 
     def resettle(self, request: Resettling) -> Resettled:
-        """Ask a settle function about committed rows; nothing is changed until what it returns is committed."""
-        ...
+        """Ask a settle function about committed rows; nothing is changed until what it returns is committed.
 
-    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:
-        """Commit some rows as they are, so that no settlement can land any more that was prepared on an earlier state.
-
-        Lands only if nothing was appended or settled since the snapshot, which has rows. What it raises is no verdict.
+        Without a function that commit writes some rows as they are: it lands under the same condition, and no other
+        settlement that was prepared on an earlier state can land behind it. Then the snapshot must have rows.
         """
         ...
 
-    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
-        """For each of the files a bit for each row, least bit first, set where its key is committed in the snapshot.
+    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
+        """Delete the rows that a selection names. Doing it again is harmless. What it raises is no verdict.
 
-        A file without such rows may be left out. So may a row that only a fallback identity would find, and one
-        without an event time where there is one: what is set is certain, what is not set is for flush to decide.
+        No current data file holds them afterwards, if the table's `max_seq` has been raised before. Not an append: a
+        flush that is under way lands beside it, or is refused and begins again.
         """
         ...
+
+    def rewrite(
+        self, table: str, *, within: SequenceRange | None = None, file_bytes: int = 0, one_file: bool = False
+    ) -> None:
+        """Join the files of a range that lies in one bucket, in order of their numbers; deletes are applied. Without
+        a range, join the lists of files.
+
+        `one_file` says that all of it fits into one file: that is cheaper.
+
+        Every row keeps its number. Not an append: it never makes one fail. It may be done to several buckets at once.
+        """
+        ...
+
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+        """Forget all but the newest snapshots, with the files that only they reach; how many went.
+
+        What came after `since` stays. The table itself remembers how far numbers were given out.
+        """
+        ...
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def scan(
         self,
@@ -175,14 +180,36 @@ class Lake(Generations, Protocol):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: Mapping[str, Any] | None = None,
+        row_filter: str | None = None,
+        rows_max: int | None = None,
     ) -> Iterator[Any]:
-        """Arrow tables of the range's rows in sequence order, with `_ingest_seq`; `where` holds column values."""
+        """Arrow tables of the range's rows in sequence order, the first so many, with `_ingest_seq`.
+
+        A frozenset among the values stands for any of its own. A column that the snapshot does not have is null. The
+        column `queries.FILE` is the location of a row's data file.
+        """
         ...
 
-    def check_filter(self, table: str, expression: str) -> None:
-        """`Permanent` for a filter that cannot be used on the table's columns. A table that is not there has none."""
+    def aggregate(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        selection: Selection,
+        schema: Schema | None = None,
+        by: tuple[str, ...] = (),
+        partition_values: Mapping[str, Any] | None = None,
+        cuts: Sequence[int] = (),
+        width: int | None = None,
+        checksum: Checksum = Checksum.CONTENT,
+    ) -> list[Group]:
+        """Count the rows that a selection names: apart for the values of some columns, between every two of the rising
+        `cuts`, or by buckets of `width` numbers. In no order; groups without rows are not among them.
+
+        `by` are the partition's columns where the selection spares partitions. The schema says which columns there
+        are beside those of the table.
+        """
         ...
 
     def each_range(
@@ -194,8 +221,8 @@ class Lake(Generations, Protocol):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: Mapping[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """Do `work` on the rows of each range, in tasks side by side; each range with its tally and what `work` said.
 
@@ -210,92 +237,55 @@ class Lake(Generations, Protocol):
         """
         ...
 
-    def find_rows(
-        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
-    ) -> list[StoredRow]:
-        """The rows with these column values, in sequence order, at most so many; system columns may be named too.
+    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        """For each of the files a bit for each row, least bit first, set where its key is committed in the snapshot.
 
-        A frozenset stands for any of its values.
-
-        It costs what the files cost that can hold such rows: name columns whose values the files' bounds tell apart.
+        A file without such rows may be left out. So may a row that only a fallback identity would find, and one
+        without an event time where there is one: what is set is certain, what is not set is for flush to decide.
         """
-        ...
-
-    def inspect_files(self, state: TableState) -> FileReport:
-        """Look at every file that the head of the state refers to. Reads metadata only."""
-        ...
-
-    # ── what upkeep needs ────────────────────────────────────────────────────────────────────────────────────────
-
-    def doomed(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        selection: Selection,
-        schema: Schema,
-        partition_by: tuple[str, ...],
-        cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
-        """The rows that a selection names, counted for each partition and between every two of the rising `cuts`."""
-        ...
-
-    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
-        """Delete the rows that a selection names, so that no current data file holds them. Doing it again is harmless.
-
-        The table's `max_seq` must have been raised before. Not an append: a flush that is under way lands beside it,
-        or is refused and begins again.
-        """
-        ...
-
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        """Let the table itself remember that numbers up to this one were used, whatever rows go."""
-        ...
-
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
-        """Forget all but the newest snapshots, with the files that only they reach; how many went.
-
-        What came after `since` stays. The table itself remembers how far numbers were given out.
-        """
-        ...
-
-    def buckets(self, state: TableState) -> list[Bucket]:
-        """The files of the head, bucket by bucket. Reads metadata only."""
-        ...
-
-    def rewrite(self, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool = False) -> None:
-        """Join the files of a range that lies in one bucket, in order of their numbers; deletes are applied.
-
-        `one_file` says that all of it fits into one file: that is cheaper.
-
-        Every row keeps its number. Not an append: it never makes one fail. It may be done to several buckets at once.
-        """
-        ...
-
-    def manifests(self, state: TableState) -> int:
-        """How many small lists of files a reader of the head has to go through: those that joining makes fewer."""
-        ...
-
-    def rewrite_manifests(self, table: str) -> None:
-        """Join the lists of files."""
-        ...
-
-    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:
-        """The files in the table's place that no snapshot refers to and that were last written before a moment."""
-        ...
-
-    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
-        """Delete such files. One that is gone already is no error."""
-        ...
-
-    def stored_bytes(self, table: str) -> int:
-        """How much room the table's files take, those of old snapshots among them."""
         ...
 
     def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
-        """The places of the rows of which a condition is true; a column that the rows do not have is null."""
+        """The places of the rows of which a condition is true; a column that the rows do not have is null.
+
+        `Permanent` for a condition that cannot be used on the schema's columns, also where there are no rows.
+        """
         ...
 
-    def target(self, name: TargetName) -> Target:
-        """Somebody else's table, to which this lake's rows are copied. `Permanent` if its catalog is not known."""
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def files(self, state: TableState, *, check: bool = False) -> TableFiles:
+        """The files of the head. Reads metadata only.
+
+        What cannot be read is `FilesMissing`; with `check` it is among the missing ones, and every file is looked for.
+        """
+        ...
+
+    def sync(self, state: TableState, *, since: int | None) -> None:
+        """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
+        ...
+
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        """Take changes back whose files were lost: to the newest state of the table of which every file is there.
+
+        What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
+        every commit behind it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
+        is guarded against others who do the same. A change whose own record is lost cannot be asked; what is left of
+        the history tells enough then.
+        """
+        ...
+
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        """Of a table whose metadata cannot be read: a number that none of its rows is above, as its place shows it.
+        `width` is how many numbers share files there.
+
+        None if nothing there says.
+        """
+        ...
+
+    def orphans(self, table: str, *, before: datetime, remove: bool = False) -> list[Orphan]:
+        """The files in the table's place that no snapshot refers to and that were last written before a moment.
+
+        With `remove` they are deleted. One that is gone already is no error.
+        """
         ...

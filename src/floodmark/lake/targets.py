@@ -20,7 +20,7 @@ A target promises
   verdict, unless it is one of our own errors: then nothing was sent.
 - `fit` adds no snapshot.
 
-`memory_targets.MemoryTarget` and `spark_targets.SparkTarget` pass one contract suite.
+`testing.memory.targets.MemoryTarget` and `spark_targets.SparkTarget` pass one contract suite.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from floodmark.lake.table import Lake
 
 ORIGIN_STORE = "_origin_store"
 ORIGIN_SEQ = "_origin_seq"
@@ -83,12 +85,16 @@ class Claim:
 
     store: str
     dataset: str
-    keep: str | None = None
+    row_filter: str | None = None
 
     @property
     def property(self) -> tuple[str, str]:
         """As it stands among the table's properties."""
-        value = {"dataset": self.dataset} if self.keep is None else {"dataset": self.dataset, "where": self.keep}
+        value = (
+            {"dataset": self.dataset}
+            if self.row_filter is None
+            else {"dataset": self.dataset, "where": self.row_filter}
+        )
         return f"{CLAIM_PREFIX}{self.store}", json.dumps(value, sort_keys=True)
 
 
@@ -188,8 +194,8 @@ class Cut:
     snapshot: int
     range: SequenceRange
     columns: Schema
-    where: Mapping[str, Any] | None = None
-    keep: str | None = None
+    partition_values: Mapping[str, Any] | None = None
+    row_filter: str | None = None
     without: frozenset[int] = frozenset()
     """Numbers that are left out."""
 
@@ -331,6 +337,11 @@ class Target(Protocol):
     @property
     def name(self) -> TargetName: ...
 
+    @property
+    def lake(self) -> Lake:
+        """Where the rows come from."""
+        ...
+
     def load(self) -> TargetState | None:
         """The metadata from one load, or None if there is no such table.
 
@@ -340,14 +351,6 @@ class Target(Protocol):
 
     def fit(self, columns: Schema, claim: Claim) -> None:
         """Create the table, or add and widen columns, and make the claim. Adds no snapshot."""
-        ...
-
-    def tally(self, cut: Cut) -> Tally:
-        """How much is in a range of the lake."""
-        ...
-
-    def last(self, cut: Cut) -> int:
-        """The number of the last row in a range of the lake; 0 if it has none."""
         ...
 
     def append(self, request: TargetAppend) -> None:

@@ -18,7 +18,6 @@ from floodmark.sequence import SequenceRange
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from floodmark.schema.types import ColumnType
 
 _ROW = "_ingest_row"
 _START = "_ingest_start"
@@ -65,31 +64,40 @@ def as_table(schema: Schema) -> Transform:
     return lambda frame: frame.select(*user, F.col(SEQ), F.col(CONTENT_ID), F.col(SEGMENT))
 
 
+def filled(schema: Schema) -> Transform:
+    """With a null in every row for each column that is newer than the frame's snapshot."""
+
+    def transform(frame: DataFrame) -> DataFrame:
+        known = set(frame.columns)
+        newer = {item.name: F.lit(None).cast(spark_type(item.type)) for item in schema if item.name not in known}
+        return frame.withColumns(newer) if newer else frame
+
+    return transform
+
+
 def within(range_: SequenceRange) -> Transform:
     """The rows of a range. Files are pruned by it: the table is partitioned and ordered by the number."""
     return lambda frame: frame.where((F.col(SEQ) > range_.after) & (F.col(SEQ) <= range_.through))
 
 
-def selected(where: Mapping[str, Any], keep: str | None, known: Mapping[str, ColumnType]) -> Transform:
+def selected(partition_values: Mapping[str, Any], row_filter: str | None, schema: Schema) -> Transform:
     """The rows that have the values and of which the condition is true.
 
-    A known column that the frame does not have (it is newer than the frame's snapshot) is null to both.
+    A column of the schema that the frame does not have (it is newer than its snapshot) is null to both. A frozenset
+    stands for any of its values.
     """
 
     def transform(frame: DataFrame) -> DataFrame:
-        newer = {name: kind for name, kind in known.items() if name not in frame.columns}
-        whole = frame.withColumns({name: F.lit(None).cast(spark_type(kind)) for name, kind in newer.items()})
-        for name, value in where.items():
-            whole = whole.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
-        if keep is not None:
-            whole = whole.where(keep)
-        return whole.select(*[quoted(name) for name in frame.columns]) if newer else whole
+        whole = frame.transform(filled(schema))
+        for name, value in partition_values.items():
+            column = F.col(quoted(name)) if name in whole.columns else F.lit(None)
+            several = isinstance(value, frozenset)
+            whole = whole.where(column.isin(sorted(value)) if several else column.eqNullSafe(F.lit(value)))
+        if row_filter is not None:
+            whole = whole.where(row_filter)
+        return whole.select(*[quoted(name) for name in frame.columns]) if whole.columns != frame.columns else whole
 
     return transform
-
-
-def without_system_columns(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    return frame.select(*[quoted(name) for name in columns])
 
 
 def within_event_span(event_time: str, span: tuple[int, int] | None, *, is_date: bool) -> Transform:

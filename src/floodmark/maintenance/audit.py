@@ -32,13 +32,14 @@ from floodmark.control import blocks, datasets, deliveries, inspection, losses, 
 from floodmark.control.chunks import Reach, reach_back
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent, Watermark
-from floodmark.control.inspection import ChunkRecord, Figures, GivenUpRow, IntentRecord, Removal
+from floodmark.control.inspection import BlockStats, ChunkRecord, GivenUpRow, IntentRecord, Removal
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.engine import Engine
+from floodmark.lake import queries
 from floodmark.maintenance.findings import Finding, agreed, loss_finding
 from floodmark.maintenance.locks import flush_at_work
 from floodmark.read import View, view_of
@@ -100,10 +101,10 @@ def holes(chunks: Sequence[ChunkRecord], whole: SequenceRange) -> list[SequenceR
 class Committed:
     """What the blocks hold of one partition, in order."""
 
-    def __init__(self, figures: Sequence[Figures]) -> None:
-        self._first = [item.first_seq for item in figures]
-        self._last = [item.last_seq for item in figures]
-        self._sums = list(accumulate((item.tally for item in figures), initial=Tally()))
+    def __init__(self, stats: Sequence[BlockStats]) -> None:
+        self._first = [item.first_seq for item in stats]
+        self._last = [item.last_seq for item in stats]
+        self._sums = list(accumulate((item.tally for item in stats), initial=Tally()))
 
     def within(self, span: SequenceRange) -> Tally | None:
         """What was committed in a range; None where it begins or ends inside a block's rows."""
@@ -167,7 +168,7 @@ class Records:
     """Of a channel whose destination keeps a ledger: up to where that must reach."""
     intents: list[IntentRecord]
     committed: Committed
-    figures: list[inspection.Figures]
+    stats: list[inspection.BlockStats]
     removed: list[Removal]
     """What retention and purge took out; behind it, once more, what of that never got to the sink."""
     forfeited: list[Removal]
@@ -179,14 +180,14 @@ class Records:
 
 
 def read_records(connection: Connection, sink: Sink, channel: Channel) -> Records:
-    figures = inspection.figures_of(connection, channel.dataset, channel.partition)
+    stats = inspection.stats_of(connection, channel.dataset, channel.partition)
     forfeited = inspection.forfeits_of(connection, channel)
     return Records(
         deliveries.watermark(connection, channel),
         reach_back(connection, channel) if kind_of(sink).contiguous else None,
         inspection.intents_of(connection, channel),
-        Committed(figures),
-        figures,
+        Committed(stats),
+        stats,
         [*inspection.removals_of(connection, channel.dataset, channel.partition), *forfeited],
         forfeited,
         inspection.given_up_of(connection, channel),
@@ -282,15 +283,15 @@ def _settled(
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:
     """What a stretch without a chunk held: by the blocks where they say so, else in the lake and removed from there."""
-    keep = intent.settings.get("where")
+    row_filter = intent.settings.get("where")
     known = records.committed.within(span)
-    if known is not None and (keep is None or not known.rows):
+    if known is not None and (row_filter is None or not known.rows):
         return known
     gone = [item for item in records.removed if item.range.intersect(span) == item.range]
     lost = [item for item in records.forfeited if item.range.intersect(span) == item.range]
     # Twice: once for the removal that it is part of, once for its own entry among them.
     delivered = sum((item.tally for item in gone), Tally()) - sum((item.tally for item in (*lost, *lost)), Tally())
-    return source.totals(intent.channel, span, keep=keep) + delivered
+    return source.totals(intent.channel, span, row_filter=row_filter) + delivered
 
 
 # ── Audit ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -404,7 +405,7 @@ class Auditor:
         state = self.engine.lake.load(view.table)
         if state is None:
             return found
-        files = self.engine.lake.inspect_files(state)
+        files = self.engine.lake.files(state, check=True)
         found += [
             _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
             for file in files.twice
@@ -419,7 +420,8 @@ class Auditor:
         dataset = view.dataset
         counted = {
             item.partition: item.tally
-            for item in self.engine.lake.figures(
+            for item in queries.stats(
+                self.engine.lake,
                 view.table,
                 snapshot=snapshot,
                 within=SequenceRange(0, dataset.horizon),
@@ -456,10 +458,10 @@ class Auditor:
             channel.dataset,
             channel.partition,
             mark.seq,
-            committed=sum(item.tally.rows for item in records.figures),
+            committed=sum(item.tally.rows for item in records.stats),
             settled=mark.tally.rows,
             given_up=held_back,
-            waiting=sum(item.tally.rows for item in records.figures if item.first_seq > mark.seq),
+            waiting=sum(item.tally.rows for item in records.stats if item.first_seq > mark.seq),
             there=there,
             note=" ".join(notes) or None,
             asked=asked,

@@ -28,7 +28,8 @@ from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Retryable
-from floodmark.lake.maintenance import total_bytes
+from floodmark.lake import inventory
+from floodmark.lake.inventory import TableFiles, total_bytes
 from floodmark.lake.table import Lake
 from floodmark.maintenance.expiry import SnapshotRule, expire_snapshots, make_durable
 from floodmark.maintenance.rebuild import remove_retired
@@ -169,9 +170,9 @@ class _Run:
         return self.declared.table_name
 
     def forecast(self, state: TableState) -> DatasetCompaction:
-        choices = self._choices(state)
+        files = self.lake.files(state)
+        choices = self._choices(files)
         orphans = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - self._orphan_age())
-        manifests = self.lake.manifests(state)
         return DatasetCompaction(
             self.declared.name,
             tuple(
@@ -180,8 +181,8 @@ class _Run:
                 if item.rewrite
             ),
             _skipped(choices),
-            manifests_before=manifests,
-            manifests_after=manifests,
+            manifests_before=files.manifests,
+            manifests_after=files.manifests,
             orphans=len(orphans),
             orphan_bytes=total_bytes(orphans),
         )
@@ -189,8 +190,8 @@ class _Run:
     def work(self, state: TableState) -> DatasetCompaction:
         settled = self._settled_again()
         state = self.lake.load(self.table) or state
-        choices = self._choices(state)
-        room = self.lake.stored_bytes(self.table)
+        choices = self._choices(self.lake.files(state))
+        room = inventory.stored_bytes(self.lake, self.table)
         self._rewrite([item for item in choices if item.rewrite])
         self._step("joining the lists of files", self._join_manifests)
         expired = self._step("letting old snapshots go", self._expire) or 0
@@ -199,19 +200,20 @@ class _Run:
             self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
         )
         after = self.lake.load(self.table) or state
-        now = {bucket.range: bucket for bucket in self.lake.buckets(after)}
+        files = self.lake.files(after)
+        now = {bucket.range: bucket for bucket in files.buckets}
         return DatasetCompaction(
             self.declared.name,
             tuple(_compacted(bucket, now.get(bucket.range)) for _, bucket in sorted(self.compacted.items())),
             _skipped(choices),
             tuple(sorted(self.failed, key=lambda item: item.range)),
             self.manifests_before,
-            self.lake.manifests(after),
+            files.manifests,
             expired,
             orphans,
             orphan_bytes,
             retired,
-            max(0, room - self.lake.stored_bytes(self.table)),
+            max(0, room - inventory.stored_bytes(self.lake, self.table)),
             settled,
             tuple(self.problems),
         )
@@ -227,10 +229,10 @@ class _Run:
 
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _choices(self, state: TableState) -> list[Choice]:
+    def _choices(self, files: TableFiles) -> list[Choice]:
         settings = self.parts.engine.settings.upkeep
         limits = Limits(settings.file_bytes, settings.files_min, settings.bytes_max)
-        return choose(self.lake.buckets(state), limits)
+        return choose(files.buckets, limits)
 
     def _rewrite(self, chosen: list[Choice]) -> None:
         """Bucket by bucket, each its own commit: one that fails leaves the others alone."""
@@ -270,10 +272,10 @@ class _Run:
         state = self.lake.load(self.table)
         if state is None:
             return
-        self.manifests_before = self.lake.manifests(state)
+        self.manifests_before = self.lake.files(state).manifests
         replaced = sum(len(bucket.files) for bucket in self.compacted.values())
         if self.manifests_before > self.parts.engine.settings.upkeep.manifests_max or replaced > REPLACED_MAX:
-            self.lake.rewrite_manifests(self.table)
+            self.lake.rewrite(self.table)
             faults.reach("compact.manifests_joined")
             make_durable(self.parts.engine, self.declared)
 
@@ -287,8 +289,8 @@ class _Run:
 
     def _remove_orphans(self) -> tuple[int, int]:
         """U5: the one place that needs a clock."""
-        found = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - self._orphan_age())
-        self.lake.remove_orphans(found)
+        before = self.parts.engine.clock.now() - self._orphan_age()
+        found = self.lake.orphans(self.table, before=before, remove=True)
         return len(found), total_bytes(found)
 
     def _orphan_age(self) -> timedelta:

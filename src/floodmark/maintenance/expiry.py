@@ -64,7 +64,7 @@ def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: Snap
         state = engine.lake.load(table)
         if state is not None and state.head is not None:
             keep = max(rule.kept(state, now=engine.clock.now()), needed(state, bases, declared.synced_snapshot))
-            gone += engine.lake.expire(table, keep=keep)
+            gone += engine.lake.expire(table, keep_snapshots=keep)
     return gone
 
 

@@ -18,6 +18,7 @@ from floodmark.control.quarantine import Entry
 from floodmark.control.removals import Operation
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
+from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import Finding
 from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
@@ -30,7 +31,7 @@ _RESTORE = "Restore the file from a backup; until then the rows in it cannot be 
 def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
     try:
         state = table_now(engine, dataset)
-        files = None if state is None else engine.lake.inspect_files(state)
+        files = None if state is None else engine.lake.files(state, check=True)
     except FilesMissing as error:
         found = Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE)
         yield Problem(found, _recover(engine, dataset))
@@ -83,7 +84,7 @@ def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool)
 
 def forgotten_commits(engine: Engine, dataset: Dataset, state: TableState) -> SequenceRange | None:
     """What the table shows above everything that is on record."""
-    highest = engine.lake.highest_seq(state)
+    highest = inventory.highest_seq(engine.lake, state)
     horizon, undecided = engine.database.read(
         lambda c: (datasets.get(c, dataset.name).horizon, blocks.undecided(c, dataset.name))
     )
@@ -91,7 +92,7 @@ def forgotten_commits(engine: Engine, dataset: Dataset, state: TableState) -> Se
     if state.head is None or highest <= known:
         return None
     span = SequenceRange(known, highest)
-    return span if engine.lake.has_rows(state.name, snapshot=state.head, within=span) else None
+    return span if queries.has_rows(engine.lake, state.name, snapshot=state.head, within=span) else None
 
 
 def _caught_up(engine: Engine, dataset: Dataset, state: TableState) -> str:
@@ -114,7 +115,9 @@ def _rolled_back(engine: Engine, dataset: Dataset, state: TableState) -> Iterato
             return
         if not block.rows or _was_removed(block, removed):
             continue
-        if state.head is not None and engine.lake.has_rows(state.name, snapshot=state.head, within=block.range):
+        if state.head is not None and queries.has_rows(
+            engine.lake, state.name, snapshot=state.head, within=block.range
+        ):
             return
         yield block
 
@@ -128,7 +131,8 @@ def _counted(engine: Engine, name: str, state: TableState) -> Iterator[Finding]:
     state = table_now(engine, dataset) or state
     if state.head is None:
         return
-    figures = engine.lake.figures(
+    stats = queries.stats(
+        engine.lake,
         state.name,
         snapshot=state.head,
         within=SequenceRange(0, dataset.horizon),
@@ -137,7 +141,7 @@ def _counted(engine: Engine, name: str, state: TableState) -> Iterator[Finding]:
     recorded, removed = engine.database.read(
         lambda c: (inspection.totals_of_blocks(c, name), inspection.removals_of(c, name))
     )
-    yield from lake_differences(name, {item.partition: item.tally for item in figures}, recorded, removed)
+    yield from lake_differences(name, {item.partition: item.tally for item in stats}, recorded, removed)
 
 
 def check_numbers(engine: Engine) -> Iterator[Problem]:
@@ -148,7 +152,7 @@ def check_numbers(engine: Engine) -> Iterator[Problem]:
             state = table_now(engine, dataset)
         except FilesMissing:
             continue
-        seen = max(seen, 0 if state is None else engine.lake.highest_seq(state))
+        seen = max(seen, 0 if state is None else inventory.highest_seq(engine.lake, state))
     has, needs = engine.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
         what = f"The next number would be {has + 1}, and number {needs} is taken."

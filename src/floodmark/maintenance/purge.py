@@ -392,7 +392,9 @@ def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Co
     columns += (CONTENT_ID,) if declared.by_content else ()
     found: list[str] = []
     for within in _windows([item for items in counted.stretches.values() for item in items]):
-        parts = engine.lake.scan(state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where)
+        parts = engine.lake.scan(
+            state.name, snapshot=state.head, within=within, columns=columns, row_filter=selection.where
+        )
         for part in parts:
             found += [item for item in _identities(declared, part) if item is not None]
     return found

@@ -34,6 +34,7 @@ from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay,
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing, InvalidSetting, Permanent, Retryable
 from floodmark.files import advisory_lock, make_directory
+from floodmark.lake import inventory
 from floodmark.lake.generations import find_table
 from floodmark.layout import Layout
 from floodmark.maintenance.remover import end_unfinished
@@ -200,7 +201,7 @@ class Rebuilder:
             turn.check_mine()
             self.engine.lake.drop(name)
             staging = self._made(turn, name)
-        turn.synced, turn.copied_through = staging.head, self.engine.lake.highest_seq(staging)
+        turn.synced, turn.copied_through = staging.head, inventory.highest_seq(self.engine.lake, staging)
 
     def _made(self, turn: Turn, name: str) -> TableState:
         self.engine.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
@@ -244,12 +245,9 @@ class Rebuilder:
         staging = turn.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
-            self.engine.lake.raise_max_seq(staging.name, self.engine.lake.highest_seq(old))
+            self.engine.lake.raise_max_seq(staging.name, inventory.highest_seq(self.engine.lake, old))
         staging = turn.make_durable()
-        locations = (
-            None if old is None else self.engine.lake.location(old.name),
-            self.engine.lake.location(staging.name),
-        )
+        locations = (None if old is None else old.location, staging.location)
         self.engine.database.transact(
             lambda c: generations.switch(
                 c,

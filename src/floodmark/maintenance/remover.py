@@ -32,12 +32,13 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
 from floodmark.engine import Engine
 from floodmark.errors import Permanent, Retryable, reason_of
+from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.maintenance.expiry import expire_snapshots, make_durable
 from floodmark.maintenance.pending_deliveries import Needs, Position, needs_of, positions_of
 from floodmark.removal import Part, Selection, Stretch, cuts_of
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.settlement import verdict
+from floodmark.settlement import Resettling, verdict
 
 PLANS_MAX = 20
 """How often a plan gives way to a flush that has just begun."""
@@ -169,7 +170,7 @@ def carry_out(engine: Engine, operation: Operation) -> Gone:
         return _decide_operation(engine, operation)
     declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
     tables = tables_of(engine, declared)
-    before = sum(engine.lake.stored_bytes(table) for table in tables)
+    before = sum(inventory.stored_bytes(engine.lake, table) for table in tables)
     if operation.state == "planned":
         for table in tables:
             _delete(engine, table, declared, operation)
@@ -178,7 +179,7 @@ def carry_out(engine: Engine, operation: Operation) -> Gone:
     faults.reach("removal.expired")
     _end_operation(engine, operation)
     parts = tuple(engine.database.read(lambda c: removals.parts_of(c, operation)))
-    return Gone(parts, max(0, before - sum(engine.lake.stored_bytes(table) for table in tables)))
+    return Gone(parts, max(0, before - sum(inventory.stored_bytes(engine.lake, table) for table in tables)))
 
 
 def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation) -> None:
@@ -288,7 +289,7 @@ def _decide_operation(engine: Engine, operation: Operation) -> Gone:
 
 def _supersede(engine: Engine, declared: Dataset, table: str, snapshot: int) -> Exception | None:
     try:
-        engine.lake.supersede(table, snapshot=snapshot, horizon=declared.horizon, schema=declared.schema)
+        engine.lake.resettle(Resettling(table, snapshot, declared.horizon, declared.schema, settle=None)).commit(None)
     except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
         return error
     finally:
@@ -347,8 +348,9 @@ def _stretches(
     cuts: Iterable[int] = (),
     filters: Iterable[str] = (),
 ) -> dict[str, list[Stretch]]:
-    def figures(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
-        counted = engine.lake.doomed(
+    def stats(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
+        counted = queries.selected_stats(
+            engine.lake,
             state.name,
             snapshot=snapshot,
             selection=chosen,
@@ -361,11 +363,11 @@ def _stretches(
             for between, item in counted
         }
 
-    whole = figures(selection)
+    whole = stats(selection)
     by_filter: dict[str, dict[tuple[SequenceRange, str], Stretch]] = {}
     for condition in sorted(filters) if whole else ():
         try:
-            by_filter[condition] = figures(selection.also(condition))
+            by_filter[condition] = stats(selection.also(condition))
         except Permanent:  # it does not fit this dataset, so its sink has got nothing of it
             continue
     found: dict[str, list[Stretch]] = {}

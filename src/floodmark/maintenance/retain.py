@@ -22,6 +22,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.lake import inventory
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
 from floodmark.maintenance.remover import (
     Counted,
@@ -234,7 +235,7 @@ def _report(
 ) -> RetainReport:
     database, lake = engine.database, engine.lake
     rows = max(1, database.read(lambda c: datasets.row_count(c, declared.name)))
-    each = lake.stored_bytes(declared.table_name) / rows if verdict.held else 0
+    each = inventory.stored_bytes(lake, declared.table_name) / rows if verdict.held else 0
     holding = [
         HoldingSink(
             needs.names[sink],

@@ -17,8 +17,11 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.generations import Rebuild, TakenOver
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
-from floodmark.lake.generations import Copy, find_table
+from floodmark.lake import queries
+from floodmark.lake.generations import find_table
+from floodmark.lake.table import Copy
 from floodmark.read import row_windows
+from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -165,7 +168,9 @@ class Levelling:
         if state is None or state.head is None:
             return {}
         lake = self.turn.engine.lake
-        return lake.tallies(state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema)
+        return queries.tallies(
+            lake, state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema
+        )
 
     # ── copying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,10 +187,17 @@ class Levelling:
     def _copy_again(self, within: SequenceRange) -> None:
         turn = self.turn
         staging = turn.staging()
-        if staging.head is not None and turn.engine.lake.has_rows(staging.name, snapshot=staging.head, within=within):
+        if staging.head is not None and queries.has_rows(
+            turn.engine.lake, staging.name, snapshot=staging.head, within=within
+        ):
             turn.check_mine()
             with _nobody_knows(f"whether {within} was cleared"):
-                turn.engine.lake.clear(staging.name, within)
+                turn.engine.lake.remove(
+                    staging.name,
+                    selection=Selection(within.through, after=within.after),
+                    schema=turn.declared().schema,
+                    partition_by=(),
+                )
             faults.reach("rebuild.cleared")
         _, old = turn.old()
         self.copied = replace(self.copied, buckets_repaired=self.copied.buckets_repaired + 1)
@@ -195,7 +207,7 @@ class Levelling:
 
     def _copy(self, old: TableState, window: SequenceRange) -> None:
         turn = self.turn
-        if old.head is None or not turn.engine.lake.has_rows(old.name, snapshot=old.head, within=window):
+        if old.head is None or not queries.has_rows(turn.engine.lake, old.name, snapshot=old.head, within=window):
             return
         turn.check_mine()
         declared = turn.declared()  # behind the old table, whose columns it has all
@@ -204,7 +216,7 @@ class Levelling:
         request = Copy(
             source=old.name,
             snapshot=old.head,
-            target=staging.name,
+            table=staging.name,
             base=Base(staging.uuid, turn.mine.generation, staging.head),
             within=window,
             through=max(window.through, turn.copied_through),
@@ -212,7 +224,7 @@ class Levelling:
         )
         faults.reach("rebuild.copying")
         with _nobody_knows(f"whether {window} was copied"):
-            turn.engine.lake.copy(request)
+            turn.engine.lake.append(request)
         faults.reach("rebuild.copied")
         turn.make_durable()
         copied = self.copied

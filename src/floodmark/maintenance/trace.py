@@ -26,7 +26,8 @@ from floodmark.control.sinks import Sink
 from floodmark.delivery.scope import Scope
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
-from floodmark.lake.inspection import StoredRow
+from floodmark.lake import queries
+from floodmark.lake.queries import StoredRow
 from floodmark.read import View, view_of
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
@@ -313,10 +314,11 @@ class Tracer:
         if view.snapshot is None:
             return []
         dataset = view.dataset
-        rows = self.engine.lake.find_rows(
+        rows = queries.find_rows(
+            self.engine.lake,
             view.table,
             snapshot=view.snapshot,
-            where=wanted.values,
+            values=wanted.values,
             columns=dataset.partition_by,
             rows_max=ROWS_MAX,
         )
@@ -360,9 +362,9 @@ class Tracer:
             return SinkStep(sink.name, sink.kind, "before start", why)
         records = self.database.read(lambda c: _deliveries(c, channel, seq))
         state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
-        keep = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
-        if records.held is None and keep is not None and not self._passes(view, partition, seq, keep):
-            state, why = "filtered", f"It is left out by the sink's filter: {keep}"
+        row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
+        if records.held is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
+            state, why = "filtered", f"It is left out by the sink's filter: {row_filter}"
         chunk = records.chunk
         return SinkStep(
             sink.name,
@@ -390,19 +392,21 @@ class Tracer:
         lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
         return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
 
-    def _passes(self, view: View, partition: str, seq: int, keep: str) -> bool:
+    def _passes(self, view: View, partition: str, seq: int, row_filter: str) -> bool:
         by = view.dataset.partition_by
         if view.snapshot is None:
             return False
-        figures = self.engine.lake.figures(
+        stats = queries.stats(
+            self.engine.lake,
             view.table,
             snapshot=view.snapshot,
             within=SequenceRange(seq - 1, seq),
             partition_by=by,
-            where=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True)) or None,
-            keep=keep,
+            partition_values=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True))
+            or None,
+            row_filter=row_filter,
         )
-        return bool(figures)
+        return bool(stats)
 
     def _notes(self, dataset: str, *, found: bool) -> Iterator[str]:
         if found:

@@ -1,6 +1,6 @@
 """The one parser: rows fitted to a schema, the landing log's envelope, content hashes. Pure."""
 
-from floodmark.rows.content import content_ids, partition_figures, tally
+from floodmark.rows.content import content_ids, partition_stats, tally
 from floodmark.rows.envelope import Envelope, MalformedEnvelope, decode_envelope, encode_envelope, row_payload
 from floodmark.rows.fit import (
     Demands,
@@ -31,7 +31,7 @@ __all__ = [
     "fit_each",
     "fit_rows",
     "fit_table",
-    "partition_figures",
+    "partition_stats",
     "reasons_by_row",
     "row_payload",
     "rows_to_columns",

@@ -223,7 +223,7 @@ def _tally_of_chunk(identifiers: pa.Array) -> Tally:
     return tally(struct.unpack(f">{count}Q", unhexlify(digits)))
 
 
-def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
+def partition_stats(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
     """The figures of each partition in the table, in order of first appearance; none for a table of no rows."""
     if len(prefixes) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, but {len(prefixes)} prefixes")
@@ -235,12 +235,12 @@ def partition_figures(table: pa.Table, prefixes: Sequence[int], partition_by: Se
     keys = [f"k{index}" for index in range(len(partition_by))]
     absent = pa.nulls(table.num_rows, pa.string())
     columns = [table.column(name) if name in table.column_names else absent for name in partition_by]
-    figures = pa.table(
+    stats = pa.table(
         [*columns, pa.array(prefixes, pa.uint64()), pa.array(range(len(prefixes)), pa.int64())],
         names=[*keys, "prefix", "row"],
     )
     # Arrow's sum over uint64 wraps around at 2^64, which is the checksum's modulus.
-    grouped = figures.group_by(keys, use_threads=table.num_rows >= THREADS_ROWS_MIN)
+    grouped = stats.group_by(keys, use_threads=table.num_rows >= THREADS_ROWS_MIN)
     groups = grouped.aggregate([("prefix", "sum"), ("row", "count"), ("row", "min"), ("row", "max")])
     result = [
         PartitionRows(

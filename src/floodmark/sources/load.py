@@ -43,6 +43,7 @@ from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source as SourceRecord
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
+from floodmark.lake import queries
 from floodmark.lake.generations import find_table
 from floodmark.lake.overlap import ABSENT
 from floodmark.lake.stored import FileKeys
@@ -104,7 +105,7 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
     if block.rows:
         _, state = find_table(database, lake, database.read(lambda c: datasets.get(c, dataset)))
         if state is not None and state.head is not None:
-            brought = lake.segment_rows(state.name, snapshot=state.head, within=block.range)
+            brought = queries.segment_rows(lake, state.name, snapshot=state.head, within=block.range)
             new = sum(brought.get(id, 0) for id in own)
     # Of rows that were left out for other reasons the block only knows the sum: they are taken for the backfill's,
     # whose rows are the old ones.

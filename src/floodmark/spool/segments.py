@@ -41,7 +41,7 @@ from floodmark.files import (
 )
 from floodmark.lake.overlap import DISTINCT, NAMED, TIMED
 from floodmark.process import is_certainly_dead, process_identity
-from floodmark.rows import content_ids, fit_table, partition_figures
+from floodmark.rows import content_ids, fit_table, partition_stats
 from floodmark.rows.identities import are_distinct, rows_without_identity
 from floodmark.schema import CONTENT_ID, SEGMENT, Column
 
@@ -284,7 +284,7 @@ def _content(dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, rela
         bytes=size,
         event_min=event_min,
         event_max=event_max,
-        partitions=tuple(partition_figures(table, prefixes, dataset.partition_by)),
+        partitions=tuple(partition_stats(table, prefixes, dataset.partition_by)),
         unfolded_bytes=table.nbytes,
     )
 

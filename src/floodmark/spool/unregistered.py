@@ -23,6 +23,7 @@ from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove
+from floodmark.lake import queries
 from floodmark.lake.generations import find_table
 from floodmark.rows import content_ids, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, SEGMENT
@@ -94,11 +95,11 @@ def committed_segments(engine: Engine, dataset: Dataset) -> set[int] | None:
         _, state = find_table(engine.database, engine.lake, dataset)
         if state is None or state.head is None:
             return set()
-        if engine.lake.inspect_files(state).missing:
+        if engine.lake.files(state, check=True).missing:
             return None
     except FilesMissing:
         return None
-    return engine.lake.segments_above(state.name, snapshot=state.head, after=0)
+    return queries.segments_above(engine.lake, state.name, snapshot=state.head, after=0)
 
 
 def remove_file(engine: Engine, dataset: Dataset, name: str) -> str:
@@ -185,7 +186,8 @@ def _is_there_already(engine: Engine, dataset: Dataset, file: SegmentFile) -> bo
     asked = sorted(ids)
     parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
     return any(
-        engine.lake.find_rows(state.name, snapshot=state.head, where={CONTENT_ID: part}, rows_max=1) for part in parts
+        queries.find_rows(engine.lake, state.name, snapshot=state.head, values={CONTENT_ID: part}, rows_max=1)
+        for part in parts
     )
 
 

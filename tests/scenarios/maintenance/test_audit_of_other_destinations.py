@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from floodmark.lake import queries
 from floodmark.lake.targets import ORIGIN_SEQ
 from floodmark.sequence import SequenceRange
 from floodmark.testing import crash_at
@@ -266,7 +267,7 @@ def test_rows_that_were_removed_on_record_are_not_missed(shop: Shop):
     table = f"{DATASET}_g1"
     head = shop.lake.load(table).head
     gone = SequenceRange(2, 6)
-    for item in shop.lake.figures(table, snapshot=head, within=gone, partition_by=("source",)):
+    for item in queries.stats(shop.lake, table, snapshot=head, within=gone, partition_by=("source",)):
         shop.sql(
             "INSERT INTO removals (operation, dataset, partition_key, after_seq, through_seq, row_count, checksum, "
             f"reason, removed_at, state) VALUES ('r', '{DATASET}', '{item.partition}', 2, 6, {item.tally.rows}, "

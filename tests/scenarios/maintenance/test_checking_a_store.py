@@ -13,6 +13,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.commit import recovery
+from floodmark.lake import queries
 from floodmark.maintenance.fsck import FsckReport
 from floodmark.process import process_identity
 from floodmark.schema import SEQ
@@ -264,7 +265,7 @@ def test_expired_snapshots_and_compaction_are_no_roll_back(shop: Shop):
 def test_rows_that_were_all_removed_on_record_are_no_roll_back(shop: Shop):
     shop.commit()
     head = shop.lake.load(TABLE).head
-    for item in shop.lake.figures(TABLE, snapshot=head, within=SequenceRange(0, 8), partition_by=("source",)):
+    for item in queries.stats(shop.lake, TABLE, snapshot=head, within=SequenceRange(0, 8), partition_by=("source",)):
         shop.sql(
             "INSERT INTO removals (operation, dataset, partition_key, after_seq, through_seq, row_count, checksum, "
             f"reason, removed_at, state) VALUES ('r', '{DATASET}', '{item.partition}', 0, 8, {item.tally.rows}, "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from floodmark.control.inspection import ChunkRecord, Figures, Removal
+from floodmark.control.inspection import BlockStats, ChunkRecord, Removal
 from floodmark.maintenance.audit import Committed, effective, holes, imbalances
 from floodmark.sequence import SequenceRange, Tally
 
 BLOCKS = Committed(
-    [Figures("a", 1, 4, Tally(4, 40)), Figures("b", 5, 9, Tally(3, 30)), Figures("c", 21, 30, Tally(10, 1))]
+    [BlockStats("a", 1, 4, Tally(4, 40)), BlockStats("b", 5, 9, Tally(3, 30)), BlockStats("c", 21, 30, Tally(10, 1))]
 )
 
 

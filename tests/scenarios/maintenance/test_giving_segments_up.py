@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from floodmark.errors import Permanent
+from floodmark.lake import queries
 from floodmark.sequence import SequenceRange
 from floodmark.testing import crash_at
 from scenarios.maintenance.delivered import DATASET, SINK, Shop
@@ -161,4 +162,4 @@ def test_one_that_was_restored_from_a_backup_is_committed_after_all(shop: Shop):
     path.write_bytes(whole)
     report = shop.store.flush(DATASET)
     assert (report.rows, report.problems) == (1, ())
-    assert shop.lake.has_rows(TABLE, snapshot=shop.lake.load(TABLE).head, within=SequenceRange(0, 10))
+    assert queries.has_rows(shop.lake, TABLE, snapshot=shop.lake.load(TABLE).head, within=SequenceRange(0, 10))

@@ -49,6 +49,7 @@ from floodmark.errors import (
     Retryable,
     reason_of,
 )
+from floodmark.lake import queries
 from floodmark.lake.targets import (
     ORIGIN_SEQ,
     Census,
@@ -138,7 +139,9 @@ class TableAudit:
             source = run[0].source
             without = frozenset(source.given_up)
             hull = _hull(run)
-            cut = Cut(source.table, source.snapshot, hull, source.columns, source.where, source.keep, without)
+            cut = Cut(
+                source.table, source.snapshot, hull, source.columns, source.partition_values, source.row_filter, without
+            )
             numbers = self.target.unlike(self.state, cut, self.origin, count_max=FINDINGS_MAX)
             if numbers:
                 shown = ", ".join(str(number) for number in numbers)
@@ -161,7 +164,7 @@ def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
     """Neighbours that were sent with the same columns and filter."""
     run: list[Settled] = []
     for item in settled:
-        if run and (item.source.columns, item.source.keep) != (run[0].source.columns, run[0].source.keep):
+        if run and (item.source.columns, item.source.row_filter) != (run[0].source.columns, run[0].source.row_filter):
             yield run
             run = []
         run.append(item)
@@ -201,18 +204,18 @@ class TableSink:
     database: Database
     store_id: str
     dataset: str
-    keep: str | None
+    row_filter: str | None
 
     def open(self) -> None:
         """Make sure that the catalog answers and that the table, if there is one, may be this sink's."""
-        self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+        self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
         """The end of what is there: by our commits as far as they are known, else by the rows.
 
         Chunks arrive in order, so the highest number stands for all below it.
         """
-        state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.keep))
+        state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
         if state is None or state.history.head is None:
             return Holdings()
         known = [landed.mark for landed in state.chunks_of(self._origin(channel))]
@@ -227,12 +230,20 @@ class TableSink:
 
     def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
         inside = {seq: tally for seq, tally in source.given_up.items() if seq in range}
-        cut = Cut(source.table, source.snapshot, range, source.columns, source.where, source.keep, frozenset(inside))
-        tally = self.target.tally(cut)
+        cut = Cut(
+            source.table,
+            source.snapshot,
+            range,
+            source.columns,
+            source.partition_values,
+            source.row_filter,
+            frozenset(inside),
+        )
+        tally = queries.tally(self.target.lake, cut)
         if tally.rows == 0:
             return Copied(0, Tally())  # without rows there is nothing to commit
         mark = Mark(self._origin(intent.channel), range, tally, self._totals(intent, range, tally, inside))
-        claim = Claim(self.store_id, self.dataset, source.keep)
+        claim = Claim(self.store_id, self.dataset, source.row_filter)
         return self._bring(_Chunk(mark, None, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
@@ -244,7 +255,7 @@ class TableSink:
         mark = Mark(self._origin(parcel.channel), parcel.range, parcel.tally)
         columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
-        claim = Claim(self.store_id, self.dataset, self.keep)
+        claim = Claim(self.store_id, self.dataset, self.row_filter)
         return Delivered(self._bring(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes)
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
@@ -366,7 +377,7 @@ class TableSink:
         return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
 
     def _last(self, chunk: _Chunk) -> int | None:
-        return self.target.last(chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
+        return queries.last_seq(self.target.lake, chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
 
     def _fewer_since(self, chunk: _Chunk, state: TargetState) -> bool:
         """Whether the source has lost rows since they were delivered, by retention or purge, and else is the same."""
@@ -482,7 +493,7 @@ def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> D
         database=engine.database,
         store_id=engine.store_id,
         dataset=channel.dataset,
-        keep=settings.get("where"),
+        row_filter=settings.get("where"),
     )
 
 

@@ -4,15 +4,14 @@ It is public (`floodmark.testing`) so that applications can test against it. Tes
 and let it land after its client has given up, lose answers, compact, delete, expire and recreate tables.
 
 Here are the contract, with the lock that makes each of its steps one, and the hands of tests. Below it are files and
-snapshots (`memory_tables`); beside it, how each part of the contract is kept (`memory_appends`, `memory_reading` …).
+snapshots (`tables`), rows (`rows`), and what becomes of a request (`requests`).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,37 +19,42 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit.protocol import Append, Barrier, PartitionFigures, Snapshot, TableState
-from floodmark.compaction import Bucket
-from floodmark.errors import FilesMissing
-from floodmark.lake.filters import check_text, kept_by_sqlite
-from floodmark.lake.generations import Copy
-from floodmark.lake.inspection import FileReport, StoredRow
-from floodmark.lake.maintenance import Orphan
-from floodmark.lake.stored import FileKeys, stored_in_memory
-from floodmark.lake.table import PLAIN, Work
+from floodmark.commit.protocol import Append, Barrier, Snapshot, TableState, named_segments
+from floodmark.errors import FilesMissing, Retryable
+from floodmark.lake.filters import kept_by_sqlite
+from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
+from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
+from floodmark.lake.settling import problem_of, settled_table
+from floodmark.lake.stored import FileKeys, bitmap_of, key_rows
+from floodmark.lake.table import PLAIN, AppendRefused, Copy, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
 from floodmark.layout import Layout
 from floodmark.removal import Selection
-from floodmark.schema import SEGMENT, SEQ, Schema
-from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
+from floodmark.schema import SEQ, Schema
+from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling
-from floodmark.testing.memory.appends import keys_of, land_append, land_barrier, stamped
-from floodmark.testing.memory.durability import gone_back, make_durable
-from floodmark.testing.memory.generations import cleared, copied, land_copy, renamed, tallies_of
-from floodmark.testing.memory.inspection import find_in_memory, inspect_memory
-from floodmark.testing.memory.maintenance import buckets_in_memory, expired, orphans_in_memory, rewritten
-from floodmark.testing.memory.reading import ALL_NUMBERS, figures_of, in_order, selected
-from floodmark.testing.memory.removals import doomed_numbers, figures_between, only, without
 from floodmark.testing.memory.requests import arrive, send
-from floodmark.testing.memory.settling import SettleCommit, put_settled, resettle_in_memory
+from floodmark.testing.memory.rows import (
+    Key,
+    first_of_each,
+    grouped,
+    in_order,
+    inside,
+    keys_of,
+    only,
+    selected_numbers,
+    stamped,
+    with_values,
+    without,
+)
+from floodmark.testing.memory.settling import SettleCommit, resettled
 from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
 
 
 @dataclass(slots=True)
-class MemoryLake(MemoryTables):
+class MemoryLake(MemoryTables[MemoryTable]):
     """Tables as lists of immutable files, with snapshots. Share one between stores as they would share a disk."""
 
     held: list[tuple[Append, pa.Table]] = field(default_factory=list)
@@ -78,15 +82,16 @@ class MemoryLake(MemoryTables):
     jobs: int = 0
     """Always 0: there is no engine."""
 
-    # ── the contract ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, table: str) -> TableState | None:
-        with self._lock:
+        with self.lock:
             found = self.tables.get(table)
             if found is None:
                 return None
             if table in self.unreadable:
                 raise FilesMissing(f"The metadata of table {table!r} cannot be read.", hint="Restore the file.")
+            reached = {file for id in found.snapshots for file in found.files[id]}
             return TableState(
                 name=table,
                 uuid=found.uuid,
@@ -94,10 +99,12 @@ class MemoryLake(MemoryTables):
                 columns=tuple((column.name, column.type) for column in found.schema.columns),
                 max_seq=found.max_seq,
                 declaration=found.declaration,
+                location=found.location,
+                bytes=sum(self.data[file].nbytes for file in reached if file in self.data),
             )
 
     def table_names(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             return sorted(self.tables)
 
     def ensure(
@@ -109,7 +116,7 @@ class MemoryLake(MemoryTables):
         create: bool = True,
         declaration: str | None = None,
     ) -> None:
-        with self._lock:
+        with self.lock:
             if table not in self.tables:
                 if not create:
                     return
@@ -119,8 +126,42 @@ class MemoryLake(MemoryTables):
             found.schema = found.schema.merge(schema.columns)
             found.declaration = declaration or found.declaration
 
-    def append(self, request: Append) -> bool:
-        rows = stamped(self, request)
+    def raise_max_seq(self, table: str, seq: int) -> None:
+        with self.lock:
+            self.table(table).max_seq = max(self.tables[table].max_seq, seq)
+
+    def rename(self, table: str, to: str) -> bool:
+        with self.lock:
+            if table not in self.tables:
+                return False
+            if to in self.tables:
+                raise Retryable(f"There is a table {to!r} already.")
+            self.tables[to] = self.tables.pop(table)
+            return True
+
+    def drop(self, table: str) -> None:
+        with self.lock:
+            if table in self.tables:
+                self.expire(table, keep_snapshots=0)
+                del self.tables[table]
+
+    def target(self, name: TargetName) -> MemoryTarget:
+        return MemoryTarget(name, self.targets, self)
+
+    # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, request: Append | Copy | Barrier) -> bool:
+        match request:
+            case Append():
+                return self._append_block(request)
+            case Copy():
+                self._append_copy(request)
+            case Barrier():
+                self._append_nothing(request)
+        return True
+
+    def _append_block(self, request: Append) -> bool:
+        rows = self._settled(request, self._without_duplicates(request, stamped(request)))
         if rows.num_rows == 0:
             return False
         send(
@@ -131,74 +172,187 @@ class MemoryLake(MemoryTables):
         )
         return True
 
-    def barrier(self, request: Barrier) -> None:
+    def _append_copy(self, request: Copy) -> None:
+        rows = in_order(self.parts(request.source, request.snapshot, request.within))
+        send(
+            self.on_copy(request) if self.on_copy else "land",
+            f"the copy of {request.within}",
+            land=lambda: self._land_copy(request, rows),
+            hold=lambda: self.held_copies.append((request, rows)),
+        )
+
+    def _append_nothing(self, request: Barrier) -> None:
         if self.on_barrier is not None:
             self.on_barrier(request)
-        with self._lock:
-            land_barrier(self, request)
+        with self.lock:
+            table, state = self.tables.get(request.table), self.load(request.table)
+            if table is None or state is None or not state.may_append_on(request.base):
+                raise AppendRefused("found conflicting files")
+            self.commit(
+                table,
+                operation="append",
+                files=table.head_files,
+                added_rows=0,
+                through=request.through,
+                barrier=request.block,
+            )
 
-    def numbers_bound(self, table: str, *, width: int) -> int | None:
-        if table in self.vanished or table not in self.tables:
-            return None
-        found = self.tables[table]
-        files = {file for held in found.files.values() for file in held if file in self.data}
-        buckets = [int(pc.max(self.data[file][SEQ]).as_py()) // width for file in files if self.data[file].num_rows]
-        return max([found.max_seq, *((bucket + 1) * width for bucket in buckets)])
+    def _settled(self, request: Append, rows: pa.Table) -> pa.Table:
+        if request.settle is None or rows.num_rows == 0:
+            return rows
+        try:
+            settled = settled_table(request, rows)
+        except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
+            request.settlement.problem = problem_of(request.settle, error)
+            return rows
+        request.settlement.dropped = rows.num_rows - settled.num_rows
+        return self._without_duplicates(request, settled)
 
-    def has_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> bool:
-        return any(part.num_rows for part in self.parts(table, snapshot, within))
+    def _without_duplicates(self, request: Append, rows: pa.Table) -> pa.Table:
+        """The rows without those that are committed at the base, or twice in the batch."""
+        if not request.identity:
+            return rows
+        state = self.load(request.table)
+        snapshot = None if state is None else state.standing_for(request.base.snapshot)
+        try:
+            committed = [] if snapshot is None else list(self.parts(request.table, snapshot, ALL_NUMBERS))
+        except FilesMissing as error:
+            raise Retryable(f"Duplicates cannot be looked for: {error}") from error
+        seen: set[Key] = {key for part in committed for key in keys_of(request, part) if key is not None}
+        return first_of_each(request, rows, seen)
 
-    def figures(
+    def _swap(self, request: Append, rows: pa.Table) -> None:
+        """The compare-and-swap: refused if anything was appended since the base."""
+        with self.lock:
+            table = self.tables.get(request.table)
+            if table is None or (request.base.snapshot is None and table.uuid != request.base.table_uuid):
+                raise AppendRefused("the table is another one")
+            state = self.load(request.table)
+            since = state.since(request.base.snapshot) if state else None
+            if since is None or any(snapshot.brought_rows for snapshot in since):
+                raise AppendRefused("found conflicting files")
+            new = self.store_by_bucket(request.table, rows)
+            self.commit(
+                table,
+                operation="append",
+                files=(*table.head_files, *new),
+                added_files=len(new),
+                added_rows=rows.num_rows,
+                block=request.block,
+                through=request.range.through,
+                dropped=request.settlement.dropped,
+                segments=named_segments(request),
+            )
+
+    def _land_copy(self, request: Copy, rows: pa.Table) -> None:
+        """The compare-and-swap: refused if the table of that name is another one, or anything was appended since."""
+        with self.lock:
+            state = self.load(request.table)
+            if state is None or not state.may_append_on(request.base):
+                raise AppendRefused("found conflicting files")
+            found = self.tables[request.table]
+            files = (*found.head_files, *self.store_by_bucket(request.table, rows))
+            self.commit(found, operation="append", files=files, added_rows=rows.num_rows, through=request.through)
+
+    def resettle(self, request: Resettling) -> Resettled:
+        rows = in_order(self.parts(request.table, request.snapshot, SequenceRange(0, request.horizon)))
+        if request.settle is None:
+            rows = in_order(self.parts(request.table, request.snapshot, ALL_NUMBERS))
+
+        def put(operation: str | None, settled: pa.Table) -> None:
+            commit = SettleCommit(request.table, request.snapshot, operation)
+            send(
+                self.on_settle(commit) if self.on_settle else "land",
+                f"the settling commit of {request.table}",
+                land=lambda: self._land_settled(commit, settled),
+                hold=lambda: self.held_settlements.append((commit, settled)),
+            )
+
+        return resettled(request, rows, put)
+
+    def _land_settled(self, request: SettleCommit, settled: pa.Table) -> None:
+        """The compare-and-swap: refused if anything but a rewrite was committed since the function was asked."""
+        with self.lock:
+            state = self.load(request.table)
+            since = state.since(request.snapshot) if state else None
+            if since is None or any(snapshot.operation != "replace" for snapshot in since):
+                raise AppendRefused("found conflicting files: rows were appended or changed meanwhile")
+            files = (self.store(settled),) if settled.num_rows else ()
+            self.commit(
+                self.tables[request.table],
+                operation="overwrite",
+                files=files,
+                added_rows=0,
+                added_files=len(files),
+                settled=True,
+                change=request.operation,
+            )
+
+    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
+        def rest(part: pa.Table) -> pa.Table:
+            return without(part, selected_numbers(part, selection, columns=schema.names, partition_by=partition_by))
+
+        with self.lock:
+            found = self.table(table)
+            files, written = self.pruned(found, rest)
+            if files != found.head_files:
+                operation = "overwrite" if written else "delete"
+                self.commit(found, operation=operation, files=files, added_rows=0, added_files=written)
+
+    def rewrite(
         self,
         table: str,
         *,
-        snapshot: int,
-        within: SequenceRange,
-        partition_by: tuple[str, ...],
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
-    ) -> list[PartitionFigures]:
-        return figures_of(self.scan(table, snapshot=snapshot, within=within, where=where, keep=keep), partition_by)
+        within: SequenceRange | None = None,
+        file_bytes: int = 0,
+        one_file: bool = False,  # noqa: ARG002 - no matter here
+    ) -> None:
+        if self.on_rewrite is not None and within is not None:
+            self.on_rewrite(within)
+        with self.lock:
+            found = self.table(table)
+            if within is not None:
+                self._join(found, within, file_bytes)
+            elif found.head is not None:
+                self.commit(found, operation="replace", files=found.head_files, added_rows=0, added_files=0)
+                found.manifests = 1
 
-    def highest_seq(self, state: TableState) -> int:
-        known = next((snapshot.through for snapshot in state.lineage if snapshot.through is not None), None)
-        if known is None and state.head is not None:
-            parts = self.parts(state.name, state.head, ALL_NUMBERS)
-            known = max((pc.max(part[SEQ]).as_py() for part in parts if part.num_rows), default=0)
-        return max(known or 0, state.max_seq)
+    def _join(self, table: MemoryTable, within: SequenceRange, file_bytes: int) -> None:
+        """Join the files of a range, in order of their numbers."""
+        kept: list[int] = []
+        joined: list[pa.Table] = []
+        for file in table.head_files:
+            part = self.read(file)
+            span = pc.min_max(part[SEQ])
+            if span["max"].as_py() <= within.after or span["min"].as_py() > within.through:
+                kept.append(file)
+            else:
+                joined.append(part)
+        if not joined:
+            return
+        rows = pa.concat_tables(joined, promote_options="permissive").sort_by(SEQ)
+        rows_each = max(1, rows.num_rows * file_bytes // max(1, rows.nbytes))
+        parts = [rows.slice(start, rows_each) for start in range(0, rows.num_rows, rows_each)]
+        files = (*kept, *(self.store(part.combine_chunks()) for part in parts))
+        self.commit(table, operation="replace", files=files, added_rows=0)
 
-    def segments_above(self, table: str, *, snapshot: int, after: int) -> set[int]:
-        parts = self.parts(table, snapshot, SequenceRange(after, SEQUENCE_MAX))
-        return {value for part in parts for value in part[SEGMENT].to_pylist()}
+    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+        with self.lock:
+            return self._expired(table, keep_snapshots=keep_snapshots, since=since)
 
-    def segment_rows(self, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
-        parts = self.parts(table, snapshot, within)
-        return dict(Counter(value for part in parts for value in part[SEGMENT].to_pylist()))
+    def _expired(self, table: str, *, keep_snapshots: int, since: int | None) -> int:
+        found, state = self.table(table), self.load(table)
+        if state is None:
+            return 0
+        kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
+        found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
+        gone = [id for id in found.snapshots if id not in kept]
+        found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
+        for file in {file for id in gone for file in found.files[id]} - self.reached():
+            self.data.pop(file, None)
+        return len(gone)
 
-    def resettle(self, request: Resettling) -> Resettled:
-        rows = selected(self, request.table, request.snapshot, SequenceRange(0, request.horizon))
-
-        def put(operation: str, settled: pa.Table) -> None:
-            self._send_settled(SettleCommit(request.table, request.snapshot, operation), settled)
-
-        return resettle_in_memory(request, rows, keys_of=lambda table: list(keys_of(request, table)), put=put)
-
-    def supersede(self, table: str, *, snapshot: int, horizon: int, schema: Schema) -> None:  # noqa: ARG002 - of all rows
-        rows = selected(self, table, snapshot, ALL_NUMBERS)
-        self._send_settled(SettleCommit(table, snapshot, None), rows)
-
-    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
-        committed = self.parts(table, snapshot, ALL_NUMBERS)
-        seen = {key for part in committed for key in keys_of(keys, part)}
-        return stored_in_memory(seen, keys, lambda rows: keys_of(keys, rows))
-
-    def sync(self, state: TableState, *, since: int | None) -> None:
-        with self._lock:
-            make_durable(self, state, since=since)
-
-    def go_back(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
-        with self._lock:
-            return gone_back(self, table, durable=durable, droppable=droppable)
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def scan(
         self,
@@ -207,19 +361,36 @@ class MemoryLake(MemoryTables):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: Mapping[str, Any] | None = None,
+        row_filter: str | None = None,
+        rows_max: int | None = None,
     ) -> Iterator[pa.Table]:
-        rows = selected(self, table, snapshot, within, where=where, keep=keep)
-        if rows.num_rows:
-            yield rows if columns is None else rows.select([*columns, SEQ])
+        rows = self._selected(table, snapshot, within, partition_values, row_filter)
+        if columns is not None:
+            nothing = pa.nulls(rows.num_rows)
+            names = (*columns, SEQ)
+            rows = pa.table({name: rows[name] if name in rows.column_names else nothing for name in names})
+        elif FILE in rows.column_names:
+            rows = rows.drop_columns([FILE])
+        return iter([rows.slice(0, rows_max)] if rows.num_rows else [])
 
-    def check_filter(self, table: str, expression: str) -> None:
-        found = self.tables.get(table)
-        if found is None:
-            check_text(expression, None)
-        else:
-            kept_by_sqlite(found.schema.arrow().empty_table(), expression, found.schema.names)
+    def aggregate(
+        self,
+        table: str,
+        *,
+        snapshot: int,
+        selection: Selection,
+        schema: Schema | None = None,
+        by: tuple[str, ...] = (),
+        partition_values: Mapping[str, Any] | None = None,
+        cuts: Sequence[int] = (),
+        width: int | None = None,
+        checksum: Checksum = Checksum.CONTENT,
+    ) -> list[Group]:
+        rows = with_values(in_order(self.parts(table, snapshot, selection.range)), partition_values or {})
+        columns = {*self.table(table).schema.names, *(schema.names if schema else ())}
+        numbers = selected_numbers(rows, selection, columns=columns, partition_by=by)
+        return grouped(only(rows, numbers), by=by, cuts=cuts, width=width, checksum=checksum)
 
     def each_range(
         self,
@@ -230,152 +401,119 @@ class MemoryLake(MemoryTables):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        where: dict[str, Any] | None = None,
-        keep: str | None = None,
+        partition_values: Mapping[str, Any] | None = None,
+        row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+        def read(within: SequenceRange) -> pa.Table:
+            return self._selected(table, snapshot, within, partition_values, row_filter, schema.names)
+
         job = RangeWork(tuple(ranges), columns, schema, work)
-        outcomes = [
-            outcome
-            for places in job.dealt([1] * len(ranges), tasks=self.tasks)
-            for outcome in job.each(
-                places,
-                lambda within: selected(self, table, snapshot, within, where=where, keep=keep, schema=schema),
-            )
-        ]
-        yield from job.told(outcomes)
+        dealt = job.dealt([1] * len(ranges), tasks=self.tasks)
+        yield from job.told([outcome for places in dealt for outcome in job.each(places, read)])
 
-    def find_rows(
-        self, table: str, *, snapshot: int, where: Mapping[str, Any], columns: tuple[str, ...] = (), rows_max: int = 100
-    ) -> list[StoredRow]:
-        return find_in_memory(self, table, snapshot=snapshot, where=where, columns=columns, rows_max=rows_max)
-
-    def inspect_files(self, state: TableState) -> FileReport:
-        return inspect_memory(self, state)
-
-    def doomed(
+    def _selected(
         self,
         table: str,
-        *,
         snapshot: int,
-        selection: Selection,
-        schema: Schema,
-        partition_by: tuple[str, ...],
-        cuts: Sequence[int] = (),
-    ) -> list[tuple[SequenceRange, PartitionFigures]]:
-        rows = selected(self, table, snapshot, SequenceRange(0, selection.through))
-        gone = doomed_numbers(rows, selection, schema=schema, partition_by=partition_by)
-        return figures_between(only(rows, gone), cuts, through=selection.through, partition_by=partition_by)
-
-    def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
-        with self._lock:
-            found = self.table(table)
-            files, written = self.pruned(
-                found,
-                lambda part: without(part, doomed_numbers(part, selection, schema=schema, partition_by=partition_by)),
-            )
-            if files != found.head_files:
-                operation = "overwrite" if written else "delete"
-                self.commit(found, operation=operation, files=files, added_rows=0, added_files=written)
-
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        with self._lock:
-            self.table(table).max_seq = max(self.tables[table].max_seq, seq)
-
-    def expire(self, table: str, *, keep: int = 1, since: int | None = None) -> int:
-        with self._lock:
-            return expired(self, table, keep=keep, since=since)
-
-    def buckets(self, state: TableState) -> list[Bucket]:
-        with self._lock:
-            return buckets_in_memory(self, state)
-
-    def rewrite(
-        self,
-        table: str,
-        *,
         within: SequenceRange,
-        file_bytes: int,
-        one_file: bool = False,  # noqa: ARG002 - no matter here
-    ) -> None:
-        if self.on_rewrite is not None:
-            self.on_rewrite(within)
-        with self._lock:
-            found, state = self.table(table), self.load(table)
-            files = None if state is None else rewritten(self, state, within, file_bytes=file_bytes)
-            if files is not None:
-                self.commit(found, operation="replace", files=files, added_rows=0)
+        partition_values: Mapping[str, Any] | None,
+        row_filter: str | None,
+        columns: Sequence[str] = (),
+    ) -> pa.Table:
+        """The rows of a range that the conditions let through, in order, each with its file."""
+        rows = with_values(in_order(self.parts(table, snapshot, within, named=True)), partition_values or {})
+        if row_filter is None:
+            return rows
+        return kept_by_sqlite(rows, row_filter, {*self.table(table).schema.names, *columns})
 
-    def manifests(self, state: TableState) -> int:
-        if state.head is not None:
-            self.files_of(state.name, state.head)
-        return self.tables[state.name].manifests
-
-    def rewrite_manifests(self, table: str) -> None:
-        with self._lock:
-            found = self.tables[table]
-            if found.head is not None:
-                self.commit(found, operation="replace", files=found.files[found.head], added_rows=0, added_files=0)
-                found.manifests = 1
-
-    def orphans(self, table: str, *, before: datetime) -> list[Orphan]:  # noqa: ARG002 - one place for all tables
-        with self._lock:
-            return orphans_in_memory(self, before=before)
-
-    def remove_orphans(self, orphans: Sequence[Orphan]) -> None:
-        with self._lock:
-            for item in orphans:
-                self.data.pop(int(item.location.removeprefix("memory:")), None)
-
-    def stored_bytes(self, table: str) -> int:
-        with self._lock:
-            found = self.tables.get(table)
-            files = {file for id in found.snapshots for file in found.files[id]} if found else set()
-            return sum(self.data[file].nbytes for file in files if file in self.data)
+    def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
+        committed = self.parts(table, snapshot, ALL_NUMBERS)
+        seen = {key for part in committed for key in keys_of(keys, part)} - {None}
+        found = {}
+        for path in keys.files:
+            rows = key_rows(path, keys)
+            places = [place for place, key in enumerate(keys_of(keys, rows)) if key in seen]
+            if places:
+                found[path] = bitmap_of(places, rows.num_rows)
+        return found
 
     def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:
         placed = rows.append_column(SEQ, pa.array(range(rows.num_rows), pa.int64()))
         return [int(place) for place in kept_by_sqlite(placed, condition, schema.names)[SEQ].to_pylist()]
 
-    def copy(self, request: Copy) -> None:
-        rows = copied(self, request)
-        send(
-            self.on_copy(request) if self.on_copy else "land",
-            f"the copy of {request.within}",
-            land=lambda: self._land_copy(request, rows),
-            hold=lambda: self.held_copies.append((request, rows)),
-        )
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def clear(self, table: str, within: SequenceRange) -> None:
-        with self._lock:
-            cleared(self, self.table(table), within)
+    def files(self, state: TableState, *, check: bool = False) -> TableFiles:
+        with self.lock:
+            if state.head is None or (check and state.head not in self.table(state.name).snapshots):
+                return TableFiles()
+            found = self.files_of(state.name, state.head)
+            missing = tuple(f"memory:{file}" for file in found if file not in self.data)
+            if missing and not check:
+                raise FilesMissing(f"A data file of {state.name!r} is missing.")
+            listed = [self._listed(state.name, file) for file in found]
+            return TableFiles(tuple(listed), self.table(state.name).manifests, tuple(sorted(set(missing))))
 
-    def tallies(
-        self,
-        table: str,
-        *,
-        snapshot: int,
-        within: SequenceRange,
-        width: int,
-        schema: Schema,  # noqa: ARG002 - a value that is not there is null here
-    ) -> dict[int, Tally]:
-        return tallies_of(selected(self, table, snapshot, within), width=width)
+    def _listed(self, table: str, file: int) -> TableFile:
+        width, part = self.width_of(table), self.data.get(file)
+        if part is None:
+            return TableFile(f"memory:{file}", 1, 1, 0, 0, bucket_range(0, width))
+        span = pc.min_max(part[SEQ])
+        first, last = span["min"].as_py(), span["max"].as_py()
+        bucket = bucket_range(first // width * width, width)
+        return TableFile(f"memory:{file}", first, last, part.num_rows, part.nbytes, bucket)
 
-    def rename(self, table: str, to: str) -> bool:
-        with self._lock:
-            return renamed(self, table, to)
+    def sync(self, state: TableState, *, since: int | None) -> None:
+        """Cover the files that the head reaches and snapshot `since` did not; all of them if its history is unknown.
 
-    def drop(self, table: str) -> None:
-        with self._lock:
-            if table in self.tables:
-                self.expire(table, keep=0)
-                del self.tables[table]
+        No more than that. If a caller names a snapshot that was never synced, its files stay uncovered, as on a disk.
+        """
+        with self.lock:
+            if state.head is None:
+                return
+            before = () if state.since(since) is None else self.table(state.name).files.get(since or 0, ())
+            for file in self.files_of(state.name, state.head):
+                if file in before:
+                    continue
+                if file not in self.data:
+                    raise FilesMissing(f"Data file {file} of {state.name!r} is missing.")
+                self.durable.add(file)
 
-    def location(self, table: str) -> str | None:
-        with self._lock:
-            return self.tables[table].location if table in self.tables else None
+    def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
+        """Move the head back to the last snapshot that is there whole; false if one in between may not be dropped."""
+        with self.lock:
+            found, state = self.tables[table], self.load(table)
+            lineage = () if state is None else state.lineage
+            synced = set(found.files.get(durable or 0, ()))
+            for back in range(len(lineage) + 1):
+                before = lineage[back:]
+                if state is None or replace(state, lineage=before).since(durable) is None:
+                    return False
+                if not before or self.data.keys() >= set(found.files[before[0].id]) - synced:
+                    found.head = before[0].id if before else None
+                    for snapshot in lineage[:back]:
+                        found.snapshots.pop(snapshot.id)
+                    return True
+                if not droppable(before[0]):
+                    return False
+            return False
 
-    def target(self, name: TargetName) -> MemoryTarget:
-        return MemoryTarget(name, self.targets, self)
+    def numbers_bound(self, table: str, *, width: int) -> int | None:
+        if table in self.vanished or table not in self.tables:
+            return None
+        found = self.tables[table]
+        files = {file for files in found.files.values() for file in files if file in self.data}
+        buckets = [int(pc.max(self.data[file][SEQ]).as_py()) // width for file in files if self.data[file].num_rows]
+        return max([found.max_seq, *((bucket + 1) * width for bucket in buckets)])
+
+    def orphans(self, table: str, *, before: datetime, remove: bool = False) -> list[Orphan]:  # noqa: ARG002 - one place for all tables
+        with self.lock:
+            wanted = self.reached()
+            found = [file for file in self.data if file not in wanted and self.born[file] < before]
+            orphans = [Orphan(f"memory:{file}", self.data[file].nbytes) for file in found]
+            for file in found if remove else ():
+                del self.data[file]
+            return orphans
 
     # ── what happens beside appends ──────────────────────────────────────────────────────────────────────────────
 
@@ -396,48 +534,22 @@ class MemoryLake(MemoryTables):
 
     def compact(self, table: str) -> None:
         """Rewrite all files of a table into one, in sequence order."""
-        with self._lock:
+        with self.lock:
             found = self.tables[table]
-            if found.head is None or not found.files[found.head]:
-                return
-            merged = in_order(self.data[file] for file in found.files[found.head])
-            self.commit(found, operation="replace", files=(self.store(merged),), added_rows=merged.num_rows)
+            if found.head_files:
+                merged = in_order(self.data[file] for file in found.head_files)
+                self.commit(found, operation="replace", files=(self.store(merged),), added_rows=merged.num_rows)
 
     def delete(self, table: str, within: SequenceRange) -> None:
         """Delete the rows of a range, as a merge-on-read delete would."""
-        with self._lock:
+        with self.lock:
             found = self.tables[table]
             found.max_seq = max(found.max_seq, within.through)
-            cleared(self, found, within)
+            files, _ = self.pruned(found, lambda part: without(part, inside(part, within)[SEQ].to_pylist()))
+            self.commit(found, operation="delete", files=files, added_rows=0, added_files=0)
 
     def recreate(self, table: str) -> None:
         """Drop a table and create an empty one of the same name."""
-        with self._lock:
+        with self.lock:
             old = self.tables[table]
             self.tables[table] = MemoryTable(str(uuid.uuid4()), old.schema, layout=old.layout, location=old.location)
-
-    def lose_power(self) -> None:
-        """Forget every file that no `sync` has covered."""
-        self.data = {file: part for file, part in self.data.items() if file in self.durable}
-
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _swap(self, request: Append, rows: pa.Table) -> None:
-        with self._lock:
-            land_append(self, request, rows)
-
-    def _land_copy(self, request: Copy, rows: pa.Table) -> None:
-        with self._lock:
-            land_copy(self, request, rows)
-
-    def _send_settled(self, request: SettleCommit, rows: pa.Table) -> None:
-        send(
-            self.on_settle(request) if self.on_settle else "land",
-            f"the settling commit of {request.table}",
-            land=lambda: self._land_settled(request, rows),
-            hold=lambda: self.held_settlements.append((request, rows)),
-        )
-
-    def _land_settled(self, request: SettleCommit, rows: pa.Table) -> None:
-        with self._lock:
-            put_settled(self, request, rows)

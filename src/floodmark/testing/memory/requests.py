@@ -23,15 +23,22 @@ class AnswerLost(Exception):
     """What a client sees when the answer never came: the request may have landed."""
 
 
-def send(fate: str, what: str, *, land: Callable[[], None], hold: Callable[[], None]) -> None:
+def send(
+    fate: str,
+    what: str,
+    *,
+    land: Callable[[], None],
+    hold: Callable[[], None],
+    lost: type[AnswerLost] = AnswerLost,
+) -> None:
     """Let a request meet its fate; `AnswerLost` if its client hears nothing."""
     if fate == "hold":
         hold()
     if fate in ("hold", "drop"):
-        raise AnswerLost(f"no answer to {what}")
+        raise lost(f"no answer to {what}")
     land()
     if fate == "lose_answer":
-        raise AnswerLost(f"no answer to {what}")
+        raise lost(f"no answer to {what}")
 
 
 def arrive(held: Iterable[tuple[Request, pa.Table]], land: Callable[[Request, pa.Table], None]) -> list[bool]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodmark.lake.settling import problem_of, settled_table
-from floodmark.lake.table import AppendRefused
 from floodmark.schema import SEQ
-from floodmark.settlement import Resettled, Resettling
-from floodmark.testing.memory.removals import spared_numbers
-
-if TYPE_CHECKING:
-    from floodmark.testing.memory.lake import MemoryLake
-
-Keys = Callable[[pa.Table], list[object]]
+from floodmark.settlement import Resettled, Resettling, collapse
+from floodmark.testing.memory.rows import keys_of, only, spared_numbers, without
 
 
 class SettleCommit(NamedTuple):
@@ -28,10 +21,10 @@ class SettleCommit(NamedTuple):
     operation: str | None
 
 
-def resettle_in_memory(
-    request: Resettling, rows: pa.Table, *, keys_of: Keys, put: Callable[[str, pa.Table], None]
-) -> Resettled:
+def resettled(request: Resettling, rows: pa.Table, put: Callable[[str | None, pa.Table], None]) -> Resettled:
     """What the function says of the rows; `put` commits the table that follows from it."""
+    if request.settle is None:
+        return Resettled(commit=lambda operation: put(operation, rows))
     try:
         answer = settled_table(request, rows)
     except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
@@ -43,57 +36,30 @@ def resettle_in_memory(
     other = [seq for seq in differing if seq not in stays][: request.changed_max]
     dropped = [seq for seq in other if seq not in after]
     changed = {seq for seq in other if seq in after}
-    while True:
-        whole = _whole(rows, answer, changed, dropped)
-        groups = [group for group in _alike(whole, keys_of) if changed & set(group)]
-        # B9: nor does one change into what stays. Held back, it stays too, and others may turn out to be what it is.
-        held = {seq for group in groups if stays & set(group) for seq in group} & changed
-        if not held:
-            break
-        stays, changed = stays | held, changed - held
-    waiting = len(stays & set(differing))
-    if not changed and not dropped:
+
+    def alike(own: Collection[int]) -> Iterable[list[tuple[int, bool]]]:
+        groups: dict[object, list[tuple[int, bool]]] = {}
+        whole = _whole(rows, answer, own, dropped)
+        for seq, key in zip(whole[SEQ].to_pylist(), keys_of(request, whole), strict=True):
+            if key is not None:
+                groups.setdefault(key, []).append((seq, seq in stays))
+        return [group for group in groups.values() if any(seq in own for seq, _ in group)]
+
+    found = collapse(changed, alike)
+    waiting = len(stays & set(differing)) + len(found.later)
+    if not found.changed and not dropped:
         return Resettled(waiting=waiting)
-    collapsed = sorted(seq for group in groups for seq in group[1:])
-    settled = whole.filter(pc.invert(pc.is_in(whole[SEQ], pa.array(collapsed, pa.int64()))))
+    settled = without(_whole(rows, answer, found.changed, dropped), found.gone)
     return Resettled(
-        tuple(sorted(changed - set(collapsed))),
-        tuple(collapsed),
+        tuple(sorted(found.changed - {*found.gone})),
+        found.gone,
         tuple(dropped),
         waiting,
         commit=lambda operation: put(operation, settled),
     )
 
 
-def _whole(rows: pa.Table, answer: pa.Table, changed: set[int], dropped: list[int]) -> pa.Table:
+def _whole(rows: pa.Table, answer: pa.Table, changed: Collection[int], dropped: list[int]) -> pa.Table:
     """The table with the changes, and without what was dropped."""
-    taken = answer.filter(pc.is_in(answer[SEQ], pa.array(sorted(changed), pa.int64())))
-    left = rows.filter(pc.invert(pc.is_in(rows[SEQ], pa.array([*changed, *dropped], pa.int64()))))
+    left, taken = without(rows, [*changed, *dropped]), only(answer, changed)
     return pa.concat_tables([left, taken.cast(rows.schema)]).sort_by(SEQ)
-
-
-def _alike(whole: pa.Table, keys_of: Keys) -> list[list[int]]:
-    """The numbers of rows with the same key, lowest first."""
-    groups: dict[object, list[int]] = {}
-    for seq, key in zip(whole[SEQ].to_pylist(), keys_of(whole), strict=True):
-        if key is not None:
-            groups.setdefault(key, []).append(seq)
-    return list(groups.values())
-
-
-def put_settled(lake: MemoryLake, request: SettleCommit, settled: pa.Table) -> None:
-    """The compare-and-swap: refused if anything but a rewrite was committed since the function was asked."""
-    state = lake.load(request.table)
-    since = state.since(request.snapshot) if state else None
-    if since is None or any(snapshot.operation != "replace" for snapshot in since):
-        raise AppendRefused("found conflicting files: rows were appended or changed meanwhile")
-    files = (lake.store(settled),) if settled.num_rows else ()
-    lake.commit(
-        lake.tables[request.table],
-        operation="overwrite",
-        files=files,
-        added_rows=0,
-        added_files=len(files),
-        settled=True,
-        change=request.operation,
-    )

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +19,11 @@ import pyarrow.compute as pc
 from floodmark.clock import Clock, SystemClock
 from floodmark.commit.protocol import Snapshot
 from floodmark.errors import FilesMissing, Retryable
+from floodmark.lake.queries import FILE
 from floodmark.layout import Layout
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
+from floodmark.testing.memory.rows import inside
 
 
 @dataclass(slots=True)
@@ -52,11 +55,14 @@ class MemoryTable:
             id = self.snapshots[id].parent
 
 
+Table = TypeVar("Table", bound=MemoryTable)
+
+
 @dataclass(slots=True)
-class MemoryTables:
+class MemoryTables(Generic[Table]):
     """Tables, and the disk that their files are on."""
 
-    tables: dict[str, MemoryTable] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
     data: dict[int, pa.Table] = field(default_factory=dict)
     durable: set[int] = field(default_factory=set)
     """The files that a `sync` has covered: what is left after a power loss."""
@@ -67,11 +73,11 @@ class MemoryTables:
     rows_read: int = 0
     files_read: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def table(self, name: str) -> MemoryTable:
+    def table(self, name: str) -> Table:
         """A table; `Retryable` if it is gone."""
         if name not in self.tables:
             raise Retryable(f"There is no table {name!r} any more.", hint="Do it again.")
@@ -91,11 +97,17 @@ class MemoryTables:
         """The files that a snapshot of any table reaches."""
         return {file for table in self.tables.values() for id in table.snapshots for file in table.files[id]}
 
-    def parts(self, table: str, snapshot: int, within: SequenceRange) -> Iterator[pa.Table]:
-        """The rows of a range, file by file as they lie there. What is read is counted."""
-        with self._lock:
-            files = [self.data.get(file) for file in self.files_of(table, snapshot)]
-        for part in files:
+    def read(self, file: int) -> pa.Table:
+        """The rows of a file."""
+        if file not in self.data:
+            raise FilesMissing(f"Data file {file} is missing.")
+        return self.data[file]
+
+    def parts(self, table: str, snapshot: int, within: SequenceRange, *, named: bool = False) -> Iterator[pa.Table]:
+        """The rows of a range, file by file as they lie there, `named` with the file. What is read is counted."""
+        with self.lock:
+            files = [(file, self.data.get(file)) for file in self.files_of(table, snapshot)]
+        for file, part in files:
             if part is None:
                 raise FilesMissing(f"A data file of {table!r} is missing.")
             span = pc.min_max(part[SEQ])
@@ -103,7 +115,8 @@ class MemoryTables:
                 continue
             self.files_read += 1
             self.rows_read += part.num_rows
-            yield part.filter(pc.and_(pc.greater(part[SEQ], within.after), pc.less_equal(part[SEQ], within.through)))
+            rows = inside(part, within)
+            yield rows.append_column(FILE, pa.array([f"memory:{file}"] * rows.num_rows)) if named else rows
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,10 +163,10 @@ class MemoryTables:
         change: str | None = None,
         segments: frozenset[int] = frozenset(),
         barrier: str | None = None,
-    ) -> None:
+    ) -> Snapshot:
         """Make these files the table's."""
         id = next(self._numbers)
-        table.snapshots[id] = Snapshot(
+        made = table.snapshots[id] = Snapshot(
             id=id,
             parent=table.head,
             operation=operation,
@@ -171,3 +184,8 @@ class MemoryTables:
         table.files[id] = files
         table.head = id
         table.manifests += 1
+        return made
+
+    def lose_power(self) -> None:
+        """Forget every file that no `sync` has covered."""
+        self.data = {file: part for file, part in self.data.items() if file in self.durable}

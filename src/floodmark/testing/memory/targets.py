@@ -6,8 +6,6 @@ answers, append as strangers do, compact, delete, expire and recreate tables.
 
 from __future__ import annotations
 
-import itertools
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.commit.protocol import Snapshot, TableState
-from floodmark.errors import FilesMissing
+from floodmark.commit.protocol import TableState
 from floodmark.lake.canonical import user_columns
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import (
@@ -39,122 +36,104 @@ from floodmark.lake.targets import (
     missing_columns,
 )
 from floodmark.lake.types import physical
-from floodmark.rows.content import tally_of_ids
-from floodmark.schema import CONTENT_ID, SEQ, ColumnType, Schema
+from floodmark.schema import SEQ, ColumnType, Schema
 from floodmark.schema.types import WIDER, ListType, StructType, holds
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.testing.memory.requests import AnswerLost, arrive, send
+from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 
 if TYPE_CHECKING:
     from floodmark.testing.memory.lake import MemoryLake
 
 
-class TargetAnswerLost(Exception):
+class TargetAnswerLost(AnswerLost):
     """What a client sees when the answer never came: the append may have landed."""
 
 
 @dataclass(slots=True)
-class _Table:
+class TargetTable(MemoryTable):
+    """One table of somebody else's."""
+
     uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    schema: Schema = field(default_factory=Schema)
     columns: dict[str, ColumnType] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
-    snapshots: dict[int, Snapshot] = field(default_factory=dict)
     landed: dict[int, Landed] = field(default_factory=dict)
-    files: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """For each snapshot the data files it reaches."""
-    head: int | None = None
 
 
 @dataclass(slots=True)
-class MemoryTargets:
+class MemoryTargets(MemoryTables[TargetTable]):
     """All tables of all catalogs. Share one between stores as they would share a catalog server."""
 
-    tables: dict[str, _Table] = field(default_factory=dict)
-    data: dict[int, pa.Table] = field(default_factory=dict)
-    durable: set[int] = field(default_factory=set)
-    held: list[tuple[str, TargetAppend, pa.Table]] = field(default_factory=list)
+    held: list[tuple[tuple[str, TargetAppend], pa.Table]] = field(default_factory=list)
     """Appends that are under way and have not arrived."""
     on_append: Callable[[TargetAppend], str] | None = None
     """Decides what becomes of an append: `land`, `lose_answer` (lands, client sees an error), `hold`, `drop`."""
     rows_asked: int = 0
     """How often rows were looked for."""
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ── what others do ───────────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of a table, by their number."""
-        table = self.tables[name]
-        parts = [self.data[file] for file in table.files.get(table.head or 0, ())]
+        parts = [self.data[file] for file in self.tables[name].head_files]
         return sorted((row for part in parts for row in part.to_pylist()), key=lambda row: row.get(ORIGIN_SEQ) or 0)
 
     def create(self, name: str, columns: dict[str, ColumnType]) -> None:
         """Make a table as a user does, or a new one in the place of an old one."""
-        with self._lock:
-            self.tables[name] = _Table(columns=dict(columns))
+        with self.lock:
+            self.tables[name] = TargetTable(columns=dict(columns))
 
     def add(self, name: str, rows: pa.Table) -> None:
         """Append as a stranger does."""
-        with self._lock:
+        with self.lock:
             table = self.tables[name]
-            files = (*table.files.get(table.head or 0, ()), self._store(rows))
-            self._commit(table, "append", files, added_rows=rows.num_rows)
+            files = (*table.head_files, self.store(rows))
+            self.commit(table, operation="append", files=files, added_rows=rows.num_rows)
 
     def compact(self, name: str) -> None:
         """Rewrite all files of a table into one."""
-        with self._lock:
+        with self.lock:
             table = self.tables[name]
-            parts = [self.data[file] for file in table.files.get(table.head or 0, ())]
-            if parts:
+            if table.head_files:
+                parts = [self.data[file] for file in table.head_files]
                 merged = pa.concat_tables(parts, promote_options="permissive")
-                self._commit(table, "replace", (self._store(merged),), added_rows=merged.num_rows)
+                self.commit(table, operation="replace", files=(self.store(merged),), added_rows=merged.num_rows)
 
     def delete(self, name: str, within: SequenceRange | None = None) -> None:
         """Delete the rows of a range of numbers, or all of them, as a merge-on-read delete would."""
-        with self._lock:
-            table = self.tables[name]
-            kept = []
-            for file in table.files.get(table.head or 0, ()):
-                part = self.data[file]
-                outside = part.slice(0, 0) if within is None else part.filter(pc.invert(_inside(part, within)))
-                if outside.num_rows:
-                    kept.append(file if outside.num_rows == part.num_rows else self._store(outside))
-            self._commit(table, "delete", tuple(kept), added_rows=0, added_files=0)
 
-    def expire(self, name: str, *, keep: int = 1) -> None:
-        """Forget all but the newest snapshots."""
-        with self._lock:
+        def rest(part: pa.Table) -> pa.Table:
+            return part.slice(0, 0) if within is None else part.filter(pc.invert(_inside(part, within)))
+
+        with self.lock:
             table = self.tables[name]
-            kept = [snapshot.id for snapshot in self._lineage(table)][:keep]
+            files, _ = self.pruned(table, rest)
+            self.commit(table, operation="delete", files=files, added_rows=0, added_files=0)
+
+    def expire(self, name: str, *, keep_snapshots: int = 1) -> None:
+        """Forget all but the newest snapshots."""
+        with self.lock:
+            table = self.tables[name]
+            kept = [snapshot.id for snapshot in table.lineage()][:keep_snapshots]
             table.snapshots = {id: table.snapshots[id] for id in kept}
 
     def drop(self, name: str) -> None:
         del self.tables[name]
 
-    def lose_power(self) -> None:
-        """Forget every file that no `sync` has covered."""
-        self.data = {file: part for file, part in self.data.items() if file in self.durable}
-
     def deliver_held(self) -> list[bool]:
         """Let the appends under way arrive; for each, whether it landed."""
         requests, self.held = self.held, []
-        landed = []
-        for name, request, rows in requests:
-            try:
-                self.swap(name, request, rows)
-                landed.append(True)
-            except AppendRefused:
-                landed.append(False)
-        return landed
+        return arrive(requests, lambda request, rows: self.swap(*request, rows))
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self, name: str) -> TargetState | None:
-        with self._lock:
+        with self.lock:
             table = self.tables.get(name)
             if table is None:
                 return None
-            lineage = tuple(self._lineage(table))
+            lineage = tuple(table.lineage())
             return TargetState(
                 TableState(name, table.uuid, lineage, columns=()),
                 {item.id: table.landed[item.id] for item in lineage if item.id in table.landed},
@@ -163,18 +142,17 @@ class MemoryTargets:
             )
 
     def send(self, name: str, request: TargetAppend, rows: pa.Table) -> None:
-        fate = self.on_append(request) if self.on_append else "land"
-        if fate == "hold":
-            self.held.append((name, request, rows))
-        if fate in ("hold", "drop"):
-            raise TargetAnswerLost(f"no answer to the append of {request.mark.key}")
-        self.swap(name, request, rows)
-        if fate == "lose_answer":
-            raise TargetAnswerLost(f"no answer to the append of {request.mark.key}")
+        send(
+            self.on_append(request) if self.on_append else "land",
+            f"the append of {request.mark.key}",
+            land=lambda: self.swap(name, request, rows),
+            hold=lambda: self.held.append(((name, request), rows)),
+            lost=TargetAnswerLost,
+        )
 
     def swap(self, name: str, request: TargetAppend, rows: pa.Table) -> None:
         """The compare-and-swap. Like Iceberg's it takes the head of a dropped table for one of an empty successor."""
-        with self._lock:
+        with self.lock:
             table = self.tables.get(name)
             state = self.state(name)
             if table is None or state is None:
@@ -182,36 +160,14 @@ class MemoryTargets:
             since = state.history.since(request.head) if state.history.lineage else ()
             if since is None or any(snapshot.brought_rows for snapshot in since):
                 raise AppendRefused("found conflicting files")
-            files = (*table.files.get(table.head or 0, ()), self._store(rows))
-            id = self._commit(table, "append", files, added_rows=rows.num_rows)
-            table.landed[id] = Landed(request.mark, rows.nbytes, id, table.snapshots[id].parent)
+            files = (*table.head_files, self.store(rows))
+            landed = self.commit(table, operation="append", files=files, added_rows=rows.num_rows)
+            table.landed[landed.id] = Landed(request.mark, rows.nbytes, landed.id, landed.parent)
 
-    def parts(self, name: str, snapshot: int) -> Iterator[pa.Table]:
+    def rows_at(self, name: str, snapshot: int) -> Iterator[pa.Table]:
         self.rows_asked += 1
         for file in self.tables[name].files[snapshot]:
-            if file not in self.data:
-                raise FilesMissing(f"Data file {file} of {name} is missing.")
-            yield self.data[file]
-
-    def _lineage(self, table: _Table) -> Iterator[Snapshot]:
-        id = table.head
-        while id is not None and id in table.snapshots:
-            yield table.snapshots[id]
-            id = table.snapshots[id].parent
-
-    def _store(self, rows: pa.Table) -> int:
-        file = next(self._numbers)
-        self.data[file] = rows
-        return file
-
-    def _commit(
-        self, table: _Table, operation: str, files: tuple[int, ...], *, added_rows: int, added_files: int = 1
-    ) -> int:
-        id = next(self._numbers)
-        table.snapshots[id] = Snapshot(id, table.head, operation, added_files, added_rows)
-        table.files[id] = files
-        table.head = id
-        return id
+            yield self.read(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +182,8 @@ class MemoryTarget:
         return self.targets.state(str(self.name))
 
     def fit(self, columns: Schema, claim: Claim) -> None:
-        with self.targets._lock:  # noqa: SLF001 - one object in two classes
-            table = self.targets.tables.setdefault(str(self.name), _Table(columns=dict(ORIGIN_COLUMNS)))
+        with self.targets.lock:
+            table = self.targets.tables.setdefault(str(self.name), TargetTable(columns=dict(ORIGIN_COLUMNS)))
             state = self.load()
             if state is None or not check_claim(self.name, state, claim):
                 table.properties.update([claim.property])
@@ -235,14 +191,6 @@ class MemoryTarget:
                 for column in columns:
                     kind = physical(column.type)
                     table.columns[column.name] = _grown(table.columns.get(column.name, kind), kind)
-
-    def tally(self, cut: Cut) -> Tally:
-        rows = self._rows(cut)
-        return Tally() if rows is None else tally_of_ids(rows[CONTENT_ID])
-
-    def last(self, cut: Cut) -> int:
-        rows = self._rows(cut)
-        return 0 if rows is None else rows[SEQ][-1].as_py()
 
     def append(self, request: TargetAppend) -> None:
         rows = self._rows(request.rows) if isinstance(request.rows, Cut) else request.rows
@@ -274,17 +222,17 @@ class MemoryTarget:
         if rows is None:
             return []
         there = self._there(state, store=origin.store, partition=origin.partition, within=cut.range)
-        held = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
+        theirs = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
         here = user_columns(rows, cut.columns.names, cut.columns).to_pylist()
         numbered = zip(rows[SEQ].to_pylist(), here, strict=True)
-        return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in held][:count_max]
+        return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in theirs][:count_max]
 
     def _there(
         self, state: TargetState, *, store: str, partition: str | None, within: SequenceRange
     ) -> Iterator[dict[str, Any]]:
         if state.history.head is None:
             return
-        for part in self.targets.parts(str(self.name), state.history.head):
+        for part in self.targets.rows_at(str(self.name), state.history.head):
             ours = pc.and_(pc.equal(part[ORIGIN_STORE], store), _inside(part, within))
             if partition is not None:
                 ours = pc.and_(ours, pc.equal(part[ORIGIN_PARTITION], partition))
@@ -297,13 +245,19 @@ class MemoryTarget:
             for file in files[state.history.head]:
                 if file in before:
                     continue
-                if file not in self.targets.data:
-                    raise FilesMissing(f"Data file {file} of {self.name} is missing.")
+                self.targets.read(file)
                 self.targets.durable.add(file)
 
     def _rows(self, cut: Cut) -> pa.Table | None:
-        where = None if cut.where is None else dict(cut.where)
-        found = list(self.lake.scan(cut.table, snapshot=cut.snapshot, within=cut.range, where=where, keep=cut.keep))
+        found = list(
+            self.lake.scan(
+                cut.table,
+                snapshot=cut.snapshot,
+                within=cut.range,
+                partition_values=cut.partition_values,
+                row_filter=cut.row_filter,
+            )
+        )
         if not found:
             return None
         rows = found[0]
