@@ -374,11 +374,14 @@ class Remedies:
     def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
         """Rows that were given up together, with the chunk they were given up with."""
         groups: dict[tuple[str, SequenceRange], _Group] = {}
+        last: dict[Channel, tuple[Intent, Chunk] | None] = {}  # the next row is mostly of the same chunk
         for entry in entries:
             channel = Channel(sink.instance, entry.dataset, entry.partition or "")
-            found = self.exporter.database.read(
-                lambda c, channel=channel, entry=entry: chunks.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
-            )
+            found = last.get(channel)
+            if found is None or (entry.seq or 0) not in found[1].range:
+                found = last[channel] = self.exporter.database.read(
+                    lambda c, channel=channel, entry=entry: chunks.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
+                )
             alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
             key = (entry.dataset, alone if found is None else found[1].range)
             groups.setdefault(key, _Group(channel, found)).entries.append(entry)
