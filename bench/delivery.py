@@ -145,7 +145,7 @@ class _Bench:
     @property
     def _table(self) -> str:
         (dataset,) = self.store.datasets()
-        return self.store._lake.catalog.spark_name(dataset.table_name)
+        return self.store.engine.lake.catalog.spark_name(dataset.table_name)
 
     def plain_write(self, name: str) -> None:
         frame = self.store.spark.table(self._table).select(*USER_COLUMNS)
@@ -153,9 +153,9 @@ class _Bench:
 
     def export_anew(self, name: str, *, direct: bool) -> None:
         self.store.add_sink(name, "blob", url=(self.directory / name).as_uri())
-        self.store._lake.direct = direct
+        self.store.engine.lake.direct = direct
         report = self.store.export(name)
-        self.store._lake.direct = True
+        self.store.engine.lake.direct = True
         self.store.remove_sink(name)
         if report.rows != self.stored:
             raise SystemExit(f"exported {report.rows} rows instead of {self.stored}: {report.errors}")
@@ -180,7 +180,7 @@ class _Bench:
         os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
         os.environ["RUNTIME__LOG_LEVEL"] = "ERROR"
         (dataset,) = self.store.datasets()
-        catalog = self.store._lake.catalog
+        catalog = self.store.engine.lake.catalog
 
         @dlt.resource(name="rows", write_disposition="append")
         def source(seq: Any = dlt.sources.incremental("_ingest_seq", initial_value=0)) -> Iterator[Any]:  # noqa: B008 - as dlt wants it

@@ -72,7 +72,7 @@ def write_objects(directory: Path) -> Work:
 
 
 def object_figures(store: Store, count: int, out: Path) -> dict[str, Any]:
-    lake = store._lake
+    lake = store.engine.lake
     (dataset,) = store.datasets()
     head = lake.load(dataset.table_name).head
     ranges = [SequenceRange(after, min(after + OBJECT_ROWS, count)) for after in range(0, count, OBJECT_ROWS)]
@@ -137,7 +137,7 @@ def _in_turns(ways: dict[str, Callable[[Path], None]], out: Path) -> dict[str, C
 
 def scan_figures(store: Store, count: int) -> dict[str, Any]:
     """A thousand rows: the newest, in a file of their own, and others from the middle of a large file."""
-    lake = store._lake
+    lake = store.engine.lake
     (dataset,) = store.datasets()
     head = lake.load(dataset.table_name).head
     found: dict[str, Any] = {"rows": FEW_ROWS, "of": count}

@@ -15,8 +15,8 @@ from typing import Any
 from bench.measure import Cost, measured, median
 from bench.sample import rows, table
 from bench.store import SCHEMA
+from floodmark.commit.flush import flush
 from floodmark.control import datasets
-from floodmark.control.blocks import BatchLimits
 from floodmark.sequence import Cursor
 from floodmark.store import Store, init
 
@@ -48,7 +48,7 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
     """The same table, compacted by us and by a plain `rewrite_data_files`, turn by turn from the same snapshot."""
     _fill(store, "joined", rows_each=max(1, count // FILES), commits=FILES)
     _settings(store, snapshots_keep=10_000, files_min=2)
-    base = store._lake.load("joined_g1").head
+    base = store.engine.lake.load("joined_g1").head
     held: dict[str, list[Cost]] = {"plain": [], "floodmark": []}
     steps = _Steps()
     ways: dict[str, Callable[[], object]] = {
@@ -59,7 +59,9 @@ def compaction_figures(store: Store, count: int, *, rounds: int = 3) -> dict[str
     for turn in range(rounds + 1):
         for name, way in ways.items():
             cost = measured(way)
-            files[name] = sum(len(bucket.files) for bucket in store._lake.buckets(store._lake.load("joined_g1")))
+            files[name] = sum(
+                len(bucket.files) for bucket in store.engine.lake.buckets(store.engine.lake.load("joined_g1"))
+            )
             _go_back_to(store, "joined", base)
             if turn:  # the first turn warms the JVM up for both
                 held[name].append(cost)
@@ -104,7 +106,7 @@ class _Steps:
 def _go_back_to(store: Store, dataset: str, snapshot: int | None) -> None:
     _call(store, "set_current_snapshot", f"{dataset}_g1", f", snapshot_id => {snapshot}")
     declared = next(item for item in store.datasets() if item.name == dataset)
-    store._database.transact(lambda c: datasets.record_synced(c, declared, snapshot=snapshot))
+    store.engine.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=snapshot))
 
 
 # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +206,7 @@ def _metadata(store: Store, dataset: str, count: int) -> dict[str, Any]:
     times = []
     for _ in range(5):
         begin = time.perf_counter()
-        loaded = store._lake.catalog.table(f"{dataset}_g1")
+        loaded = store.engine.lake.catalog.table(f"{dataset}_g1")
         planned = list(loaded.scan(row_filter=f"_ingest_seq > {store.horizon(dataset) - count // 2}").plan_files())
         times.append(1000 * (time.perf_counter() - begin))
     return {
@@ -233,21 +235,22 @@ def _fill(store: Store, dataset: str, *, rows_each: int, commits: int) -> list[f
         ends.append(time.perf_counter())
         return False
 
-    limits, store._flusher.limits = store._flusher.limits, BatchLimits(segments_max=1)
+    before = store.settings
+    store.engine.settings = replace(before, flush=replace(before.flush, segments_max=1))
     try:
-        store._flusher.flush(dataset, stop=committed)
+        flush(store.engine, dataset, stop=committed)
     finally:
-        store._flusher.limits = limits
+        store.engine.settings = before
     return [end - begin for begin, end in itertools.pairwise(ends)][1:]
 
 
 def _settings(store: Store, **upkeep: Any) -> None:
     plain = type(store.settings.upkeep)()
-    store.settings = replace(store.settings, upkeep=replace(plain, **upkeep))
+    store.engine.settings = replace(store.settings, upkeep=replace(plain, **upkeep))
 
 
 def _call(store: Store, procedure: str, table_name: str, arguments: str = "") -> None:
-    catalog = store._lake.catalog
+    catalog = store.engine.lake.catalog
     store.spark.sql(
         f"CALL `{catalog.name}`.system.{procedure}(table => '{catalog.namespace}.{table_name}'{arguments})"
     ).collect()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import sys
@@ -23,6 +24,7 @@ from floodmark.testing import MemoryLake
 ROOT = Path(__file__).parents[1]
 SOURCE = sorted((ROOT / "src" / "floodmark").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 
 
 def main() -> None:
@@ -50,7 +52,7 @@ def figures() -> dict[str, int]:
         "uses of Any": uses(r"^(?!\s*(?:from|import)\b).*?\bAny\b", SOURCE),
         "type: ignore": uses(r"#\s*type:\s*ignore", SOURCE),
         "noqa": uses(r"#\s*noqa", SOURCE),
-        "private attributes in tests": uses(r"\._[a-z]", TESTS),
+        "private attributes in tests": sum(map(private_attributes, TESTS)),
     }
 
 
@@ -94,6 +96,15 @@ def uses(pattern: str, paths: Iterable[Path]) -> int:
     """How many times it occurs; for a pattern that begins at a line's start, in how many lines."""
     compiled = re.compile(pattern, re.MULTILINE)
     return sum(len(compiled.findall(path.read_text())) for path in paths)
+
+
+def private_attributes(path: Path) -> int:
+    """How many times a file reaches into something else's private half: not its own (`self._x`), nor a NamedTuple's
+    methods, which only look private.
+    """
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    others = [node for node in found if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})]
+    return sum(node.attr[0] == "_" and node.attr[:2] != "__" and node.attr not in NAMED_TUPLE for node in others)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 
 import seeds
 from floodmark import faults
+from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
 from s3 import s3_server  # noqa: F401 - a fixture
@@ -32,6 +36,43 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     return seeds.header()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever leaves out what is marked `spark` starts no JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is loaded stays: looking through it again and again would cost a tenth of all the time
+    gc.set_threshold(50_000, 50, 50)
+    pa.set_cpu_count(1)  # tables of a few rows: waking threads for them costs more than the work
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _new_stores_copy_their_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new store begins with a copy of an empty control database: for each of them to run all migrations would be half
+    of a short test. The contract of the control database runs them, and so does every process that a test starts.
+    """
+    file = tmp_path_factory.mktemp("tables") / "control.db"
+    made = Database(sqlite_url(file))
+    migrate(made)
+    made.close()
+    tables = file.read_bytes()
+
+    def copied(database: Database, **options: Any) -> None:
+        if database.dialect == "sqlite" and options.get("create", True):
+            new = Path(database.url.database or "")
+            if new.stat().st_size == 0:
+                new.write_bytes(tables)
+        migrate(database, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("floodmark.store.migrate", copied)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,8 @@ from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
+
+from waiting import wait_until
 
 SECRET = "hushhush/do+not=show"
 """The secret key in every place of the tests: no message may hold it."""
@@ -98,18 +100,14 @@ def free_port() -> int:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
+    def answers() -> bool:
         if process.poll() is not None:
             pytest.fail(f"the S3 server ended with {process.returncode}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                pytest.fail("the S3 server does not answer")
-            time.sleep(0.05)
-        else:
-            return
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    wait_until(answers, story=lambda: "The S3 server does not answer.")
 
 
 # ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -134,19 +134,19 @@ class Sender:
 
 
 def entry(store: Store, origin: str = "edge-1", partition: str = "all") -> Entry | None:
-    return store._database.read(lambda c: ledger.find(c, origin=origin, dataset=DATASET, partition=partition))
+    return store.engine.database.read(lambda c: ledger.find(c, origin=origin, dataset=DATASET, partition=partition))
 
 
 def never_got(store: Store, found: Entry) -> list[SequenceRange]:
     """The ranges of a channel that were given up."""
-    return store._database.read(lambda c: ledger.given_up_within(c, found, SequenceRange(0, SEQUENCE_MAX)))
+    return store.engine.database.read(lambda c: ledger.given_up_within(c, found, SequenceRange(0, SEQUENCE_MAX)))
 
 
 def spooled(store: Store, dataset: str = DATASET) -> list[dict[str, Any]]:
     """Every row in a registered segment."""
     import pyarrow.parquet as pq
 
-    paths = store._database.read(
+    paths = store.engine.database.read(
         lambda c: (
             c.execute(
                 select(segments.c.path)
@@ -166,7 +166,7 @@ def spooled_ids(store: Store) -> list[int]:
 
 
 def segment_states(store: Store) -> list[str]:
-    return list(store._database.read(lambda c: c.execute(select(segments.c.state)).scalars().all()))
+    return list(store.engine.database.read(lambda c: c.execute(select(segments.c.state)).scalars().all()))
 
 
 def check(store: Store, sender: Sender, *, through: int) -> None:

@@ -134,10 +134,20 @@ class CatalogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """[control]"""
+
+    url: str = field(default="", repr=False)
+    """The control database: `postgresql://…`, or `env:NAME` or `file:/path` where the URL is kept. Default: SQLite in
+    the store's directory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a store."""
 
     store_id: str
+    control: ControlSettings = field(default_factory=ControlSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     flush: FlushSettings = field(default_factory=FlushSettings)
     run: RunSettings = field(default_factory=RunSettings)
@@ -153,6 +163,7 @@ _MASTER = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|[a-z][a-z0-9+.-]*:/
 _CATALOGS = "catalogs"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 _SECTIONS: dict[str, type] = {
+    "control": ControlSettings,
     "spool": SpoolSettings,
     "flush": FlushSettings,
     "run": RunSettings,
@@ -189,15 +200,19 @@ def load(path: Path) -> Settings:
     return Settings(store_id=store_id, catalogs=catalogs, **sections)
 
 
-def initial_text(store_id: str) -> str:
+def initial_text(store_id: str, *, control: str = "") -> str:
     """The file that `init` writes: the store id, and every setting with its default, commented out."""
+    given = {"control.url": control} if control else {}
     lines = ["# A Floodmark store. The identity below is permanent: never copy it to another store.", ""]
     lines += [f'store_id = "{store_id}"', ""]
     for name, kind in _SECTIONS.items():
         lines.append(f"[{name}]")
         for item in fields(kind):
             default = getattr(kind(), item.name)
-            if not isinstance(default, dict):
+            value = given.get(f"{name}.{item.name}")
+            if value is not None:
+                lines.append(f"{item.name} = {_toml(value)}")
+            elif not isinstance(default, dict):
                 lines.append(f"# {item.name} = {_toml(default)}")
         lines.append("")
     return "\n".join(lines)

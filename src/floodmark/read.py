@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floodmark.control import blocks, datasets, removals
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.engine import Engine
 from floodmark.errors import InvalidCursor, SchemaConflict
 from floodmark.lake import canonical
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
 from floodmark.schema import SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
 
@@ -64,100 +63,97 @@ class View:
         return self.dataset.horizon
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads one store's datasets by sequence."""
+def view_of(engine: Engine, dataset: str) -> View:
+    declared, removed = engine.database.read(  # I9: the horizon first
+        lambda c: (datasets.get(c, dataset), removals.moment(c, dataset))
+    )
+    declared, state = find_table(engine.database, engine.lake, declared)
+    if state is None:
+        return View(declared, None, removals=removed)
+    return View(declared, state.head, frozenset(name for name, _ in state.columns), removed, state.name)
 
-    store_id: str
-    database: Database
-    lake: Lake
 
-    def view(self, dataset: str) -> View:
-        declared, removed = self.database.read(  # I9: the horizon first
-            lambda c: (datasets.get(c, dataset), removals.moment(c, dataset))
+def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
+    """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
+    if cursor is None:
+        return 0
+    if isinstance(cursor, str):
+        cursor = Cursor.parse(cursor)
+    name = view.dataset.name
+    if not isinstance(cursor, Cursor):
+        raise InvalidCursor(f"A cursor is needed, not a {type(cursor).__name__}.")
+    if cursor.store_id != engine.store_id:
+        raise InvalidCursor("The cursor belongs to another store.", hint="Each store has cursors of its own.")
+    if cursor.dataset != name:
+        raise InvalidCursor(f"The cursor belongs to dataset {cursor.dataset!r}, not {name!r}.")
+    if cursor.partition != partition:
+        raise InvalidCursor(
+            f"The cursor was made for {_slice(cursor.partition)}, and this reads {_slice(partition)}.",
+            hint="Read the same slice again, or start without a cursor.",
         )
-        declared, state = find_table(self.database, self.lake, declared)
-        if state is None:
-            return View(declared, None, removals=removed)
-        return View(declared, state.head, frozenset(name for name, _ in state.columns), removed, state.name)
+    if not isinstance(cursor.seq, int) or cursor.seq < 0:
+        raise InvalidCursor(f"The cursor of {name!r} is at no number that a row could have.")
+    if cursor.seq > view.horizon:
+        # Taking it would skip the rows between the horizon and the cursor when they come.
+        raise InvalidCursor(
+            f"The cursor is at {cursor.seq}, and {name!r} ends at {view.horizon}.",
+            hint="Was the store restored from a backup? Start again from an older cursor, or without one.",
+        )
+    return cursor.seq
 
-    def position(self, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
-        """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
-        if cursor is None:
-            return 0
-        if isinstance(cursor, str):
-            cursor = Cursor.parse(cursor)
-        name = view.dataset.name
-        if not isinstance(cursor, Cursor):
-            raise InvalidCursor(f"A cursor is needed, not a {type(cursor).__name__}.")
-        if cursor.store_id != self.store_id:
-            raise InvalidCursor("The cursor belongs to another store.", hint="Each store has cursors of its own.")
-        if cursor.dataset != name:
-            raise InvalidCursor(f"The cursor belongs to dataset {cursor.dataset!r}, not {name!r}.")
-        if cursor.partition != partition:
-            raise InvalidCursor(
-                f"The cursor was made for {_slice(cursor.partition)}, and this reads {_slice(partition)}.",
-                hint="Read the same slice again, or start without a cursor.",
-            )
-        if not isinstance(cursor.seq, int) or cursor.seq < 0:
-            raise InvalidCursor(f"The cursor of {name!r} is at no number that a row could have.")
-        if cursor.seq > view.horizon:
-            # Taking it would skip the rows between the horizon and the cursor when they come.
-            raise InvalidCursor(
-                f"The cursor is at {cursor.seq}, and {name!r} ends at {view.horizon}.",
-                hint="Was the store restored from a backup? Start again from an older cursor, or without one.",
-            )
-        return cursor.seq
 
-    def read_since(
-        self,
-        dataset: str,
-        *,
-        since: Cursor | str | None = None,
-        partition: str | Mapping[str, Any] | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> Iterator[Batch]:
-        """What is new since a cursor, in sequence order, in batches of bounded size."""
-        view = self.view(dataset)
-        partition, where = slice_of(view.dataset, partition)
-        after = self.position(view, since, partition=partition)
-        wanted = known_columns(view.dataset, columns)
-        if view.snapshot is None or after >= view.horizon:
-            return
-        for window in self.windows(dataset, SequenceRange(after, view.horizon)):
-            scanned = self.lake.scan(
-                view.table,
-                snapshot=view.snapshot,
-                within=window,
-                columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
-                where=where,
-            )
-            parts = list(scanned)
-            for number, rows in enumerate(parts, start=1):
-                # Behind the last part the whole window is read; behind another, only as far as its last row.
-                through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
-                cursor = Cursor(self.store_id, dataset, partition, through)
-                yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
+def read_since(
+    engine: Engine,
+    dataset: str,
+    *,
+    since: Cursor | str | None = None,
+    partition: str | Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Iterator[Batch]:
+    """What is new since a cursor, in sequence order, in batches of bounded size."""
+    view = view_of(engine, dataset)
+    partition, where = slice_of(view.dataset, partition)
+    after = cursor_position(engine, view, since, partition=partition)
+    wanted = known_columns(view.dataset, columns)
+    if view.snapshot is None or after >= view.horizon:
+        return
+    for window in row_windows(engine, dataset, SequenceRange(after, view.horizon)):
+        scanned = engine.lake.scan(
+            view.table,
+            snapshot=view.snapshot,
+            within=window,
+            columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
+            where=where,
+        )
+        parts = list(scanned)
+        for number, rows in enumerate(parts, start=1):
+            # Behind the last part the whole window is read; behind another, only as far as its last row.
+            through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
+            cursor = Cursor(engine.store_id, dataset, partition, through)
+            yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
 
-    def windows(self, dataset: str, within: SequenceRange, *, rows_max: int | None = None) -> Iterator[SequenceRange]:
-        """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
-        rows_max = rows_max or BATCH_ROWS_MAX
-        after = within.after
-        window_rows = 0
-        for block in self.database.read(lambda c: blocks.committed_within(c, dataset, within)):
-            part = block.range.intersect(within)
-            if part is None:
-                continue
-            if window_rows and window_rows + len(part) > rows_max:
-                yield SequenceRange(after, part.after)
-                after, window_rows = part.after, 0
-            while part.through - part.after > rows_max:
-                cut = part.after + rows_max
-                yield SequenceRange(after, cut)
-                after, part = cut, SequenceRange(cut, part.through)
-            window_rows += len(part)
-        if after < within.through:
-            yield SequenceRange(after, within.through)
+
+def row_windows(
+    engine: Engine, dataset: str, within: SequenceRange, *, rows_max: int | None = None
+) -> Iterator[SequenceRange]:
+    """Cut a range where its rows are: the blocks say which stretches have any, so gaps cost nothing."""
+    rows_max = rows_max or BATCH_ROWS_MAX
+    after = within.after
+    window_rows = 0
+    for block in engine.database.read(lambda c: blocks.committed_within(c, dataset, within)):
+        part = block.range.intersect(within)
+        if part is None:
+            continue
+        if window_rows and window_rows + len(part) > rows_max:
+            yield SequenceRange(after, part.after)
+            after, window_rows = part.after, 0
+        while part.through - part.after > rows_max:
+            cut = part.after + rows_max
+            yield SequenceRange(after, cut)
+            after, part = cut, SequenceRange(cut, part.through)
+        window_rows += len(part)
+    if after < within.through:
+        yield SequenceRange(after, within.through)
 
 
 def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:

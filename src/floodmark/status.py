@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 
 from floodmark.control import blocks, datasets, deliveries, losses, problems, quarantine, sinks
 from floodmark.control import segments as segment_records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.delivery.kinds import place_of, seconds
 from floodmark.delivery.scope import Scope
+from floodmark.engine import Engine
 from floodmark.schedule import Cron, Every
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_bytes
@@ -168,16 +168,19 @@ class Status:
     sinks: tuple[SinkStatus, ...]
 
 
-def read_status(*, root: Path, store_id: str, database: Database, with_sinks: bool = False) -> Status:
+def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
     """One consistent view of the control database, and the sizes of the landing files."""
 
     def work(connection: Connection) -> Status:
-        found = tuple(_dataset_status(connection, root, item) for item in datasets.everyone(connection))
+        found = tuple(_dataset_status(connection, engine.root, item) for item in datasets.everyone(connection))
         return Status(
-            store=str(root), store_id=store_id, datasets=found, sinks=standings(connection) if with_sinks else ()
+            store=str(engine.root),
+            store_id=engine.store_id,
+            datasets=found,
+            sinks=standings(connection) if with_sinks else (),
         )
 
-    return database.read(work)
+    return engine.database.read(work)
 
 
 def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:

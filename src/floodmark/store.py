@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,58 +14,50 @@ from sqlalchemy import Connection
 
 from floodmark import config
 from floodmark.clock import Clock, SystemClock
-from floodmark.commit.flush import Flusher, FlushReport
-from floodmark.commit.recovery import Recovery
+from floodmark.commit.flush import FlushReport, flush
+from floodmark.commit.recovery import recover
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
-from floodmark.control.blocks import BatchLimits
-from floodmark.control.database import Database, migrate, sqlite_url
+from floodmark.control.database import Database, claim, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.datasets import declaration, declare, provided
 from floodmark.delivery.administration import Remedies, Replayed, Sinks, Skipped
 from floodmark.delivery.context import Stop
-from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.preview import Forecast, forecast, rows_waiting
 from floodmark.delivery.report import ExportReport, together
 from floodmark.delivery.tick import Exporter
+from floodmark.engine import CONTROL_FILE, control_database, open_engine
 from floodmark.errors import FloodmarkError, Permanent, StoreExists
 from floodmark.files import durable_write, make_directory
-from floodmark.lake.catalog import Catalog
-from floodmark.lake.sparklog import empty_log, log_file
+from floodmark.lake.embedded import embedded_lake, on_spark, session_with
+from floodmark.lake.sparklog import empty_log
 from floodmark.lake.table import Lake
 from floodmark.maintenance.audit import Auditor, AuditReport
 from floodmark.maintenance.compact import Compactor, CompactReport
-from floodmark.maintenance.control_recovery import CONTROL_FILE, RebuiltRecords, check_present
+from floodmark.maintenance.control_recovery import RebuiltRecords, check_present
 from floodmark.maintenance.control_recovery import rebuild_records as make_records
 from floodmark.maintenance.fsck import Fsck, FsckReport
-from floodmark.maintenance.mending import Workshop
-from floodmark.maintenance.purge import Purge, PurgeReport
+from floodmark.maintenance.purge import PurgeReport, purge
 from floodmark.maintenance.rebuild import Rebuilder, RebuildReport
-from floodmark.maintenance.remover import Remover
-from floodmark.maintenance.retain import RetainReport, Retention
-from floodmark.maintenance.settle import Resettler
+from floodmark.maintenance.retain import RetainReport, retain
 from floodmark.maintenance.trace import Trace, Tracer
 from floodmark.providers import Provider
 from floodmark.providers import find as find_provider
-from floodmark.read import Batch, Reader, known_columns, slice_of
-from floodmark.schema import (
-    check_dataset_name,
-)
+from floodmark.read import Batch, cursor_position, known_columns, read_since, slice_of, view_of
+from floodmark.schema import check_dataset_name
 from floodmark.sequence import Cursor, SequenceRange
 from floodmark.sources.adopt import Adopter, AdoptReport
-from floodmark.sources.eventlog import Feed, FeedReport, event_dataset
+from floodmark.sources.eventlog import FeedReport, event_dataset, feed
 from floodmark.sources.load import Backfiller
 from floodmark.sources.loading import Loader
 from floodmark.sources.shaping import Shape, moment
-from floodmark.sources.staging import StagedPurge
 from floodmark.sources.units import BackfillReport
 from floodmark.spool.capture import Capture, Receipt, Texts
 from floodmark.spool.replay import Quarantine
-from floodmark.spool.sealing import Sealer, SealReport
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.sealing import SealReport, seal
 from floodmark.status import Status, read_status
 
 if TYPE_CHECKING:
@@ -93,58 +84,12 @@ class Store:
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        self.path = root
-        self.settings = settings
-        self._clock = clock or SystemClock()
-        check_present(root)
-        self._database = Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
-        migrate(self._database, create=False)
-        self._given_spark = spark
-        self._lake = lake or self._embedded_lake()
-        self._segments = SegmentStore(root, self._database, self._clock)
-        self._sealer = Sealer(root, self._database, self._segments, self._clock, settings.spool)
-        self._capture = Capture(
-            root,
-            self._database,
-            self._segments,
-            self._clock,
-            backlog_bytes_max=settings.spool.backlog_bytes_max,
-            limits=settings.spool,
-        )
-        recovery = Recovery(self._database, self._lake, self._segments, self._sealer, self._clock)
-        self._flusher = Flusher(
-            root,
-            self._database,
-            self._lake,
-            self._segments,
-            self._sealer,
-            recovery,
-            self._clock,
-            limits=BatchLimits(settings.flush.rows_max, settings.flush.bytes_max, settings.flush.segments_max),
-            patience_seconds=settings.flush.patience_seconds,
-        )
-        self._remover = Remover(self._database, self._lake, self._flusher, self._clock)
-        backfiller = Backfiller(
-            root, self._database, self._lake, self._segments, self._capture, self._flusher, self._clock, settings.spool
-        )
-        self._loader = Loader(backfiller, self._spark_with)
-        self._feed = Feed(self._database, self._segments, self._clock)
-        self._reader = Reader(settings.store_id, self._database, self._lake)
-        surroundings = Surroundings(
-            settings.store_id,
-            self._database,
-            self._lake,
-            self._clock,
-            root,
-            settings.functions,
-            settings.catalogs,
-        )
-        self._exporter = Exporter(surroundings, self._reader)
-        self._sinks = Sinks(surroundings, self._reader)
-        self._rebuilder = Rebuilder(
-            root, self._database, self._lake, self._flusher, self._remover, self._reader, self._clock
-        )
-        self.quarantine = Quarantine(root, self._database, self._segments, self._clock, settings.spool)
+        if not settings.control.url:  # a server says itself what it does not have
+            check_present(root)
+        self.engine = open_engine(root, settings, lake or embedded_lake(root, settings, spark=spark), clock=clock)
+        self.spool = Capture(self.engine)
+        self._exporter = Exporter(self.engine)
+        self.quarantine = Quarantine(self.engine)
 
     def __enter__(self) -> Self:
         return self
@@ -156,13 +101,23 @@ class Store:
 
     def close(self) -> None:
         """Give the landing files up and close the control database. The Spark session stays warm."""
-        self._capture.close()
+        self.spool.close()
         self._exporter.close()
-        self._database.close()
+        self.engine.database.close()
 
     def check_writable(self) -> None:
         """`StoreReadOnly` if the store can only be looked at: no right to write, or a read-only file system."""
-        self._database.check_writable()
+        self.engine.database.check_writable()
+
+    @property
+    def path(self) -> Path:
+        """The store's directory."""
+        return self.engine.root
+
+    @property
+    def settings(self) -> config.Settings:
+        """The store's settings, as they were when it was opened."""
+        return self.engine.settings
 
     @property
     def store_id(self) -> str:
@@ -205,14 +160,14 @@ class Store:
             **chosen,
         )
         asked = [item for item, value in chosen.items() if value is not None]
-        self._database.transact(lambda c: declare(c, new, now=self._clock.now(), asked=asked))
+        self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), asked=asked))
 
     def _declare_if_absent(self, new: Dataset) -> None:
-        self._database.transact(lambda c: declare(c, new, now=self._clock.now(), only_if_absent=True))
+        self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), only_if_absent=True))
 
     def datasets(self) -> list[Dataset]:
         """The declared datasets, by name."""
-        return self._database.read(dataset_records.everyone)
+        return self.engine.database.read(dataset_records.everyone)
 
     # ── rows in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -222,14 +177,14 @@ class Store:
         If no row fits the dataset, `SchemaConflict` and nothing is stored. If only some do not, they go to
         quarantine, and the receipt counts them.
         """
-        return self._capture.capture(dataset, rows)
+        return self.spool.capture(dataset, rows)
 
     def capture_texts(self, dataset: str, texts: Texts) -> Receipt:
         """Store what was read from a file or a stream; durable on return.
 
         Nothing of it is refused: what is no row of the dataset goes to quarantine with the place it came from.
         """
-        receipt = self._capture.capture_texts(dataset, texts)
+        receipt = self.spool.capture_texts(dataset, texts)
         return receipt or Receipt(rows=0)
 
     def backfill(
@@ -257,9 +212,9 @@ class Store:
         found = find_provider(provider) if isinstance(provider, str) else provider
         if found is not None:
             self._declare_if_absent(provided(dataset, found.declaration))
-        declared = self._database.read(lambda c: dataset_records.get(c, dataset))
+        declared = self.engine.database.read(lambda c: dataset_records.get(c, dataset))
         shape = Shape(dict(map or {}), moment(since), moment(until), select)
-        return self._loader.load(
+        return Loader(Backfiller(self.engine, self.spool)).load(
             declared, source, shape, format=format, source_id=source_id, provider=found, progress=progress
         )
 
@@ -272,14 +227,14 @@ class Store:
 
         self._declare_if_absent(event_dataset(check_dataset_name(dataset)))
         if isinstance(log, EventLog):
-            return self._feed.feed(dataset, log)
+            return feed(self.engine, dataset, log)
         with EventLog.open(log) as opened:
-            return self._feed.feed(dataset, opened)
+            return feed(self.engine, dataset, opened)
 
     def seal(self, dataset: str) -> SealReport:
         """Turn the landing log into registered segments. Flush does this by itself."""
-        self._flusher.recover(dataset)
-        return self._sealer.seal(dataset)
+        recover(self.engine, dataset)
+        return seal(self.engine, dataset)
 
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
@@ -290,12 +245,12 @@ class Store:
         """
         asked = None if stop is None else lambda: stop.is_set
         if dataset is not None:
-            return self._flusher.flush(dataset, stop=asked)
+            return flush(self.engine, dataset, stop=asked)
         reports: list[FlushReport] = []
         failed: list[FloodmarkError] = []
         for item in self.datasets():
             try:
-                reports.append(self._flusher.flush(item.name, stop=asked))
+                reports.append(flush(self.engine, item.name, stop=asked))
             except FloodmarkError as error:  # I10
                 failed.append(error)
         if failed and not reports:
@@ -316,14 +271,14 @@ class Store:
         """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
         from floodmark.lake.frames import dataset_frame
 
-        view = self._reader.view(dataset)
+        view = view_of(self.engine, dataset)
         within = None
         if since is not None or until is not None:
-            after = self._reader.position(view, since)
-            through = view.horizon if until is None else self._reader.position(view, until)
+            after = cursor_position(self.engine, view, since)
+            through = view.horizon if until is None else cursor_position(self.engine, view, until)
             within = SequenceRange(min(after, through), through)
         return dataset_frame(
-            self._spark_lake(),
+            on_spark(self.engine.lake),
             table=view.table,
             schema=view.dataset.schema,
             snapshot=view.snapshot,
@@ -340,7 +295,7 @@ class Store:
         columns: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order: batches with the cursor to store after each."""
-        return self._reader.read_since(dataset, since=since, partition=partition, columns=columns)
+        return read_since(self.engine, dataset, since=since, partition=partition, columns=columns)
 
     def cursor(self, dataset: str) -> Cursor:
         """The cursor of this moment: reading since it gives what comes from now on."""
@@ -348,7 +303,7 @@ class Store:
 
     def horizon(self, dataset: str) -> int:
         """The number up to which every row that will ever exist is visible."""
-        return self._database.read(lambda c: dataset_records.get(c, dataset)).horizon
+        return self.engine.database.read(lambda c: dataset_records.get(c, dataset)).horizon
 
     def sql(self, query: str) -> DataFrame:
         """Run a SQL query in which every dataset is a view of its name, without system columns.
@@ -370,19 +325,19 @@ class Store:
         Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
-        self._sinks.add(name, kind, settings)
+        Sinks(self.engine).add(name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
         """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
-        self._sinks.change(name, settings)
+        Sinks(self.engine).change(name, settings)
 
     def sinks(self) -> list[Sink]:
         """The sinks of this store, by name."""
-        return self._database.read(sink_records.everyone)
+        return self.engine.database.read(sink_records.everyone)
 
     def remove_sink(self, name: str) -> None:
         """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
-        self._sinks.remove(name)
+        Sinks(self.engine).remove(name)
 
     def export(
         self,
@@ -429,7 +384,7 @@ class Store:
             ]
             return min((mark.seq if mark else 0 for mark in marks), default=0)
 
-        return self._database.read(work)
+        return self.engine.database.read(work)
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -452,7 +407,7 @@ class Store:
         self._declare_if_absent(
             declaration(dataset, identity=identity, event_time=event_time, partition_by=partition_by)
         )
-        adopter = Adopter(self._database, self._capture, self._flusher.flush)
+        adopter = Adopter(self.engine, self.spool)
         return adopter.adopt(dataset, self._legacy(adopter, dataset, str(source), format), progress=progress)
 
     def _legacy(self, adopter: Adopter, dataset: str, source: str, format: str | None) -> LegacyData:
@@ -460,7 +415,7 @@ class Store:
 
         if format is not None:
             return legacy_files(self.spark, source, format=format)
-        here = legacy_table(self._spark_with(source), source, version=None)
+        here = legacy_table(session_with(self.engine.lake, source, self.settings.catalogs), source, version=None)
         begun = adopter.begun_with(dataset, here.name)
         return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
 
@@ -471,17 +426,7 @@ class Store:
 
         Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
         """
-        compactor = Compactor(
-            self._database,
-            self._lake,
-            self._flusher,
-            self._clock,
-            self.settings.upkeep,
-            progress,
-            self._rebuilder.remove_retired,
-            Resettler(self._remover).settle,
-        )
-        return compactor.compact(dataset, dry_run=dry_run)
+        return Compactor(self.engine, progress).compact(dataset, dry_run=dry_run)
 
     def retain(
         self,
@@ -498,8 +443,8 @@ class Store:
         A row that a sink still needs stays, and the report names the sink; `give_up` names sinks that need not get
         what goes. `dry_run` only tells.
         """
-        return Retention(self._remover).retain(
-            dataset, older_than=older_than, by=by, keep_rows=keep_rows, give_up=give_up, dry_run=dry_run
+        return retain(
+            self.engine, dataset, older_than=older_than, by=by, keep_rows=keep_rows, give_up=give_up, dry_run=dry_run
         )
 
     def purge(self, dataset: str, where: str, *, dry_run: bool = False) -> PurgeReport:
@@ -509,10 +454,8 @@ class Store:
         so that no backfill brings them back. `dry_run` only tells.
         """
         if not dry_run:
-            self._capture.give_file_up(dataset)
-        staged = StagedPurge(self.path, self._database, self._lake)
-        purge = Purge(self._remover, self._segments, self._sealer, staged)
-        report = purge.purge(dataset, where=where, dry_run=dry_run)
+            self.spool.give_file_up(dataset)
+        report = purge(self.engine, dataset, where=where, dry_run=dry_run)
         if not dry_run:
             empty_log(self.path)  # Spark's errors may quote a row
         return report
@@ -534,7 +477,7 @@ class Store:
         given stays as it was. After a crash, run it again: it goes on where it was. `takeover` takes the work from a
         process that is still at it. The old table is removed by a later rebuild or compaction, a day after.
         """
-        rebuilder = replace(self._rebuilder, progress=progress or (lambda _: None))
+        rebuilder = Rebuilder(self.engine, progress=progress or (lambda _: None))
         return rebuilder.rebuild(
             dataset,
             lambda layout: layout.changed(
@@ -550,21 +493,21 @@ class Store:
 
     def status(self) -> Status:
         """What the store holds, what waits, and how far each sink is. Starts no JVM."""
-        return read_status(root=self.path, store_id=self.store_id, database=self._database, with_sinks=True)
+        return read_status(self.engine, with_sinks=True)
 
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
         """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.
 
         From records, counts and listings; with `deep` every object and row is read and its checksum made again.
         """
-        return Auditor(self.path, self._exporter.surroundings, self._reader, progress).audit(sink, deep=deep)
+        return Auditor(self.engine, progress).audit(sink, deep=deep)
 
     def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
         """Where one row is and how it got there: by values of its columns (its identity), or by its content id.
 
         Name columns that tell rows apart, and the event time if there is one: they bound what is read.
         """
-        return Tracer(self.path, self._exporter.surroundings, self._reader).trace(dataset, row)
+        return Tracer(self.engine).trace(dataset, row)
 
     def fsck(
         self,
@@ -581,73 +524,35 @@ class Store:
         among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
         lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
-        flusher = self._flusher
-        parts = Workshop(
-            self.path,
-            self._database,
-            self._lake,
-            self._segments,
-            self._sealer,
-            self._clock,
-            flusher.settle,
-            flusher.block_off,
-        )
-        return Fsck(parts, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
+        return Fsck(self.engine, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
 
     @property
     def spark(self) -> SparkSession:
         """The Spark session, started on first need and not before."""
-        return self._spark_lake().spark
-
-    def _embedded_lake(self) -> Lake:
-        from floodmark.lake.spark import SparkLake
-
-        embedded = _embedded_catalog(self.path, self.store_id)
-        return SparkLake(embedded, self._start_spark, catalogs=self.settings.catalogs)
-
-    def _spark_with(self, table: str | None) -> SparkSession:
-        """The session, with the catalog of a table that is named as `catalog.namespace.table`."""
-        from floodmark.lake.catalogs import attach_described
-
-        if table is not None:
-            attach_described(self.spark, table, self.settings.catalogs)
-        return self.spark
-
-    def _start_spark(self) -> SparkSession:
-        from floodmark.lake.session import start_session
-
-        if self._given_spark is not None:
-            return self._given_spark
-        spark = self.settings.spark
-        return start_session(
-            master=spark.master,
-            settings={"spark.driver.memory": spark.driver_memory, **spark.settings},
-            log=log_file(self.path),
-        )
-
-    def _spark_lake(self) -> Any:
-        from floodmark.lake.spark import SparkLake
-
-        if not isinstance(self._lake, SparkLake):
-            raise Permanent("This store's lake is not on Spark: use read_since.")
-        return self._lake
+        return on_spark(self.engine.lake).spark
 
 
-def init(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
-    """Make a new embedded store in a directory. An existing one is refused, and left as it is."""
+def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock: Clock | None = None) -> Store:
+    """Make a new store in a directory. An existing one is refused, and left as it is.
+
+    `control` is the URL of a PostgreSQL database for its control records (`env:NAME` and `file:/path` name where the
+    URL is kept). Without it they are in a SQLite file in the directory.
+    """
     root = Path(path).expanduser().absolute()
     if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
         raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
     for part in ("spool", "lake", "quarantine"):
         make_directory(root / part, private=True)
     # Before the settings: a store whose settings are there and whose control database is not has lost it.
-    made = Database(sqlite_url(root / CONTROL_FILE))
+    store_id = str(uuid.uuid4())
+    made = control_database(root, config.Settings(store_id, config.ControlSettings(control)))
     try:
         migrate(made)
+        claim(made, store_id)
     finally:
         made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, config.initial_text(str(uuid.uuid4())).encode(), private=True)
+    durable_write(root / config.FILE_NAME, config.initial_text(store_id, control=control).encode(), private=True)
     return open_store(root, lake=lake, clock=clock)
 
 
@@ -672,21 +577,12 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     settings = config.load(file)
-    return make_records(file.parent, lake or _tables_of(file.parent, settings), clock or SystemClock())
-
-
-def _tables_of(root: Path, settings: config.Settings) -> Lake:
-    """The embedded lake, as far as that needs no session."""
-    from floodmark.lake.spark import SparkLake
-
-    def start() -> SparkSession:
-        raise Permanent("No session is started to look at tables.")
-
-    return SparkLake(_embedded_catalog(root, settings.store_id), start)
-
-
-def _embedded_catalog(root: Path, store_id: str) -> Catalog:
-    return Catalog.embedded(name=f"floodmark_{store_id.replace('-', '')[:12]}", lake=root / "lake")
+    if settings.control.url:
+        raise Permanent(
+            "The control records of this store are in PostgreSQL.",
+            hint="Restore that database from a backup: the next flush finds what lake and spool have beyond it.",
+        )
+    return make_records(file.parent, lake or embedded_lake(file.parent, settings), clock or SystemClock())
 
 
 def _holds_datasets(file: Path) -> bool:
@@ -701,12 +597,6 @@ def _holds_datasets(file: Path) -> bool:
         return True
     finally:
         found.close()
-
-
-def _is_writable(root: Path) -> bool:
-    """Whether this process may change the store; if not, it may still look at it."""
-    control = root / CONTROL_FILE
-    return os.access(root, os.W_OK) and (os.access(control, os.W_OK) or not control.exists())
 
 
 def _url(place: str | Path) -> str:

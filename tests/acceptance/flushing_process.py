@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import floodmark
 from floodmark.store import Store
@@ -14,7 +15,8 @@ PATIENCE_SECONDS = 120
 
 def main(root: str, name: str, rounds: int, rows: int, *sinks: str) -> None:
     store = floodmark.open(root)
-    store._flusher.patience_seconds = 0
+    settings = store.settings
+    store.engine.settings = replace(settings, flush=replace(settings.flush, patience_seconds=0))
     for round in range(rounds):
         store.capture("events", [{"id": f"{name}-{round}-{row}", "site": name} for row in range(rows)])
         _flush(store, name)

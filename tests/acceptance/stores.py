@@ -70,7 +70,7 @@ def check_history(store: Store) -> list[Any]:
 
     from floodmark.control.schema import blocks
 
-    state = store._lake.load("events_g1")
+    state = store.engine.lake.load("events_g1")
     assert state is not None
     lineage = list(reversed(state.lineage))
     assert {snapshot.operation for snapshot in lineage} <= {"append", "replace"}
@@ -78,7 +78,7 @@ def check_history(store: Store) -> list[Any]:
     ends = [snapshot.through for snapshot in appends]
     assert ends == sorted(set(ends)), "a lower block landed behind a higher one"
     own = select(blocks).where(blocks.c.dataset == "events").order_by(blocks.c.after_seq)
-    recorded = store._database.read(lambda c: c.execute(own).fetchall())
+    recorded = store.engine.database.read(lambda c: c.execute(own).fetchall())
     assert [block.id for block in recorded if block.state == "committed"] == [snapshot.block for snapshot in appends]
     assert [block.id for block in recorded if block.state == "reserved"] == []
     assert store.horizon("events") == ends[-1]

@@ -29,8 +29,8 @@ def test_an_iceberg_table_is_adopted_once_at_the_version_it_was_begun_with(store
     store.add_dataset("started")
     store.capture("started", [{"n": 0}])
     store.flush("started")  # the catalog is attached
-    name = f"`{store._lake.catalog.name}`.legacy.numbers"
-    spark.sql(f"CREATE NAMESPACE `{store._lake.catalog.name}`.legacy")
+    name = f"`{store.engine.lake.catalog.name}`.legacy.numbers"
+    spark.sql(f"CREATE NAMESPACE `{store.engine.lake.catalog.name}`.legacy")
     spark.sql(f"CREATE TABLE {name} (n BIGINT, text STRING) USING iceberg")
     for start in (0, 100):
         spark.createDataFrame(pa.table({"n": list(range(start, start + 100)), "text": ["x"] * 100})).writeTo(

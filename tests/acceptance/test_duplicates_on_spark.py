@@ -27,9 +27,9 @@ def test_by_metadata_by_broadcast_and_by_shuffle(tmp_path: Path, spark, monkeypa
         """Rows, duplicates, and how many jobs they took."""
         for part in parts:
             store.capture("events", part)
-        before = store._lake.jobs
+        before = store.engine.lake.jobs
         report = store.flush("events")
-        return report.rows, report.duplicates, store._lake.jobs - before
+        return report.rows, report.duplicates, store.engine.lake.jobs - before
 
     with make_store(
         tmp_path / "store", spark, identity=["id"], event_time="at", partition_by=[], schema={"id": "long"}

@@ -21,11 +21,14 @@ import pytest
 
 import floodmark
 from floodmark.hub.tokens import add_token
+from floodmark.spool.segments import drop_dead_writers, remove_leftovers
 from floodmark.store import Store
 from seeds import SEED
-from sending import Sender, check, entry, spooled, spooled_ids
+from sending import Chunk, Sender, check, entry, spooled, spooled_ids
+from waiting import wait_until
 
 START_SECONDS_MAX = 60
+PUSH_SECONDS_MAX = 300
 
 
 def free_port() -> int:
@@ -70,17 +73,15 @@ class HubProcess:
             )
 
     def wait_until_ready(self, environment: dict[str, str] | None = None) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
+        def ready() -> bool:
             # A worker that was just being started when its supervisor was killed lives, and listens, a moment longer.
             if environment is not None and self.process is not None and self.process.poll() is not None:
-                time.sleep(0.5)
                 self._launch(environment)
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/readyz", timeout=START_SECONDS_MAX).status_code == 200:
-                    return
-            time.sleep(0.05)
-        pytest.fail(f"the hub did not start: {self.said()}")
+                return httpx.get(f"{self.url}/readyz", timeout=START_SECONDS_MAX).status_code == 200
+            return False
+
+        wait_until(ready, seconds_max=START_SECONDS_MAX, look_seconds=0.1, story=self.said)
 
     def workers(self) -> list[psutil.Process]:
         assert self.process is not None
@@ -121,19 +122,19 @@ def push(url: str, sender: Sender, *, chunks: int, rows: int, answers: list[int]
     with httpx.Client(base_url=url, timeout=30) as client:
         for index in range(chunks):
             chunk = sender.chunk(index * rows, (index + 1) * rows)
-            for _ in range(2000):
+
+            def answered(chunk: Chunk = chunk) -> bool:
                 try:
                     response = client.post(chunk.path, content=chunk.body, headers=chunk.headers())
                 except httpx.TransportError:
-                    time.sleep(0.02)
-                    continue
+                    return False
                 if response.status_code == 200:
                     answers.append(response.json()["stored"])
-                    break
+                    return True
                 assert response.status_code in {429, 503}, response.text
-                time.sleep(0.02)
-            else:
-                pytest.fail(f"chunk {index} was never answered")
+                return False
+
+            wait_until(answered, seconds_max=PUSH_SECONDS_MAX, look_seconds=0.02)
 
 
 def check_debris(store: Store) -> None:
@@ -142,9 +143,9 @@ def check_debris(store: Store) -> None:
 
     from floodmark.control.schema import segments
 
-    store._segments.drop_dead_writers("events")
-    store._segments.remove_leftovers("events")
-    found = store._database.read(lambda c: c.execute(select(segments.c.path, segments.c.state)).fetchall())
+    drop_dead_writers(store.engine, "events")
+    remove_leftovers(store.engine, "events")
+    found = store.engine.database.read(lambda c: c.execute(select(segments.c.path, segments.c.state)).fetchall())
     assert {item.state for item in found} <= {"sealed", "dropped"}
     wanted = {Path(item.path).name for item in found if item.state == "sealed"}
     assert {path.name for path in (store.path / "spool/events/segments").glob("*.parquet")} == wanted
@@ -172,7 +173,7 @@ def test_a_hub_that_is_killed_again_and_again_stores_every_row_of_two_hundred_ch
         done = min(map(len, answers))
         before = time.monotonic()
         while any(client.is_alive() for client in clients) and min(map(len, answers)) < done + chance.randrange(3, 12):
-            time.sleep(chance.uniform(0, 0.05))  # let some chunks through between two deaths, and die at any instant
+            clients[0].join(chance.uniform(0, 0.05))  # some chunks get through between two deaths, at any instant
             if time.monotonic() - before > 120:
                 pytest.fail(f"nothing moves: {hub.said()}")
         kills += 1
@@ -194,7 +195,7 @@ def test_a_hub_that_is_killed_again_and_again_stores_every_row_of_two_hundred_ch
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", ["segment.written", "hub.stored", "segment.registered", "hub.accepted"])
+@pytest.mark.parametrize("point", ["hub.stored", "hub.accepted"])
 def test_a_worker_that_dies_at_this_very_point_stores_every_row_once(
     hub: HubProcess, central: Store, point: str
 ) -> None:
@@ -219,21 +220,22 @@ def test_a_capture_with_a_key_is_stored_once_by_a_hub_that_dies_before_it_answer
     """H1, for one request."""
     hub.fault = "hub.accepted:2"
     hub.start()
-    died = 0
+    died: list[str] = []
     with httpx.Client(base_url=hub.url, timeout=30) as client:
         for number in range(12):
             headers = {"Content-Type": "application/json", "Idempotency-Key": f"request {number}"}
-            for _ in range(2000):
+            body = f'[{{"id":{number}}}]'
+
+            def answered(body: str = body, headers: dict[str, str] = headers) -> bool:
                 try:
-                    response = client.post(
-                        "/v1/datasets/events/capture", content=f'[{{"id":{number}}}]', headers=headers
-                    )
+                    response = client.post("/v1/datasets/events/capture", content=body, headers=headers)
                 except httpx.TransportError:
-                    died += 1
-                    time.sleep(0.05)
-                    continue
+                    died.append(body)
+                    return False
                 assert (response.status_code, response.json()) == (200, {"rows": 1, "quarantined": 0})
-                break
+                return True
+
+            wait_until(answered, seconds_max=PUSH_SECONDS_MAX, look_seconds=0.05)
     assert died
     assert spooled_ids(central) == list(range(12))
 
@@ -260,8 +262,7 @@ def test_sigterm_finishes_what_is_at_hand_and_leaves_no_process(hub: HubProcess,
 
     sending = threading.Thread(target=send)
     sending.start()
-    while len(acknowledged) < 3:
-        time.sleep(0.01)
+    wait_until(lambda: len(acknowledged) >= 3)
     hub.process.terminate()
     assert hub.process.wait(60) == 0, hub.said()
     sending.join()

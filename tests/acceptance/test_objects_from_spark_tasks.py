@@ -86,6 +86,7 @@ def test_tasks_write_what_this_process_would_have_written(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("where", ["s3"], indirect=True)
 def test_tasks_split_large_chunks_and_meet_their_own_objects_after_a_crash(store: Store, where: dict[str, Any]) -> None:
     # One channel at a time: a thread that "dies" would leave the others alive.
     store.add_sink("lines", "blob", format="jsonl.zst", chunk_rows=400, chunk_bytes=10_000, concurrency=1, **where)
@@ -112,6 +113,7 @@ def test_tasks_split_large_chunks_and_meet_their_own_objects_after_a_crash(store
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("where", ["local"], indirect=True)
 def test_what_a_task_is_refused_is_told_as_if_it_had_been_here(store: Store, where: dict[str, Any]) -> None:
     store.add_sink("stuck", "blob", chunk_rows=400, **where)
     place = place_of({**KIND.defaults, **where})

@@ -22,14 +22,12 @@ def newest(directory: Path, pattern: str) -> Path:
 
 
 LOST = {
-    "the metadata file is gone": ("metadata/*.metadata.json", None),
     "the metadata file is empty": ("metadata/*.metadata.json", 0),
     "the manifest list is gone": ("metadata/snap-*.avro", None),
-    "the manifest list is cut off": ("metadata/snap-*.avro", 40),
     "a manifest is empty": ("metadata/*-m0.avro", 0),
-    "a data file is gone": ("data/**/*.parquet", None),
     "a data file is cut off": ("data/**/*.parquet", 100),
 }
+"""Each kind of file, and each kind of damage, once: here, or below a rewrite in `test_compacting_on_spark.py`."""
 
 
 @pytest.mark.parametrize("loss", LOST)

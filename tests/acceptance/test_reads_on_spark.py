@@ -49,7 +49,7 @@ def test_a_range_read_touches_only_the_files_that_can_hold_it(store: Store) -> N
     """A thousand rows out of ten commits or a hundred: the same number of files, and as many bytes."""
     costs = []
     for commits in (10, 100):
-        for number in range(len(store._lake.load("events_g1").lineage) if costs else 0, commits):
+        for number in range(len(store.engine.lake.load("events_g1").lineage) if costs else 0, commits):
             commit(store, number)
         end = store.horizon("events")
         middle = Cursor(store.store_id, "events", None, end // 2)
@@ -65,9 +65,9 @@ def test_a_range_read_touches_only_the_files_that_can_hold_it(store: Store) -> N
     assert late_middle["totalDataFileSize"] <= 1.1 * early_middle["totalDataFileSize"]
     assert late_end["totalDataFileSize"] <= 1.1 * early_end["totalDataFileSize"]
     # The same through `read_since`: every other file is taken away, and it does not notice.
-    state = store._lake.load("events_g1")
+    state = store.engine.lake.load("events_g1")
     newest_cursor = Cursor(store.store_id, "events", None, end - 1000)
-    files = store.spark.table(store._lake.catalog.spark_name("events_g1"))
+    files = store.spark.table(store.engine.lake.catalog.spark_name("events_g1"))
     kept = {row[0] for row in files.where(f"_ingest_seq > {end - 1000}").selectExpr("input_file_name()").collect()}
     names = {Path(location).name for location in kept}
     for path in (store.path / "lake" / "datasets").rglob("*.parquet"):

@@ -11,6 +11,7 @@ import pytest
 from stores import make_store, rows_of, said_by, start_process
 
 from floodmark import faults
+from floodmark.maintenance.rebuild import remove_retired
 
 pytestmark = pytest.mark.spark
 ROUNDS = 4
@@ -50,9 +51,9 @@ def test_a_dataset_moves_to_another_place_while_two_processes_flush(spark: Any, 
     assert store.read("events").count() == len(after)
     assert sum(batch.table.num_rows for batch in store.read_since("events", cursor)) == len(wanted)
     assert store.export("out").rows == len(wanted)
-    jobs = store._lake.jobs
-    assert (store.export("out").rows, store._lake.jobs) == (0, jobs)
-    metadata = store._lake.catalog.table(store.datasets()[0].table_name).metadata
+    jobs = store.engine.lake.jobs
+    assert (store.export("out").rows, store.engine.lake.jobs) == (0, jobs)
+    metadata = store.engine.lake.catalog.table(store.datasets()[0].table_name).metadata
     assert (metadata.format_version, str(metadata.partition_specs[-1].fields[0].transform)) == (3, "truncate[1024]")
     assert store.fsck(deep=True).findings == ()
     store.close()
@@ -78,7 +79,7 @@ def test_what_retention_removes_meanwhile_goes_from_the_copy_and_retired_tables_
     assert rows_of(store) == [str(row) for row in range(15, 20)]
     home = Path(urlparse(report.previous_location).path)
     assert home.is_dir()
-    assert store._rebuilder.remove_retired("events", grace=timedelta(0)) == (1,)
+    assert remove_retired(store.engine, "events", grace=timedelta(0)) == (1,)
     assert not home.exists()
     assert rows_of(store) == [str(row) for row in range(15, 20)]
     store.close()

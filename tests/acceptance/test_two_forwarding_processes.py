@@ -13,18 +13,12 @@ from stores import make_store, rows_of, said_by, start_script
 
 from floodmark.store import Store
 from floodmark.torture.hubs import HubMember, answers
+from waiting import wait_until
 
 ROUNDS = 3
 ROWS = 15
 NAMES = ("left", "right")
 WAIT_SECONDS_MAX = 200
-
-
-def wait_until(what: str, met: Any) -> None:
-    until = time.monotonic() + WAIT_SECONDS_MAX
-    while not met():
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
 
 
 def commit(store: Store, *, round: int) -> None:
@@ -42,7 +36,7 @@ def central(spark: Any, tmp_path: Path) -> Iterator[Store]:
 def hub(central: Store, tmp_path: Path) -> Iterator[HubMember]:
     made = HubMember(central.path, folder=tmp_path, seed=0, began=time.monotonic())
     made.step(trouble=False)
-    wait_until("the hub does not answer", lambda: answers(made.port))
+    wait_until(lambda: answers(made.port), seconds_max=WAIT_SECONDS_MAX)
     yield made
     made.close()
 
@@ -66,7 +60,7 @@ def test_two_processes_that_forward_one_store_at_once_bring_every_row_once(
             if round:
                 commit(edge, round=round)
             ready = [meeting / f"{name}-{round}.ready" for name in NAMES]
-            wait_until(f"round {round} does not begin", lambda ready=ready: all(path.exists() for path in ready))
+            wait_until(lambda ready=ready: all(path.exists() for path in ready), seconds_max=WAIT_SECONDS_MAX)
             (meeting / f"{round}.go").touch()
         for name, process in zip(NAMES, processes, strict=True):
             assert process.wait(WAIT_SECONDS_MAX) == 0, said_by(edge.path, name).read_text()[-3000:]

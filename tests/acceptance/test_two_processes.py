@@ -14,7 +14,7 @@ from stores import check_history, make_store, rows_of, said_by, start_process
 
 from floodmark.store import Store
 
-ROUNDS = 25
+ROUNDS = 12
 ROWS = 4
 COMPACT_AFTER = 5
 
@@ -56,13 +56,13 @@ def test_two_processes_and_a_compaction_lose_and_double_nothing(spark: Any, tmp_
     ]
     # Every snapshot stays, so that the whole history can be looked at in the end.
     upkeep = replace(store.settings.upkeep, files_min=2, snapshots_keep=10_000)
-    store.settings = replace(store.settings, upkeep=upkeep)
+    store.engine.settings = replace(store.settings, upkeep=upkeep)
     try:
         compactions = compacted = 0
         failures: list[str] = []
         for process in processes:
             while not ended(process):
-                commits = len(store._lake.load("events_g1").lineage)
+                commits = len(store.engine.lake.load("events_g1").lineage)
                 if commits - compacted < COMPACT_AFTER:
                     continue
                 compacted = commits

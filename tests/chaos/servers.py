@@ -15,6 +15,7 @@ import httpx
 from floodmark.torture.hubs import answers, free_port
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import kill_group, start
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 POSTGRES_SETTINGS = {
@@ -69,7 +70,7 @@ class S3Member(_Underneath):
     kind = "s3"
 
     def __init__(self, folder: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=25.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=12.0, gone_seconds_max=3.0)
         self.port = free_port()
         self._objects = folder / "s3"
         self._objects.mkdir()
@@ -100,10 +101,7 @@ class S3Member(_Underneath):
     def come_back(self) -> None:
         command = [sys.executable, str(HERE / "s3_on_disk.py"), str(self.port), str(self._objects)]
         self._process = start(command, output=self._log, errors=self._log)
-        deadline = time.monotonic() + 60
-        while not answers(self.port):
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: answers(self.port), story=self._log.read_text)
 
     def close(self) -> None:
         kill_group(self._process)
@@ -166,7 +164,7 @@ class DiskMember(_Underneath):
     SIZE_MEGABYTES = 192
 
     def __init__(self, directory: Path, *, seed: int, began: float) -> None:
-        super().__init__(seed=seed, began=began, life_seconds=35.0, gone_seconds_max=3.0)
+        super().__init__(seed=seed, began=began, life_seconds=18.0, gone_seconds_max=3.0)
         self._directory = directory
         self._ballast = directory / "ballast"
         directory.mkdir()

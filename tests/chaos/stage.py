@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import floodmark.store
 from floodmark.config import Settings, SparkSettings
 from floodmark.store import Store
 from floodmark.torture import reading
@@ -23,7 +21,6 @@ from floodmark.torture.scratch import Planned, make_store
 from floodmark.torture.verdict import Compared, Verdict, compared, oracle_of, unexercised
 from floodmark.torture.writers import WriterMember
 
-from . import on_postgres
 from .servers import DiskMember, PostgresMember, S3Member
 
 DATASETS = {"orders": True, "readings": False}
@@ -67,10 +64,9 @@ class Stage:
             hub = HubMember(central.path, folder=self.folder, seed=self.seed, began=self.began, life_seconds=8.0)
             below = self._below(stack)
             root = self.folder / "disk" / "edge" if "disk" in below else self.folder / "edge"
-            if "postgres" in below:
-                stack.enter_context(records_at(root, below["postgres"].url))
+            control = below["postgres"].url if "postgres" in below else ""
             sinks = self._sinks(hub, below)
-            edge = stack.enter_context(make_store(root, SMALL_JVM, DATASETS, sinks))
+            edge = stack.enter_context(make_store(root, SMALL_JVM, DATASETS, sinks, control=control))
             course = self._course(edge, [hub, *below.values()])
             course.run(lambda: self._read(course, edge, central, sinks))
             return self._verdict(course)
@@ -96,11 +92,8 @@ class Stage:
         ]
 
     def _course(self, edge: Store, others: list[Member]) -> Course:
-        shim = (sys.executable, str(Path(on_postgres.__file__)))
         writer = (sys.executable, "-m", "floodmark.torture.writer")
         run = command_line(edge.path, "run", "--json")
-        if "postgres" in self.underneath:
-            writer, run = (*shim, "floodmark.torture.writer"), [*shim, *run[2:]]
         shared = {"folder": self.folder, "seed": self.seed, "began": self.began}
         writers = [
             WriterMember(
@@ -150,16 +143,3 @@ class Stage:
             astray=tuple(text for text in astray if not any(right in text for right in excused)),
             unexercised=unexercised(done, kinds=course.kills_min, destinations=course.destinations),
         )
-
-
-@contextlib.contextmanager
-def records_at(root: Path, url: str) -> Iterator[None]:
-    """Stores at a path have their records at an address, here and in every process that is started meanwhile."""
-    before = floodmark.store.sqlite_url
-    os.environ[on_postgres.VARIABLE] = f"{root}={url}"
-    on_postgres.redirect()
-    try:
-        yield
-    finally:
-        floodmark.store.sqlite_url = before
-        del os.environ[on_postgres.VARIABLE]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -24,9 +23,8 @@ from floodmark.torture.processes import floodmark, start
 from floodmark.torture.scratch import Planned, make_store
 from scenarios.delivery.servers import Answer, KeyOnlyServer, Request
 
-from . import on_postgres
 from .servers import PostgresMember
-from .stage import SMALL_JVM, records_at
+from .stage import SMALL_JVM
 
 DATASET = "orders"
 SITES = ("north", "south")
@@ -72,17 +70,18 @@ class Sweep:
         with ExitStack() as stack:
             stack.callback(self._end_stragglers)
             self.root = self.folder / "edge"
+            control = ""
             if self.postgres:
                 member = PostgresMember(seed=0, began=0.0)
                 stack.callback(member.close)
-                stack.enter_context(records_at(self.root, member.url))
+                control = member.url
             self.picky = stack.enter_context(PickyServer())
             self.place = {"url": (self.folder / "files").as_uri(), "format": "jsonl"}
             sinks = [
                 Planned("objects", "blob", {**self.place, "chunk_rows": 8, "chunk_bytes": 400}),
                 Planned("picky", "forward", {"url": self.picky.url, "chunk_rows": 4, "concurrency": 1}),
             ]
-            self.store = stack.enter_context(make_store(self.root, SMALL_JVM, {DATASET: True}, sinks))
+            self.store = stack.enter_context(make_store(self.root, SMALL_JVM, {DATASET: True}, sinks, control=control))
             for point in wanted:
                 self._die_at(point)
             return Swept(self.reached, self._compared())
@@ -93,10 +92,10 @@ class Sweep:
             match point.partition("."):
                 case ("flush", _, "released"):
                     self._all_is_flushed()
-                    self._capture(2, again=True)  # nothing of it is left to commit
+                    self.spool(2, again=True)  # nothing of it is left to commit
                     command = ["flush"]
                 case ("flush", _, _):
-                    self._capture(4)
+                    self.spool(4)
                     command = ["flush"]
                 case (_, _, "replayed"):
                     self._command("export")
@@ -118,7 +117,7 @@ class Sweep:
         """Some that are left are enough: to commit others takes a JVM."""
         delivered = min(self.store.watermark(sink, DATASET, partition={"site": site}) for site in SITES)
         if self.store.horizon(DATASET) - delivered < 40:
-            self._capture(64)
+            self.spool(64)
             self._all_is_flushed()
 
     def _all_is_flushed(self) -> None:
@@ -133,8 +132,6 @@ class Sweep:
 
     def _command(self, *arguments: str, fault: str | None = None) -> int:
         command = floodmark(self.root, *arguments)
-        if self.postgres:
-            command = [sys.executable, str(Path(on_postgres.__file__)), *command[2:]]
         said = self.folder / "said.log"
         process = start(command, output=said, errors=said, fault=fault)
         self._groups.append(process.pid)

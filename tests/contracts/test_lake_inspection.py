@@ -67,12 +67,12 @@ def test_a_time_is_found_whatever_zone_the_session_has(blocks: Blocks):
     assert [row.seq for row in found(blocks, at=NOON)] == [1]
 
 
-@pytest.mark.parametrize("name", [name for name, kind in EVERY_TYPE.items() if not kind.startswith(("list", "struct"))])
-def test_a_row_is_found_by_a_value_of_every_simple_type(blocks: Blocks, name: str):
+def test_a_row_is_found_by_a_value_of_every_simple_type(blocks: Blocks):
     blocks.schema = Schema.declare(EVERY_TYPE)
     blocks.commit([FULL, {}])
-    assert not isinstance(blocks.schema.column(name).type, ListType | StructType)
-    assert [row.seq for row in found(blocks, **{name: FULL[name]})] == [1]
+    for column in blocks.schema:
+        if not isinstance(column.type, ListType | StructType):
+            assert [row.seq for row in found(blocks, **{column.name: FULL[column.name]})] == [1], column.name
 
 
 def test_deleted_rows_are_not_found(blocks: Blocks):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,27 +23,55 @@ from floodmark.rows.content import content_ids, tally_of_ids
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
+T = TypeVar("T")
 SITES = Schema.declare({"id": "long", "site": "string", "on": "date", "amount": "double"})
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        *(
-            pytest.param(way, marks=pytest.mark.spark)
-            for way in ("in this process", "in tasks", "through Iceberg's reader")
-        ),
-    ]
-)
+WAYS = {"in this process": (True, 1000), "in tasks": (True, 0), "through Iceberg's reader": (False, 0)}
+"""The ways in which Spark's lake reads: whether straight from the files, and up to how many rows without a job."""
+
+
+class EveryWay(Blocks):
+    """Blocks on Spark's lake, which is asked in every way in which it reads."""
+
+    def rows(self, within: SequenceRange = EVERYTHING, **scan: Any) -> list[dict[str, Any]]:
+        return alike(self, lambda: Blocks.rows(self, within, **scan))
+
+
+@pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.spark)])
 def ways(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blocks]:
-    """The lake in memory, and each way in which Spark's reads: all must give the same."""
+    """The lake in memory, and Spark's in each of its ways: all must give the same."""
     if request.param == "memory":
         yield Blocks(MemoryDriver(), tmp_path)
         return
     for made in spark_lake(request, tmp_path):
-        made.lake.direct = request.param != "through Iceberg's reader"
-        made.lake.rows_here_max = 1000 if request.param == "in this process" else 0
-        yield Blocks(made, tmp_path)
+        yield EveryWay(made, tmp_path)
+
+
+def each_way(blocks: Blocks) -> Iterator[str]:
+    if not isinstance(blocks, EveryWay):
+        yield "memory"
+        return
+    for way, (blocks.lake.direct, blocks.lake.rows_here_max) in WAYS.items():
+        yield way
+
+
+def alike(blocks: Blocks, ask: Callable[[], T]) -> T:
+    """What every way of reading answers, or the error that each of them raises."""
+    answers: dict[str, T] = {}
+    errors: dict[str, Exception] = {}
+    for way in each_way(blocks):
+        try:
+            answers[way] = ask()
+        except Exception as error:
+            errors[way] = error
+    first, *others = (*answers.values(), *errors.values())
+    if isinstance(first, Exception):
+        assert {(type(error), str(error)) for error in errors.values()} == {(type(first), str(first))}
+        raise first
+    assert not errors, errors
+    assert all(other == first for other in others), answers
+    return first
 
 
 def as_lists(within: SequenceRange, rows: Any) -> dict[str, Any]:
@@ -63,7 +91,10 @@ def each(blocks: Blocks, ranges: list[SequenceRange], work: Any = None, **option
     head = options.pop("snapshot", None) or blocks.state().head
     options.setdefault("schema", blocks.schema)
     options.setdefault("columns", options["schema"].names)
-    return list(blocks.lake.each_range(TABLE, snapshot=head, ranges=ranges, work=work or as_lists, **options))
+    return alike(
+        blocks,
+        lambda: list(blocks.lake.each_range(TABLE, snapshot=head, ranges=ranges, work=work or as_lists, **options)),
+    )
 
 
 # ── ranges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,20 +159,20 @@ def test_an_error_of_the_work_arrives_as_itself_behind_the_results_of_the_others
             raise DivergedHistory(f"Not {within}.", hint="Look at it.")
         return {"first": rows["id"][0].as_py()}
 
-    results: list[tuple[int, int]] = []
-
-    def deliver() -> None:
+    def deliver(results: list[tuple[int, int]]) -> None:
         for within, _, answer in each_lazily(ways, ranges_of(0, 2, 4, 6, 8), fails):
             results.append((within.after, answer["first"]))
 
-    with pytest.raises(DivergedHistory) as raised:
-        deliver()
-    assert (raised.value.message, raised.value.hint) == ("Not (2, 4].", "Look at it.")
-    assert (0, 0) in results
-    assert (2, 2) not in results
-    assert results == sorted(results)
-    if getattr(ways.lake, "rows_here_max", 0) == 0:
-        assert (6, 6) in results, "another task goes on"
+    for way in each_way(ways):
+        results: list[tuple[int, int]] = []
+        with pytest.raises(DivergedHistory) as raised:
+            deliver(results)
+        assert (raised.value.message, raised.value.hint) == ("Not (2, 4].", "Look at it.")
+        assert (0, 0) in results
+        assert (2, 2) not in results
+        assert results == sorted(results)
+        if way != "in this process":
+            assert (6, 6) in results, "another task goes on"
 
 
 def each_lazily(blocks: Blocks, ranges: list[SequenceRange], work: Any) -> Any:
@@ -309,12 +340,13 @@ def test_a_file_that_is_gone_is_told_in_a_sentence(spark_driver: SparkDriver, tm
 # ── what it costs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_actions_on_the_engine_are_counted(ways: Blocks, request: pytest.FixtureRequest) -> None:
+def test_the_actions_on_the_engine_are_counted(ways: Blocks) -> None:
     ways.commit(some(4))
-    before = ways.lake.jobs
-    each(ways, ranges_of(0, 1, 2, 3, 4))
     jobs = {"memory": 0, "in this process": 0, "in tasks": 1, "through Iceberg's reader": 1}
-    assert ways.lake.jobs - before == jobs[request.node.callspec.params["ways"]]
+    for way in each_way(ways):
+        before = ways.lake.jobs
+        assert len(list(each_lazily(ways, ranges_of(0, 1, 2, 3, 4), as_lists))) == 4
+        assert ways.lake.jobs - before == jobs[way]
 
 
 @pytest.mark.spark
@@ -393,21 +425,20 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("keep", FILTERS)
-def test_a_filter_leaves_out_rows_of_which_it_is_not_true(blocks: Blocks, keep: str) -> None:
+def test_a_filter_leaves_out_rows_of_which_it_is_not_true(blocks: Blocks) -> None:
     sales(blocks)
-    blocks.lake.check_filter(TABLE, keep)
-    wanted = FILTERS[keep]
-    assert [row["id"] for row in blocks.rows(keep=keep)] == wanted
-    assert [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] == wanted
     head = blocks.state().head
     assert head is not None
-    counted = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=(), keep=keep)
-    assert sum(item.tally.rows for item in counted) == len(wanted)
-    found = each(blocks, ranges_of(0, 2, 5), keep=keep, columns=("id",))
-    assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted
-    whole = sum((tally for _, tally, _ in found), Tally())
-    assert whole == sum((item.tally for item in counted), Tally())
+    for keep, wanted in FILTERS.items():
+        blocks.lake.check_filter(TABLE, keep)
+        assert [row["id"] for row in blocks.rows(keep=keep)] == wanted, keep
+        assert [row["id"] for row in blocks.rows(keep=keep, columns=("id",))] == wanted, keep
+        counted = blocks.lake.figures(TABLE, snapshot=head, within=EVERYTHING, partition_by=(), keep=keep)
+        assert sum(item.tally.rows for item in counted) == len(wanted), keep
+        found = each(blocks, ranges_of(0, 2, 5), keep=keep, columns=("id",))
+        assert [row["id"] for _, _, answer in found for row in answer.get("rows", [])] == wanted, keep
+        whole = sum((tally for _, tally, _ in found), Tally())
+        assert whole == sum((item.tally for item in counted), Tally()), keep
 
 
 def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
@@ -425,44 +456,44 @@ def test_figures_of_one_partition_are_those_of_its_rows(blocks: Blocks) -> None:
         assert sum(item.tally.rows for item in both) == len([id for id in ids if id < 5])
 
 
-@pytest.mark.parametrize(
-    "keep",
-    [
-        "",
-        "nothing > 1",
-        "site = ",
-        "site = 'a' -- and more",
-        "site = 'a'; DROP TABLE x",
-        "_ingest_seq > 5",
-        "`_ingest_segment` = 1",
-        "_INGEST_ID like 'a%'",
-        "id IN (SELECT 1)",
-        "exists (select 1)",
-        "id = (VALUES (1))",
-        "count(*) > 1",
-        "sum(amount) > 1",
-        "rand() > 0.5",
-        "random() > 0.5",
-        "on < current_date",
-        "on < current_date()",
-        "current_timestamp > on",
-        "_file LIKE 'x%'",
-        "_pos = 1",
-        "site = 'unclosed",
-        "(id = 1",
-        "id = 1) OR (id = 2",
-    ],
+NO_FILTERS = (
+    "",
+    "nothing > 1",
+    "site = ",
+    "site = 'a' -- and more",
+    "site = 'a'; DROP TABLE x",
+    "_ingest_seq > 5",
+    "`_ingest_segment` = 1",
+    "_INGEST_ID like 'a%'",
+    "id IN (SELECT 1)",
+    "exists (select 1)",
+    "id = (VALUES (1))",
+    "count(*) > 1",
+    "sum(amount) > 1",
+    "rand() > 0.5",
+    "random() > 0.5",
+    "on < current_date",
+    "on < current_date()",
+    "current_timestamp > on",
+    "_file LIKE 'x%'",
+    "_pos = 1",
+    "site = 'unclosed",
+    "(id = 1",
+    "id = 1) OR (id = 2",
 )
-def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks, keep: str) -> None:
+
+
+def test_a_filter_that_cannot_be_used_is_permanent_and_named(blocks: Blocks) -> None:
     sales(blocks)
-    with pytest.raises(Permanent) as raised:
-        blocks.lake.check_filter(TABLE, keep)
-    assert repr(keep) in raised.value.message
-    assert "\n" not in raised.value.message
-    with pytest.raises(Permanent):
-        blocks.rows(keep=keep)
-    with pytest.raises(Permanent):
-        each(blocks, ranges_of(0, 5), keep=keep)
+    for keep in NO_FILTERS:
+        with pytest.raises(Permanent) as raised:
+            blocks.lake.check_filter(TABLE, keep)
+        assert repr(keep) in raised.value.message
+        assert "\n" not in raised.value.message
+        with pytest.raises(Permanent):
+            blocks.rows(keep=keep)
+        with pytest.raises(Permanent):
+            each(blocks, ranges_of(0, 5), keep=keep)
 
 
 MORE_FILTERS = {

@@ -14,12 +14,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 import channels
+from engines import engine_of
 from floodmark import errors
 from floodmark.clock import SystemClock
 from floodmark.control import chunks
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
-from floodmark.delivery.destination import CopyingDestination, Parcel, Surroundings, TransactionalDestination
+from floodmark.delivery.destination import CopyingDestination, Parcel, TransactionalDestination
 from floodmark.delivery.sinks.projection import KIND, Delivery
 from floodmark.rows.content import tally_of_ids
 from floodmark.sequence import SequenceRange
@@ -59,8 +60,8 @@ class Export:
         self.intent = channels.pin(self.database, self.channel, RANGES)
 
     def destination(self) -> Any:
-        surroundings = Surroundings("store-1", self.database, MemoryLake(), SystemClock())
-        made = KIND.connect(surroundings, self.channel, self.settings)
+        engine = engine_of(self.database, MemoryLake(), SystemClock(), store_id="store-1")
+        made = KIND.connect(engine, self.channel, self.settings)
         made.open()
         return made
 

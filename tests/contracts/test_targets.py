@@ -160,11 +160,16 @@ def stranger(numbers: list[int], store: str, partition: str) -> pa.Table:
     )
 
 
-@pytest.fixture(
-    params=["memory", *(pytest.param(kind, marks=pytest.mark.spark) for kind in ("described", "of the session"))]
+KINDS = ["memory", pytest.param("described", marks=pytest.mark.spark)]
+"""In memory, and in a catalog of the settings file."""
+of_every_catalog = pytest.mark.parametrize(
+    "hands", [*KINDS, pytest.param("of the session", marks=pytest.mark.spark)], indirect=True
 )
+"""… and in one that only the Spark session knows: it is found in another way, and its cache is on."""
+
+
+@pytest.fixture(params=KINDS)
 def hands(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hands]:
-    """In memory; in a catalog of the settings file; in a catalog that only the Spark session knows."""
     if request.param == "memory":
         driver = MemoryDriver()
         yield MemoryHands(driver.lake.target(TargetName("central", "copies", "events")), driver)
@@ -231,6 +236,7 @@ def numbers(hands: Hands) -> list[int]:
 # ── loading, shape ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@of_every_catalog
 def test_a_table_that_is_not_there_is_none_and_one_that_is_made_is_empty(hands: Hands):
     assert hands.target.load() is None
     hands.target.fit(SHAPE, CLAIM)
@@ -371,6 +377,7 @@ def test_a_mark_is_read_back_whatever_its_partition(partition: str):
     assert Mark.parse({}) is None
 
 
+@of_every_catalog
 def test_an_append_lands_only_on_the_head_it_was_prepared_for(hands: Hands, blocks: Blocks):
     blocks.commit(some(4))
     hands.target.fit(SHAPE, CLAIM)
@@ -472,6 +479,7 @@ def test_rows_are_seen_by_store_partition_and_number(hands: Hands, blocks: Block
     assert seen("nobody", None, 0, 100) == (0, 0)
 
 
+@of_every_catalog
 def test_another_process_s_commit_is_seen_at_once(hands: Hands, blocks: Blocks):
     """Also in a catalog whose cache was on before we came."""
     blocks.commit(some(2))
@@ -486,6 +494,7 @@ def test_another_process_s_commit_is_seen_at_once(hands: Hands, blocks: Blocks):
 # ── durability ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@of_every_catalog
 def test_sync_covers_a_commit_and_notices_what_is_missing(hands: Hands, blocks: Blocks):
     blocks.commit(some(2))
     hands.target.fit(SHAPE, CLAIM)

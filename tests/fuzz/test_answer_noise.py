@@ -96,7 +96,7 @@ def sending() -> Iterator[Sender]:
     rows=st.integers(1, 4),
     met=st.booleans(),
 )
-@inputs(80)
+@inputs(40)
 def test_any_answer_is_a_delivery_or_says_what_is_wrong(
     sending: Sender, replies: list[Reply], rows: int, met: bool
 ) -> None:
@@ -136,7 +136,7 @@ ANSWER = (
 
 
 @given(said=mutated(ANSWER) | mutated(ANSWER.replace(b"Content-Length: ", b"Transfer-Encoding: chunked\r\nX: ")))
-@inputs(12)
+@inputs(6)
 def test_bytes_that_are_no_answer_deliver_nothing_and_lose_nothing(
     sending: Sender, noisy: Any, said: bytes, monkeypatch_module: Any
 ) -> None:

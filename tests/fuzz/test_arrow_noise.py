@@ -99,7 +99,7 @@ def places(content: bytes) -> list[tuple[int, str]]:
 
 
 @given(data=st.data())
-@inputs(60)
+@inputs(30)
 def test_a_stream_that_lies_about_itself_is_refused_or_read_whole(data: st.DataObject) -> None:
     """Whatever the numbers say."""
     content = bytearray(body(data.draw(st.lists(TYPES, min_size=1, max_size=3))))

@@ -230,7 +230,7 @@ def calls(draw: Any) -> list[str]:
 
 
 @given(words=calls())
-@inputs(80)
+@inputs(40)
 def test_any_command_ends_in_a_sentence_and_an_exit_code(terminal: Terminal, words: list[str]) -> None:
     terminal.again()
     began = time.monotonic()
@@ -287,7 +287,7 @@ ROWS = altered([{"id": 1, "total": 5}, {"id": 2, "total": 6}]).map(
 
 @pytest.mark.parametrize("kind", list(GOOD))
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_a_file_that_is_captured_is_stored_as_it_is_counted(terminal: Terminal, kind: str, data: st.DataObject) -> None:
     terminal.again()
     dataset = fresh("captured")
@@ -311,7 +311,7 @@ def test_a_file_that_is_captured_is_stored_as_it_is_counted(terminal: Terminal, 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_a_file_that_is_loaded_is_stored_as_it_is_counted(terminal: Terminal, kind: str, data: st.DataObject) -> None:
     terminal.again()
     dataset = fresh("loaded")
@@ -354,7 +354,7 @@ def sample(provider: str) -> bytes:
 
 @pytest.mark.parametrize("provider", list(SOURCES))
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_what_a_provider_reads_is_rows_or_is_held(terminal: Terminal, provider: str, data: st.DataObject) -> None:
     terminal.again()
     lines = sample(provider).splitlines()
@@ -383,7 +383,7 @@ def test_what_a_provider_reads_is_rows_or_is_held(terminal: Terminal, provider: 
 
 
 @given(data=st.data())
-@inputs(16)
+@inputs(8)
 def test_a_cursor_file_is_followed_or_refused_and_then_left_alone(terminal: Terminal, data: st.DataObject) -> None:
     terminal.again()
     with terminal.store() as store:

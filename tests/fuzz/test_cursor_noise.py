@@ -40,7 +40,7 @@ CURSORS = st.one_of(
 
 
 @given(text=CURSORS)
-@inputs(80)
+@inputs(40)
 def test_a_cursor_is_read_as_it_was_written_or_refused(text: str) -> None:
     cursor, error = refusal("cursors", lambda: Cursor.parse(text))
     assert error is None or type(error) is InvalidCursor
@@ -61,7 +61,7 @@ SLICES = st.none() | TEXTS | HALVES | st.sampled_from(["site=a", "site!", "site=
 
 
 @given(since=CURSORS, seq=INTEGERS, partition=SLICES)
-@inputs(40)
+@inputs(20)
 def test_reading_since_anything_gives_rows_or_says_why_not(stand: Store, since: Any, seq: int, partition: Any) -> None:
     for cursor in (since, Cursor(stand.store_id, "orders", None, seq), Cursor(stand.store_id, "orders", "site=a", seq)):
         _, error = refusal(

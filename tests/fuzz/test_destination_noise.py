@@ -47,7 +47,7 @@ def at(store: Store, format: str) -> tuple[str, Path]:
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_objects_that_were_changed_are_told_and_never_replaced(
     delivered: Store, format: str, data: st.DataObject
 ) -> None:
@@ -86,7 +86,7 @@ def test_objects_that_were_changed_are_told_and_never_replaced(
 
 @pytest.mark.parametrize("format", FORMATS)
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_objects_that_are_there_before_the_first_delivery_are_compared(
     delivered: Store, format: str, data: st.DataObject
 ) -> None:
@@ -160,7 +160,7 @@ def template() -> Any:
 
 
 @given(data=st.data())
-@inputs(8)
+@inputs(4)
 def test_a_record_that_was_changed_by_hand_is_told(template: Path, data: st.DataObject) -> None:
     with scratch() as place:
         path = Path(shutil.copytree(template, place / "store"))
@@ -177,7 +177,7 @@ def test_a_record_that_was_changed_by_hand_is_told(template: Path, data: st.Data
                 return connection.execute(changed).rowcount
 
             with suppress(Exception):  # some of it the database itself refuses
-                store._database.transact(work)
+                store.engine.database.transact(work)
         for ask in (
             lambda store: store.status(),
             lambda store: store.fsck(),

@@ -109,7 +109,7 @@ def transactions(draw: Any) -> tuple[str, bytes]:
 
 
 @given(file=transactions())
-@inputs(24)
+@inputs(12)
 def test_a_transaction_with_the_right_hash_and_anything_in_it_stops_nothing(written: Path, file: Any) -> None:
     name, content = file
     with scratch() as place:
@@ -119,7 +119,7 @@ def test_a_transaction_with_the_right_hash_and_anything_in_it_stops_nothing(writ
 
 
 @given(data=st.data())
-@inputs(24)
+@inputs(12)
 def test_a_damaged_transaction_is_left_out_and_the_others_are_read(written: Path, data: st.DataObject) -> None:
     with scratch() as place:
         path = copied(written, place)
@@ -151,7 +151,7 @@ NAMES = st.one_of(
 
 
 @given(name=NAMES, kind=st.sampled_from(["file", "directory", "link", "loop", "pipe"]))
-@inputs(12)
+@inputs(6)
 def test_files_of_strangers_among_the_events_stop_nothing(written: Path, name: bytes, kind: str) -> None:
     with scratch() as place:
         path = copied(written, place)
@@ -168,7 +168,7 @@ def test_files_of_strangers_among_the_events_stop_nothing(written: Path, name: b
 
 
 @given(parents=st.lists(st.lists(st.integers(0, 6), max_size=3), min_size=1, max_size=5))
-@inputs(12)
+@inputs(6)
 def test_transactions_that_are_their_own_ancestors_stop_nothing(written: Path, parents: list[list[int]]) -> None:
     with scratch() as place:
         path = copied(written, place)
@@ -192,7 +192,7 @@ NUMBERS = st.lists(
 
 
 @given(data=st.data())
-@inputs(24)
+@inputs(12)
 def test_what_a_replica_keeps_beside_the_events_may_be_anything(written: Path, data: st.DataObject) -> None:
     with scratch() as place:
         path = copied(written, place)
@@ -223,7 +223,7 @@ def test_what_a_replica_keeps_beside_the_events_may_be_anything(written: Path, d
 
 
 @given(after=TEXTS | HALVES | st.sampled_from(["5", "-1", "1@x", "x@", "@", "9" * 5000, "٣@" + ID % 1, ID % 1]))
-@inputs(16)
+@inputs(8)
 def test_a_position_is_one_or_is_refused(written: Path, after: str) -> None:
     with EventLog.open(written, read_only=True) as log:
         refusal("positions", lambda: list(log.read_events(after=after)))
@@ -239,7 +239,7 @@ def fed() -> Any:
 
 
 @given(file=transactions(), at=TEXTS | st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.9-23:00"]))
-@inputs(12)
+@inputs(6)
 def test_events_of_strangers_become_rows_or_are_held(fed: Store, written: Path, file: Any, at: str) -> None:
     name, content = file
     with scratch() as place:

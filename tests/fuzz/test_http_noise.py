@@ -30,7 +30,6 @@ from trying import REFUSED, SECONDS_MAX, TRIED, fresh, inputs, scratch_store
 from floodmark import wire
 from floodmark.control.schema import ledger, quarantine, requests, segments
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store
@@ -61,7 +60,7 @@ class Stand:
         store.add_dataset("events")
         store.add_dataset("strict", ["id"], schema={"id": "long not null", "at": "timestamp", "more": "json"})
         limits = HubSettings(body_bytes_max=50_000, content_bytes_max=100_000, request_seconds_max=0.2)
-        self.hub = Hub(Intake.of(store), limits)
+        self.hub = Hub(store.engine, store.spool, limits)
         self.app = build_app(self.hub)
         self.loop = asyncio.new_event_loop()
 
@@ -78,9 +77,9 @@ class Stand:
                 for table in (segments, ledger, requests, quarantine)
             ]
 
-        moved = self.store._database.read(lambda c: c.execute(select(func.sum(ledger.c.version))).scalar_one())
+        moved = self.store.engine.database.read(lambda c: c.execute(select(func.sum(ledger.c.version))).scalar_one())
         landing = sum(file.stat().st_size for file in self.store.path.rglob("landing/*.jsonl"))
-        return (*self.store._database.read(counted), moved, landing)
+        return (*self.store.engine.database.read(counted), moved, landing)
 
     def ask(
         self,
@@ -99,7 +98,7 @@ class Stand:
             async def receive() -> Any:
                 message = next(waiting, None)
                 if message is None:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()  # for ever
                 return message
 
             async def send(message: dict[str, Any]) -> None:
@@ -208,7 +207,7 @@ QUERIES = st.sampled_from([b"", b"dataset=events", b"dataset=%ff&partition=%00",
 
 
 @given(data=st.data())
-@inputs(60)
+@inputs(30)
 def test_any_request_gets_an_answer_of_the_reference(place: Stand, data: st.DataObject) -> None:
     method, path = data.draw(st.sampled_from(ENDPOINTS))
     method = data.draw(st.sampled_from([method] * 6 + ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "X"]))
@@ -224,7 +223,7 @@ def test_any_request_gets_an_answer_of_the_reference(place: Stand, data: st.Data
 
 
 @given(data=st.data())
-@inputs(50)
+@inputs(25)
 def test_a_capture_is_stored_as_it_is_counted_or_not_at_all(place: Stand, data: st.DataObject) -> None:
     dataset = fresh("captured")
     place.store.add_dataset(dataset, schema=data.draw(st.sampled_from([None, {"id": "long", "text": "string"}])))
@@ -242,7 +241,7 @@ def test_a_capture_is_stored_as_it_is_counted_or_not_at_all(place: Stand, data: 
     told = place.ask("POST", f"/v1/datasets/{dataset}/capture", headers, pieces)
     check(told, before, place.holdings(), "captures over HTTP")
     if told.status == 200:
-        place.store._capture.give_file_up(dataset)
+        place.store.spool.give_file_up(dataset)
         place.store.seal(dataset)
         receipt = orjson.loads(told.body)
         assert len(spooled(place.store, dataset)) == receipt["rows"]
@@ -262,7 +261,7 @@ def decoded(text: str) -> Any:
 
 @pytest.mark.parametrize("media", wire.MEDIA, ids=["lines", "columns"])
 @given(data=st.data())
-@inputs(30)
+@inputs(15)
 def test_a_chunk_whose_header_was_changed_is_refused_or_is_another_chunk(
     place: Stand, media: str, data: st.DataObject
 ) -> None:
@@ -282,7 +281,7 @@ def test_a_chunk_whose_header_was_changed_is_refused_or_is_another_chunk(
 
 @pytest.mark.parametrize("media", wire.MEDIA, ids=["lines", "columns"])
 @given(data=st.data())
-@inputs(40)
+@inputs(20)
 def test_a_body_that_was_changed_with_its_digest_is_read_or_refused_as_a_whole(
     place: Stand, media: str, data: st.DataObject
 ) -> None:
@@ -348,7 +347,7 @@ def test_columns_of_types_that_there_are_not_are_refused(place: Stand) -> None:
 
 
 @given(data=st.data())
-@inputs(20)
+@inputs(10)
 def test_nothing_but_a_token_opens_a_hub_that_has_one(guarded: Any, data: st.DataObject) -> None:
     stand, secret = guarded
     value = data.draw(
@@ -424,7 +423,7 @@ LIES = [
 
 
 @given(request=mutated(RAW) | mutated(CHUNKED) | st.sampled_from(LIES))
-@inputs(16)
+@inputs(8)
 def test_bytes_that_are_no_request_get_an_answer_or_an_end(port: tuple[Stand, int], request: bytes) -> None:
     stand, number = port
     TRIED["bytes on a socket"] += 1

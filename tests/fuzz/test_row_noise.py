@@ -34,7 +34,7 @@ SCHEMAS = st.sampled_from(
 
 
 def waiting(store: Store, dataset: str) -> tuple[int, int]:
-    return store._capture.backlog_bytes(dataset), len(store.quarantine.entries(dataset))
+    return store.spool.backlog_bytes(dataset), len(store.quarantine.entries(dataset))
 
 
 def tried(store: Store, dataset: str, kind: str, rows: Any) -> None:
@@ -50,7 +50,7 @@ def tried(store: Store, dataset: str, kind: str, rows: Any) -> None:
 
 
 @given(rows=ROWS, schema=SCHEMAS)
-@inputs(60)
+@inputs(30)
 def test_rows_are_stored_as_counted_or_not_at_all(stands: Stand, rows: Any, schema: Any) -> None:
     stand = stands.again()
     dataset = fresh("rows")
@@ -150,7 +150,7 @@ def tables(draw: Any) -> Any:
 
 
 @given(table=tables(), schema=SCHEMAS)
-@inputs(50)
+@inputs(25)
 def test_tables_are_stored_as_counted_or_not_at_all(stands: Stand, table: Any, schema: Any) -> None:
     stand = stands.again()
     dataset = fresh("tables")

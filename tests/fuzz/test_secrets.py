@@ -26,7 +26,6 @@ from floodmark.cli.entry import run
 from floodmark.errors import FloodmarkError
 from floodmark.eventlog import Event, EventLog
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.tokens import add_token, list_tokens
 from floodmark.lake.catalogs import configured, loaded
 from floodmark.store import Store
@@ -107,7 +106,7 @@ def shop(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         store.add_dataset("orders", ["id"])
         store.capture("orders", [{"id": number} for number in range(3)])
         store.flush("orders")
-        real, lake = floodmark.store.open_store, store._lake
+        real, lake = floodmark.store.open_store, store.engine.lake
         monkeypatch.setattr(floodmark.store, "open_store", lambda path, **more: real(path, **{**more, "lake": lake}))
         yield store
 
@@ -353,7 +352,7 @@ def test_what_a_settings_file_holds_for_spark_is_shown_nowhere(watch: Watch, tmp
 
 def test_a_hubs_tokens_are_shown_nowhere_but_where_they_are_made(watch: Watch, shop: Store) -> None:
     _, secret = add_token(shop, "edge", datasets=["orders"], any_origin=True, rights=["capture"])
-    hub = Hub(Intake.of(shop))
+    hub = Hub(shop.engine, shop.spool)
     asked = []
 
     async def ask() -> None:

@@ -99,7 +99,7 @@ FILES = st.one_of(
 
 
 @given(content=FILES)
-@inputs(50)
+@inputs(25)
 def test_a_settings_file_is_read_or_refused_by_its_name(content: bytes) -> None:
     with scratch() as place:
         file = place / config.FILE_NAME
@@ -134,7 +134,7 @@ def test_a_store_that_cannot_be_opened_is_told(made: str) -> None:
 
 
 @given(content=st.data())
-@inputs(12)
+@inputs(6)
 def test_a_control_database_of_noise_is_told(content: st.DataObject) -> None:
     with scratch() as place:
         with init(place, lake=MemoryLake()) as store:
@@ -277,14 +277,14 @@ def shop() -> Iterator[Store]:
 
 @pytest.mark.parametrize("kind", list(SINKS))
 @given(data=st.data())
-@inputs(16)
+@inputs(8)
 def test_a_sink_is_added_as_it_is_set_or_not_at_all(shop: Store, kind: str, data: st.DataObject) -> None:
     whole = {**SINKS[kind], **(REMOTE if kind == "blob" and data.draw(st.booleans()) else {})}
     check_sink(shop, kind, data.draw(altered(whole, VALUES)))
 
 
 @given(data=st.data())
-@inputs(16)
+@inputs(8)
 def test_a_sink_is_changed_as_it_is_told_or_not_at_all(shop: Store, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(SINKS)))
     name = fresh("changed")
@@ -300,7 +300,7 @@ def test_a_sink_is_changed_as_it_is_told_or_not_at_all(shop: Store, data: st.Dat
 
 
 @given(name=TEXTS | HALVES, kind=TEXTS | HALVES | st.sampled_from(list(SINKS)))
-@inputs(12)
+@inputs(6)
 def test_names_and_kinds_of_sinks_are_those_that_there_are(shop: Store, name: str, kind: str) -> None:
     refusal("sink settings", lambda: shop.add_sink(name, kind, **SINKS.get(kind, {})))
     refusal("sink settings", lambda: shop.remove_sink(name))
@@ -340,7 +340,7 @@ TYPES = st.one_of(
 
 
 @given(text=TYPES)
-@inputs(40)
+@inputs(20)
 def test_a_type_is_one_or_is_refused(text: str) -> None:
     kind, _ = refusal("types", lambda: parse_type(text))
     if kind is not None:
@@ -348,7 +348,7 @@ def test_a_type_is_one_or_is_refused(text: str) -> None:
 
 
 @given(declared=altered(DECLARED, JSON | TYPES | HALVES))
-@inputs(50)
+@inputs(25)
 def test_a_declaration_is_taken_or_refused(stands: Stand, declared: Any) -> None:
     stand = stands.again()
     if not isinstance(declared, dict):
@@ -367,7 +367,7 @@ def test_a_declaration_is_taken_or_refused(stands: Stand, declared: Any) -> None
 
 
 @given(name=TEXTS | HALVES)
-@inputs(12)
+@inputs(6)
 def test_a_dataset_that_there_is_not_is_told(stands: Stand, name: str) -> None:
     stand = stands.again()
     for ask in (

@@ -52,7 +52,7 @@ LINES = st.one_of(
 
 
 @given(lines=st.lists(LINES, min_size=1, max_size=4))
-@inputs(20)
+@inputs(10)
 def test_a_landing_line_is_rows_or_held_and_never_in_the_way(stands: Stand, lines: list[bytes]) -> None:
     stand = stands.again()
     dataset = fresh("lines")
@@ -72,7 +72,7 @@ def test_a_landing_line_is_rows_or_held_and_never_in_the_way(stands: Stand, line
 
 
 @given(data=st.data())
-@inputs(20)
+@inputs(10)
 def test_the_lines_of_a_damaged_landing_file_that_are_whole_are_kept(stands: Stand, data: st.DataObject) -> None:
     stand = stands.again()
     dataset = fresh("files")
@@ -140,7 +140,7 @@ def _put(path: bytes, kind: str, content: bytes) -> None:
     where=st.sampled_from(["landing", "segments"]),
     content=st.sampled_from([b"", b"noise", GOOD % 5, b"PAR1", b"\0" * 100]),
 )
-@inputs(14)
+@inputs(7)
 def test_files_of_strangers_in_the_spool_hold_nothing_up(
     stands: Stand, names: list[bytes], kind: str, where: str, content: bytes
 ) -> None:
@@ -165,7 +165,7 @@ def test_files_of_strangers_in_the_spool_hold_nothing_up(
 
 
 @given(data=st.data())
-@inputs(20)
+@inputs(10)
 def test_a_damaged_segment_is_told_and_nothing_else_waits_for_it(stands: Stand, data: st.DataObject) -> None:
     stand = stands.again()
     dataset, other = fresh("segments"), fresh("others")

@@ -11,6 +11,7 @@ import pytest
 from rebuilding import Rebuilding
 
 from floodmark.control import database
+from floodmark.maintenance import rebuild
 
 MEMORY = Path("/dev/shm")
 
@@ -27,7 +28,13 @@ def quick_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 @pytest.fixture
-def rebuilding(quick_path: Path) -> Iterator[Rebuilding]:
+def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebuild of a few rows takes several copies."""
+    monkeypatch.setattr(rebuild, "COPY_ROWS_MAX", 3)
+
+
+@pytest.fixture
+def rebuilding(quick_path: Path, small_copies: None) -> Iterator[Rebuilding]:
     """A world that is about to be rebuilt."""
     made = Rebuilding.make(quick_path / "store")
     yield made

@@ -12,8 +12,9 @@ from floodmark.control.deliveries import Channel
 from floodmark.daemon.events import Event
 from floodmark.daemon.loop import Daemon
 from floodmark.daemon.plan import Work
-from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, Surroundings
+from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel
 from floodmark.delivery.outcomes import Holdings
+from floodmark.engine import Engine
 from floodmark.store import Store
 from floodmark.testing import ManualClock
 
@@ -85,7 +86,7 @@ class Places:
             pinned=("url", "chunk_rows"),
         )
 
-    def _connect(self, _surroundings: Surroundings, _channel: Channel, settings: Mapping[str, Any]) -> Destination:
+    def _connect(self, _engine: Engine, _channel: Channel, settings: Mapping[str, Any]) -> Destination:
         return _Place(self, settings["url"])
 
 

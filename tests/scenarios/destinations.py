@@ -82,7 +82,7 @@ class Projected(Place):
         self.store: Store | None = None
 
     def add(self, store: Store, **settings: Any) -> None:
-        store._database.transact(
+        store.engine.database.transact(
             lambda c: c.execute(text("CREATE TABLE written (place INTEGER PRIMARY KEY, slice TEXT, n BIGINT)"))
         )
         self.store = store
@@ -91,7 +91,7 @@ class Projected(Place):
     def rows(self) -> dict[str, list[int]]:
         assert self.store is not None
         found: dict[str, list[int]] = defaultdict(list)
-        rows = self.store._database.read(
+        rows = self.store.engine.database.read(
             lambda c: c.execute(text("SELECT slice, n FROM written ORDER BY place")).fetchall()
         )
         for slice, n in rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from typing import Any
 import uvicorn
 
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake, kill_store
 from scenarios.destinations import DATASET, PLACES, Place
+from waiting import wait_until
 
 
 class HubPlace(Place):
@@ -36,13 +35,12 @@ class HubPlace(Place):
 
     def start(self) -> None:
         self.store = open_store(self.root, lake=self.lake)
-        self.hub = Hub(Intake.of(self.store), HubSettings())
+        self.hub = Hub(self.store.engine, self.store.spool, HubSettings())
         config = uvicorn.Config(build_app(self.hub), host="127.0.0.1", port=self.port, log_config=None, ws="none")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
-        while not self.server.started:
-            time.sleep(0.005)
+        wait_until(lambda: self.server.started)
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -73,7 +71,7 @@ class HubPlace(Place):
         return dict(found)
 
     def ledger(self) -> list[Any]:
-        return self.store._database.read(
+        return self.store.engine.database.read(
             lambda c: c.exec_driver_sql("SELECT partition_key, through_seq, row_count FROM ledger").fetchall()
         )
 
@@ -86,7 +84,7 @@ def _free_port() -> int:
 
 def forget_deliveries(store: Store) -> None:
     for table in ("chunks", "intents", "watermarks"):
-        store._database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
+        store.engine.database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
 
 
 PLACES["hub"] = HubPlace

@@ -42,11 +42,6 @@ class Rebuilding(World):
         store.export("out")
         return store
 
-    def open(self) -> Store:
-        store = super().open()
-        store._rebuilder.copy_rows_max = 3
-        return store
-
     def rebuild(self, **options: Any) -> Any:
         """By a process of its own."""
         return self.open().rebuild(DATASET, **options)
@@ -61,10 +56,10 @@ class Rebuilding(World):
         return self.opened[-1] if self.opened else self.open()
 
     def declared(self) -> Any:
-        return self.any_process()._database.read(lambda c: datasets.get(c, DATASET))
+        return self.any_process().engine.database.read(lambda c: datasets.get(c, DATASET))
 
     def generations(self) -> dict[int, str]:
-        found = self.any_process()._database.read(lambda c: generations.everyone(c, DATASET))
+        found = self.any_process().engine.database.read(lambda c: generations.everyone(c, DATASET))
         return {item.generation: item.state for item in found}
 
     def delivered(self) -> list[int]:
@@ -84,7 +79,7 @@ class Rebuilding(World):
         counted = self.lake.figures(
             state.name, snapshot=state.head, within=SequenceRange(0, 2**62), partition_by=("site",)
         )
-        totals = store._database.read(lambda c: datasets.partition_totals(c, DATASET))
+        totals = store.engine.database.read(lambda c: datasets.partition_totals(c, DATASET))
         assert {item.partition: item.tally for item in counted} == {
             item.partition: item.tally for item in totals if item.tally != Tally()
         }

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from sqlalchemy import select
 
+from engines import set_flush
 from floodmark.control import deliveries
 from floodmark.control import removals as removal_records
 from floodmark.control.deliveries import Channel
@@ -39,7 +40,7 @@ class Aged:
 
     def open(self) -> Store:
         store = open_store(self.root / "store", lake=self.lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
+        set_flush(store, patience_seconds=0)
         return store
 
     def restart(self) -> Store:
@@ -77,13 +78,17 @@ class Aged:
         return sorted(id for path in paths for id in pq.read_table(path)["id"].to_pylist())
 
     def removals(self) -> list[Any]:
-        return self.store._database.read(lambda c: c.execute(select(removals).order_by(removals.c.after_seq)).all())
+        return self.store.engine.database.read(
+            lambda c: c.execute(select(removals).order_by(removals.c.after_seq)).all()
+        )
 
     def forfeits(self) -> list[Any]:
-        return self.store._database.read(lambda c: c.execute(select(forfeits).order_by(forfeits.c.after_seq)).all())
+        return self.store.engine.database.read(
+            lambda c: c.execute(select(forfeits).order_by(forfeits.c.after_seq)).all()
+        )
 
     def operations(self) -> list[Any]:
-        return self.store._database.read(lambda c: c.execute(select(operations)).all())
+        return self.store.engine.database.read(lambda c: c.execute(select(operations)).all())
 
     def instance(self, name: str = "out") -> str:
         return next(sink.instance for sink in self.store.sinks() if sink.name == name)
@@ -101,12 +106,12 @@ class Aged:
         there = self.lake.figures(
             TABLE, snapshot=state.head, within=within, partition_by=("site",), where={"site": site}
         )
-        gone = self.store._database.read(lambda c: removal_records.removed_within(c, channel, within))
+        gone = self.store.engine.database.read(lambda c: removal_records.removed_within(c, channel, within))
         return sum((item.tally for item in there), Tally()) + gone
 
     def watermark(self, name: str = "out", site: str = "a") -> Any:
         channel = Channel(self.instance(name), NAME, self.partition(site))
-        return self.store._database.read(lambda c: deliveries.watermark(c, channel))
+        return self.store.engine.database.read(lambda c: deliveries.watermark(c, channel))
 
     def bytes_anywhere(self, text: str) -> list[str]:
         """Where a text still stands: data files of the lake, files of the store's directory."""

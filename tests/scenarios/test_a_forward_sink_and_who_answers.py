@@ -122,11 +122,11 @@ def test_a_hub_that_cannot_be_reached_is_not_said_to_hold_every_row(store: Store
 
 
 def test_a_sink_of_before_the_setting_asks_for_a_hub(store: Store, hub: HubPlace, reopen) -> None:
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.exec_driver_sql("UPDATE sinks SET settings = json_remove(settings, '$.accept'), hub = NULL")
     )
     again = reopen()
     capture(again, 1)
     assert again.export(SINK).rows == 1
-    found = again._database.read(lambda c: c.exec_driver_sql("SELECT hub FROM sinks").scalar_one())
+    found = again.engine.database.read(lambda c: c.exec_driver_sql("SELECT hub FROM sinks").scalar_one())
     assert found == hub.store.store_id

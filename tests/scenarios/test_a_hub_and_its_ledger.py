@@ -72,11 +72,13 @@ def test_a_restored_record_of_deliveries_overlaps_what_the_hub_has_and_doubles_n
     """Another exporter was further than this one's record says; its next chunk reaches over the ledger's end."""
     capture(store, *range(4))
     store.export(SINK)
-    keep = store._database.read(lambda c: c.exec_driver_sql("SELECT * FROM watermarks").fetchall())
+    keep = store.engine.database.read(lambda c: c.exec_driver_sql("SELECT * FROM watermarks").fetchall())
     capture(store, *range(4, 9))
     store.export(SINK)
     forget_deliveries(store)
-    store._database.transact(lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?,?,?,?,?,?)", tuple(keep[0])))
+    store.engine.database.transact(
+        lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?,?,?,?,?,?)", tuple(keep[0]))
+    )
     again = reopen()
     again.change_sink(SINK, chunk_rows=100)
     capture(again, 9, 10)
@@ -251,7 +253,7 @@ def test_a_store_that_lost_its_records_holds_again_what_the_hub_never_got(store:
     capture(store, 4)
     store.export(SINK)
     forget_deliveries(store)
-    store._database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
+    store.engine.database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
     again = reopen()
     capture(again, 5)
 

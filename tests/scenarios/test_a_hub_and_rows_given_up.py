@@ -59,7 +59,7 @@ def test_a_store_that_lost_its_records_does_not_pass_over_a_row_that_the_hub_nev
     assert held_by(store) == [2]
 
     forget_deliveries(store)
-    store._database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
+    store.engine.database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
     again = reopen()
     capture(again, 4)
     again.export(SINK)
@@ -113,7 +113,7 @@ def skip_all(store: Store, monkeypatch: pytest.MonkeyPatch, *, chunks: int) -> N
 
 def ledger_of(hub: HubPlace) -> tuple[list[Any], list[Any]]:
     """The channels as they are stored, and the ranges that they never got."""
-    database = hub.store._database
+    database = hub.store.engine.database
     return (
         database.read(
             lambda c: c.exec_driver_sql(
@@ -194,7 +194,7 @@ def test_a_store_that_lost_its_records_holds_a_skipped_range_again(
     skip_all(store, monkeypatch, chunks=1)
     store.export(SINK)
     forget_deliveries(store)
-    store._database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
+    store.engine.database.transact(lambda c: c.exec_driver_sql("DELETE FROM quarantine"))
     again = reopen()
     capture(again, 7)
 

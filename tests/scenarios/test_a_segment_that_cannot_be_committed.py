@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from worlds import DATASET, TABLE, World, dies
 
+from floodmark.commit.block import raise_barrier
 from floodmark.commit.protocol import Append
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.segments import sealed
@@ -43,7 +44,7 @@ def captured(world: World, store: Store, count: int) -> list[int]:
     """Segments of one row each; their ids, oldest first."""
     for _ in range(count):
         world.capture(store, 1, arrow=True)
-    return [one.id for one in store._database.read(lambda c: sealed(c, DATASET))]
+    return [one.id for one in store.engine.database.read(lambda c: sealed(c, DATASET))]
 
 
 def fails(store: Store, times: int) -> None:
@@ -160,7 +161,7 @@ def test_a_flush_that_dies_at_a_barrier_is_finished_by_the_next(world: World, po
     captured(world, first, 3)
     world.lake.on_append = lambda _: "hold"
     assert dies(lambda: first.flush(DATASET), at="flush.appended")
-    assert dies(lambda: world.open()._flusher.block_off(DATASET), at=point)
+    assert dies(lambda: raise_barrier(world.open().engine, DATASET), at=point)
     if late:
         assert world.lake.deliver_held() == [point == "barrier.sending"]
     world.lake.on_append = None
@@ -177,7 +178,7 @@ def test_a_request_that_comes_before_the_barrier_is_recorded(world: World):
     assert dies(lambda: first.flush(DATASET), at="flush.appended")
     world.lake.on_append = None
     world.lake.on_barrier = lambda _: world.lake.deliver_held()
-    decided = world.open()._flusher.block_off(DATASET)
+    decided = raise_barrier(world.open().engine, DATASET)
     assert decided.state == "committed"
     world.check()
 
@@ -188,7 +189,7 @@ def test_a_barrier_that_the_power_takes_is_taken_back(world: World):
     first = world.open()
     captured(world, first, 2)
     assert dies(lambda: first.flush(DATASET), at="flush.reserved")
-    assert dies(lambda: world.open()._flusher.block_off(DATASET), at="barrier.sent")
+    assert dies(lambda: raise_barrier(world.open().engine, DATASET), at="barrier.sent")
     state = world.lake.load(TABLE)
     lost = world.lake.store(world.lake.data[world.lake.tables[TABLE].head_files[0]].slice(0, 0))
     world.lake.tables[TABLE].files[state.head] += (lost,)

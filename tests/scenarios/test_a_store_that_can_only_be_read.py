@@ -134,7 +134,9 @@ def test_a_read_beside_a_writer_holds_its_view_by_the_lock_that_the_writer_knows
 
 
 def test_a_store_of_an_older_version_is_left_as_it_is_and_the_way_out_is_told(filled, lake):
-    filled._database.transact(lambda c: c.execute(text("UPDATE meta SET value = '1' WHERE name = 'schema_version'")))
+    filled.engine.database.transact(
+        lambda c: c.execute(text("UPDATE meta SET value = '1' WHERE name = 'schema_version'"))
+    )
     filled.close()
     with (
         read_only(filled.path) as place,

@@ -39,7 +39,7 @@ DATA = {"a": [1, 2, 3], "b": [4, 5], "c": [6]}
 
 
 def adopt(store: Store, data: Legacy):
-    return Adopter(store._database, store._capture, store._flusher.flush).adopt("m", data)
+    return Adopter(store.engine, store.spool).adopt("m", data)
 
 
 def stored(store: Store) -> list[int]:

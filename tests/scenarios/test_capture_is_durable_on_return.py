@@ -273,7 +273,7 @@ def test_closing_waits_for_the_call_that_is_at_the_disk(store: Store, monkeypatc
 
     def fsync(descriptor: int) -> None:
         if _name(descriptor).endswith(".jsonl"):
-            closers.append(threading.Thread(target=store._capture.close))
+            closers.append(threading.Thread(target=store.spool.close))
             closers[0].start()
             closers[0].join(timeout=0.2)
             assert closers[0].is_alive()

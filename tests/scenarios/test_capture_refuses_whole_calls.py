@@ -175,7 +175,7 @@ def test_a_file_that_is_gone_does_not_widen_the_spool(store: Store, reopen: Call
     other.flush("events")
     other.capture("events", numbered(1000))
     waiting = sum(path.stat().st_size for path in (other.path / "spool/events/landing").iterdir())
-    assert other._capture.backlog_bytes("events") == waiting > 0
+    assert other.spool.backlog_bytes("events") == waiting > 0
 
 
 # ── schemas that grow ────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from worlds import DATASET, World, dies, interrupted
 
-from floodmark.maintenance.settle import Resettler, SettledAgain
+from floodmark.maintenance.settle import SettledAgain, settle_again
 from floodmark.schema import SEQ
 from floodmark.store import Store
 from floodmark.testing import kill_store
@@ -45,7 +45,7 @@ def world(quick_path: Path) -> Iterator[Keyed]:
 
 
 def again(store: Store, **options: Any) -> SettledAgain:
-    return Resettler(store._remover, **options).settle(DATASET)
+    return settle_again(store.engine, DATASET, **options)
 
 
 def committed(world: Keyed, *counts: int) -> Store:

@@ -41,7 +41,7 @@ def opened(world: World, **upkeep: Any) -> Store:
     store = world.open()
     few = {"files_min": 2, "snapshots_keep": 1, "snapshots_age_seconds": 60}
     wanted = {**few, "manifests_max": 1000, "buckets_at_once": 1, **upkeep}
-    store.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
+    store.engine.settings = replace(store.settings, upkeep=replace(store.settings.upkeep, **wanted))
     return store
 
 
@@ -183,7 +183,7 @@ def test_what_a_flush_under_way_stands_on_does_not_expire(world: World) -> None:
     store = opened(world)
     with interrupted(upkeep__expiring=lambda: reserve(other)):
         compact(store)
-    undecided = store._database.read(lambda c: blocks.undecided(c, DATASET))
+    undecided = store.engine.database.read(lambda c: blocks.undecided(c, DATASET))
     assert undecided is not None
     state = world.lake.load(TABLE)
     assert undecided.base.snapshot in {snapshot.id for snapshot in state.lineage}
@@ -299,6 +299,6 @@ def test_what_is_known_to_be_on_the_disk_is_on_record(world: World) -> None:
     store = opened(world)
     compact(store)
     state = world.lake.load(TABLE)
-    declared = store._database.read(lambda c: datasets.get(c, DATASET))
+    declared = store.engine.database.read(lambda c: datasets.get(c, DATASET))
     assert state.since(declared.synced_snapshot) == ()
     assert set(world.lake.tables[TABLE].files[state.head]) <= world.lake.durable

@@ -38,7 +38,7 @@ def damaged(store: Store, lake: MemoryLake) -> None:
     store.capture(BAD, [{"n": 2}])
     store.flush(BAD)
     lose_data(lake)
-    store._database.transact(lambda c: c.exec_driver_sql("UPDATE datasets SET synced_snapshot = NULL"))
+    store.engine.database.transact(lambda c: c.exec_driver_sql("UPDATE datasets SET synced_snapshot = NULL"))
 
 
 def rows(store: Store, lake: MemoryLake, dataset: str) -> list[int]:

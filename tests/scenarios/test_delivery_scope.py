@@ -141,7 +141,7 @@ def test_a_forecast_says_exactly_what_then_leaves(store: Store, place: Files) ->
 def test_a_partition_first_seen_far_out_makes_one_chunk_not_thousands(store: Store, place: Files) -> None:
     place.add(store)
     capture(store, 1)
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000 WHERE name = 'sequence'")
     )
     capture(store, 2, source="late")

@@ -30,8 +30,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, lake: MemoryLake, stor
     made.close()
 
 
-@pytest.mark.parametrize("between", ["nothing", "everything"])
-@pytest.mark.parametrize("time", [1, 2, 3])
+@pytest.mark.parametrize(("time", "between"), [(1, "everything"), (2, "nothing"), (3, "everything")])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_at_any_point_neither_loses_nor_doubles_a_row(
     store: Store, lake: MemoryLake, place: Place, reopen, point: str, time: int, between: str

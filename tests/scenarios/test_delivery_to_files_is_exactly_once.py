@@ -170,7 +170,7 @@ def test_an_export_of_every_sink_goes_on_past_one_that_is_blocked(store: Store, 
 
 def test_gaps_cost_nothing(store: Store, sink: Path) -> None:
     """A partition first seen at number 10^9 has as many chunks as its rows need."""
-    store._database.transact(lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000"))
+    store.engine.database.transact(lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000"))
     capture(store, *range(4))
 
     assert store.export("archive").chunks == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from floodmark import errors, faults
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
-from floodmark.delivery.destination import Copied, Parcel, Source, Surroundings
+from floodmark.delivery.destination import Copied, Parcel, Source
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
@@ -50,7 +50,7 @@ class Export:
 
     def __post_init__(self) -> None:
         self.channel = channels.open_channel(
-            self.store._database, dataset=self.dataset, partition=self.partition, sink=self.sink
+            self.store.engine.database, dataset=self.dataset, partition=self.partition, sink=self.sink
         )
 
     @property
@@ -59,22 +59,21 @@ class Export:
 
     def destination(self) -> Any:
         """As a new process makes it."""
-        around = Surroundings(self.store.store_id, self.store._database, self.lake, self.store._clock)
         settings = {**KIND.defaults, "table": self.table, "where": self.where, "datasets": [self.dataset]}
         KIND.check(settings)
-        made = KIND.connect(around, self.channel, settings)
+        made = KIND.connect(replace(self.store.engine, lake=self.lake), self.channel, settings)
         made.open()
         return made
 
     def source(self, **more: Any) -> Source:
-        declared = self.store._database.read(lambda c: datasets.get(c, self.dataset))
+        declared = self.store.engine.database.read(lambda c: datasets.get(c, self.dataset))
         state = self.lake.load(declared.table_name)
         assert state is not None
         assert state.head is not None
         return Source(declared.table_name, state.head, declared.schema, keep=self.where, **more)
 
     def pin(self, *ranges: SequenceRange) -> Intent:
-        self.intent = channels.pin(self.store._database, self.channel, ranges)
+        self.intent = channels.pin(self.store.engine.database, self.channel, ranges)
         return self.intent
 
     def copy(self, range: SequenceRange, **more: Any) -> Copied:
@@ -83,7 +82,7 @@ class Export:
 
     def acknowledge(self, range: SequenceRange, copied: Copied) -> bool:
         assert self.intent is not None
-        return channels.acknowledge(self.store._database, self.intent, range, copied.tally)
+        return channels.acknowledge(self.store.engine.database, self.intent, range, copied.tally)
 
     def deliver(self, *ranges: SequenceRange, **more: Any) -> list[Copied]:
         """Copy and acknowledge, in order."""
@@ -100,7 +99,7 @@ class Export:
     def base(self, range: SequenceRange) -> str | None:
         assert self.intent is not None
         wanted = (chunks.c.intent == self.intent.id) & (chunks.c.after_seq == range.after)
-        return self.store._database.read(lambda c: c.execute(select(chunks.c.base).where(wanted)).scalar_one())
+        return self.store.engine.database.read(lambda c: c.execute(select(chunks.c.base).where(wanted)).scalar_one())
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_rows_arrive_once_with_their_origin_and_ticks_bring_only_what_is_new(exp
         export.pin(SequenceRange(start, start + 2))
         assert export.deliver(SequenceRange(start, start + 2))[0].tally.rows == 2
     assert export.there() == list(range(1, 12))
-    assert channels.watermark(store._database, export.channel) == 11
+    assert channels.watermark(store.engine.database, export.channel) == 11
 
 
 def test_a_range_without_rows_makes_no_commit(export: Export, store: Store):
@@ -233,7 +232,7 @@ def test_a_crash_at_any_point_neither_loses_nor_doubles_a_row(point: str, time: 
         export.deliver(FIRST, SECOND)
     add(3)  # what comes in between belongs to the next range
     export.targets.compact(TARGET)
-    mark = channels.watermark(export.store._database, export.channel)
+    mark = channels.watermark(export.store.engine.database, export.channel)
     export.deliver(*[item for item in (FIRST, SECOND) if item.through > mark])
     assert export.there() == [1, 2, 3, 4, 5]
 
@@ -625,7 +624,7 @@ def test_rows_that_were_purged_between_the_delivery_and_its_acknowledgement_do_n
         export.copy(FIRST)
     gone = counted(export, SequenceRange(0, 1))
     lake.delete("events_g1", SequenceRange(0, 1))
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.execute(
             removals.insert().values(
                 operation="purge-1",
@@ -683,7 +682,7 @@ def test_a_store_exports_to_a_table(partitioned: bool, store: Store, lake: Memor
 
     forgotten = ("chunks", "intents", "watermarks")
     for table in forgotten:
-        again._database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
+        again.engine.database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
     add(1)
     last = reopen()
     assert last.export("copy").rows == 1

@@ -27,7 +27,7 @@ def capture(store: Store, *numbers: int, source: str = "a") -> None:
 
 def forget(store: Store, *tables: str) -> None:
     for table in tables or ("chunks", "intents", "watermarks"):
-        store._database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
+        store.engine.database.transact(lambda c, table=table: c.exec_driver_sql(f"DELETE FROM {table}"))
 
 
 def names(place: Files) -> list[str]:
@@ -55,12 +55,14 @@ def test_a_control_database_of_last_week_finds_what_was_delivered_since(store: S
     """The restored record knows of fewer deliveries than there were; other chunk sizes must not cut them anew."""
     capture(store, *range(4))
     store.export("out")
-    marks = store._database.read(lambda c: c.exec_driver_sql("SELECT seq, row_count, checksum FROM watermarks").one())
+    marks = store.engine.database.read(
+        lambda c: c.exec_driver_sql("SELECT seq, row_count, checksum FROM watermarks").one()
+    )
     capture(store, *range(4, 12))
     store.export("out")
     forget(store)
     sink = store.sinks()[0].instance
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?, 'm', 'source=a', ?, ?, ?)", (sink, *marks))
     )
     again = reopen()
@@ -103,7 +105,7 @@ def test_an_object_with_other_rows_under_the_same_name_is_a_parted_history(store
     forget(store)
     lake_rows = place.directory / "m" / "source=a" / "0-3.parquet"
     content = lake_rows.read_bytes()
-    other = Store(store.path, store.settings, lake=store._lake)
+    other = Store(store.path, store.settings, lake=store.engine.lake)
     lake_rows.unlink()
     other.close()
     import pyarrow as pa

@@ -11,6 +11,7 @@ import pytest
 from worlds import DATASET, TABLE, World, dies
 
 from floodmark import faults
+from floodmark.commit.flush import _reserve
 from floodmark.commit.protocol import Append, Base
 from floodmark.control import blocks as block_records
 from floodmark.testing import MemoryLake
@@ -140,7 +141,7 @@ def test_two_flushes_never_take_the_same_segments(world: World) -> None:
     def look() -> None:
         seen.extend(world.blocks(second))
         with pytest.raises(block_records.BlockUndecided):
-            second._flusher._reserve(DATASET, without=(), segments_max=None)
+            _reserve(second.engine, DATASET, without=(), segments_max=None)
         second.flush(DATASET)
         seen.extend(world.blocks(second))
 

@@ -247,8 +247,8 @@ def test_a_verdict_from_two_loads_would_double_rows(world: World) -> None:
 
     world.lake = _Wrapped(lake, load=mixed, has_rows=lambda *_, **__: False)
     second = world.open()
-    second._flusher.recovery._raised = True
-    second._flusher.recovery._done.add(DATASET)
+    second.engine.recovered.numbers_raised = True
+    second.engine.recovered.datasets.add(DATASET)
     second.flush(DATASET)
     world.close()
     world.lake = lake

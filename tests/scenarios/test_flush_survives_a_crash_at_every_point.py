@@ -185,7 +185,7 @@ def _forget_the_block(store: Store) -> None:
         connection.execute(text("UPDATE blocks SET state = 'void'"))
         connection.execute(text("UPDATE datasets SET horizon = (SELECT max(through_seq) FROM blocks)"))
 
-    store._database.transact(work)
+    store.engine.database.transact(work)
 
 
 def test_a_simulated_crash_is_caught_by_nothing_in_between(world: World) -> None:

@@ -31,7 +31,7 @@ CONTROL = ("control.db", "control.db-wal", "control.db-shm")
 
 def back_up(world: World, *stores: Store) -> None:
     for store in stores:
-        store._database.close()
+        store.engine.database.close()
     for name in CONTROL:
         if (world.root / name).exists():
             shutil.copy(world.root / name, world.root.parent / name)
@@ -40,7 +40,7 @@ def back_up(world: World, *stores: Store) -> None:
 def restore(world: World, *stores: Store) -> None:
     """Put the control database back as it was at the last `back_up`, also under processes that use it."""
     for store in stores:
-        store._database.close()
+        store.engine.database.close()
     for name in CONTROL:
         (world.root / name).unlink(missing_ok=True)
         if (world.root.parent / name).exists():

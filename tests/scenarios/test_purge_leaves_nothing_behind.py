@@ -158,7 +158,9 @@ def test_quarantined_lines_and_rows_go_and_what_cannot_be_judged_is_named(world:
     torn = {"id": "torn", "dataset": NAME, "state": "held", "reason": "torn", "payload": "{bo", "created_at": "t"}
     row = json.dumps({"id": 3, "who": "bob the purged", "site": "a", "at": "2026-05-05T00:00:00Z"})
     refused = {**torn, "id": "refused", "payload": row, "sink": "s", "seq": 3, "partition_key": "site=a"}
-    world.store._database.transact(lambda c: [c.execute(insert(quarantine).values(**one)) for one in (torn, refused)])
+    world.store.engine.database.transact(
+        lambda c: [c.execute(insert(quarantine).values(**one)) for one in (torn, refused)]
+    )
     report = world.store.purge(NAME, BOB)
     assert (report.quarantined, report.not_evaluated) == (2, ("torn",))
     check_gone(world)
@@ -249,7 +251,7 @@ def test_a_flush_between_two_steps_takes_nothing_past_the_purge(world: Aged) -> 
             world.open().flush(NAME)
         return matching(rows, condition, schema=schema)
 
-    world.store._lake = world.store._remover.lake = _Lake(world.lake, late)
+    world.store.engine.lake = _Lake(world.lake, late)
     report = world.store.purge(NAME, BOB)
     assert (report.rows, report.spool_rows) == (1, 0)
     assert world.ids() == [1]
@@ -293,7 +295,7 @@ def test_an_intent_without_such_rows_does_not_stand_in_the_way(world: Aged) -> N
 def test_during_a_rebuild_a_purge_is_refused(world: Aged) -> None:
     world.flush(bob(world, 1))
     values = {"id": "r", "dataset": NAME, "state": "open", "epoch": 1, "settings": "{}"}
-    world.store._database.transact(lambda c: c.execute(insert(rebuilds).values(**values)))
+    world.store.engine.database.transact(lambda c: c.execute(insert(rebuilds).values(**values)))
     with pytest.raises(Retryable, match="rebuilt"):
         world.store.purge(NAME, BOB)
     assert world.ids() == [1]

@@ -140,14 +140,12 @@ def test_the_other_order_would_skip_rows(world: World, monkeypatch: pytest.Monke
     """The test above can fail: a snapshot that is older than the horizon makes the cursor jump over rows."""
     world.committed(3)
     store = world.open()
-    reader = store._reader
-
-    view = reader.view(DATASET)
+    view = read_module.view_of(store.engine, DATASET)
     old = world.lake.load(TABLE).head
     world.committed(2)
-    wrong = read_module.View(reader.view(DATASET).dataset, old)
+    wrong = read_module.View(read_module.view_of(store.engine, DATASET).dataset, old)
     assert (view.horizon, wrong.horizon) == (3, 5)
-    monkeypatch.setattr(type(reader), "view", lambda self, dataset: wrong)
+    monkeypatch.setattr(read_module, "view_of", lambda _engine, _dataset: wrong)
     (batch,) = store.read_since(DATASET)
     monkeypatch.undo()
     assert batch.table["id"].to_pylist() == [0, 1, 2]
@@ -353,13 +351,13 @@ def test_windows_cost_by_blocks_and_not_by_the_span_of_numbers(quick_path: Path)
     """A dataset first seen at number 10^9 is read in one window, not in ten thousand empty ones."""
     world = World.make(quick_path / "store")
     store = world.open()
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.exec_driver_sql("UPDATE counters SET value = 1000000000 WHERE name='sequence'")
     )
     world.capture(store, 3)
     store.flush(DATASET)
     assert store.horizon(DATASET) == 1_000_000_003
-    windows = list(store._reader.windows(DATASET, SequenceRange(0, store.horizon(DATASET))))
+    windows = list(read_module.row_windows(store.engine, DATASET, SequenceRange(0, store.horizon(DATASET))))
     assert windows == [SequenceRange(0, 1_000_000_003)]
     assert ids(store) == [0, 1, 2]
     world.close()
@@ -370,7 +368,7 @@ def test_windows_tile_the_range_and_bound_the_rows(world: World, small_batches: 
         world.committed(count)
     store = world.open()
     for after, through in [(0, 24), (2, 24), (5, 13), (0, 1), (23, 24)]:
-        windows = list(store._reader.windows(DATASET, SequenceRange(after, through)))
+        windows = list(read_module.row_windows(store.engine, DATASET, SequenceRange(after, through)))
         assert [window.after for window in windows] == [after, *(window.through for window in windows[:-1])]
         assert windows[-1].through == through
         assert all(len(window) <= small_batches for window in windows)
@@ -385,7 +383,7 @@ def test_a_read_asks_the_records_a_fixed_number_of_times(world: World) -> None:
         store = world.open()
         ids(store)
         statements: list[str] = []
-        event.listen(store._database._engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
+        event.listen(store.engine.database._engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
         ids(store)
         asked.append(len(statements))
     assert asked[0] == asked[1]

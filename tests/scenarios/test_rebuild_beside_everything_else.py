@@ -17,6 +17,7 @@ from floodmark import faults
 from floodmark.control.generations import TakenOver
 from floodmark.errors import Corrupt, InvalidSetting, Permanent, Retryable
 from floodmark.layout import Layout
+from floodmark.maintenance.rebuild import remove_retired
 from floodmark.testing import kill_store
 
 
@@ -129,6 +130,7 @@ def test_a_compaction_and_an_expiry_of_the_old_table_do_no_harm(rebuilding: Rebu
     rebuilding.check_all()
 
 
+@pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("point", ["rebuild.copied", "rebuild.caught_up"])
 def test_values_that_change_in_the_old_table_meanwhile_are_those_of_the_new_one(quick_path: Path, point: str) -> None:
     """U23: a row that is settled again keeps its number and its content id, and is another row all the same."""
@@ -394,10 +396,10 @@ def test_a_dataset_that_was_never_flushed_can_be_rebuilt(rebuilding: Rebuilding)
 def test_the_old_table_stays_for_a_while_and_then_goes(rebuilding: Rebuilding) -> None:
     rebuilding.begun()
     rebuilding.rebuild()
-    assert rebuilding.open()._rebuilder.remove_retired(DATASET) == ()
+    assert remove_retired(rebuilding.open().engine, DATASET) == ()
     assert "events_g1_fenced" in rebuilding.lake.tables
     rebuilding.clock.advance(2 * 86_400)
-    assert rebuilding.open()._rebuilder.remove_retired(DATASET) == (1,)
+    assert remove_retired(rebuilding.open().engine, DATASET) == (1,)
     assert list(rebuilding.lake.tables) == [rebuilding.current()]
     assert rebuilding.generations() == {1: "removed", 2: "current"}
     rebuilding.check_all()

@@ -22,7 +22,7 @@ def changed(store: Store, tmp_path: Path) -> Store:
 
 
 def test_a_sink_of_no_kind(changed: Store) -> None:
-    changed._database.transact(lambda c: c.execute(update(control.sinks).values(kind="")))
+    changed.engine.database.transact(lambda c: c.execute(update(control.sinks).values(kind="")))
     for ask in (changed.export, changed.audit):
         with pytest.raises(Corrupt, match="'archive'") as refused:
             ask("archive")
@@ -32,7 +32,7 @@ def test_a_sink_of_no_kind(changed: Store) -> None:
 @pytest.mark.parametrize("path", [" ", "", "quarantine", "quarantine/events/gone.jsonl", "a\0b"])
 def test_a_payload_that_is_not_where_its_record_says(changed: Store, path: str) -> None:
     [entry] = changed.quarantine.entries()
-    changed._database.transact(lambda c: c.execute(update(control.quarantine).values(payload_path=path)))
+    changed.engine.database.transact(lambda c: c.execute(update(control.quarantine).values(payload_path=path)))
     for ask in (changed.quarantine.show, changed.quarantine.replay):
         with pytest.raises(Corrupt, match=entry.id) as refused:
             ask(entry.id)

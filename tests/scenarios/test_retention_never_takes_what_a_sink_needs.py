@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from removing import NAME, TABLE, Aged, all_numbers
 from worlds import dies
 
+from floodmark.delivery import tick
 from floodmark.delivery.sinks.blob import CLAIM
+from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Retryable
+from floodmark.maintenance import retain
+from floodmark.maintenance.remover import Counted, count_rows
+from floodmark.read import View, view_of
 from floodmark.sequence import SequenceRange, Tally
 
 POINTS = ["removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"]
@@ -251,31 +257,25 @@ def test_no_number_is_given_twice_after_the_newest_rows_are_gone(world: Aged) ->
     assert all_numbers(world) == [6]
 
 
-def test_an_export_that_looked_before_given_up_rows_went_does_not_send_them(world: Aged) -> None:
+def test_an_export_that_looked_before_given_up_rows_went_does_not_send_them(
+    world: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """U14: what would leave now and be missing at a retry must not leave."""
     world.sink()
     world.flush(world.row(1, days=40), world.row(2))
-    pin = world.store._exporter.reader.view
 
-    def late(dataset: str):
-        view = pin(dataset)
+    def late(engine: Engine, dataset: str) -> View:
+        view = view_of(engine, dataset)
         world.open().retain(NAME, older_than="30d", give_up="out")
         return view
 
-    object.__setattr__(world.store._exporter, "reader", _Late(world.store._exporter.reader, late))
+    monkeypatch.setattr(tick, "view_of", late)
     report = world.store.export("out")
     assert "just removed or settled again" in next(iter(report.errors.values()))
     assert world.delivered() == []
+    monkeypatch.undo()
     world.restart().export("out")
     assert world.delivered() == [2]
-
-
-class _Late:
-    def __init__(self, reader, view) -> None:
-        self._reader, self.view = reader, view
-
-    def __getattr__(self, name: str):
-        return getattr(self._reader, name)
 
 
 def test_nothing_new_is_pinned_of_rows_that_are_going(world: Aged) -> None:
@@ -292,34 +292,28 @@ def test_nothing_new_is_pinned_of_rows_that_are_going(world: Aged) -> None:
     assert world.counted("out", "a", 2) == world.watermark().tally != Tally()
 
 
-def test_a_flush_that_begins_between_counting_and_planning_is_settled_first(world: Aged) -> None:
+def test_a_flush_that_begins_between_counting_and_planning_is_settled_first(
+    world: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """U13: what flush leaves out does not change under a block that may be sent again."""
     world.flush(world.row(1, days=40))
     other = world.open()
     other.capture(NAME, [world.row(2, days=35), world.row(3)])
     assert dies(lambda: other.flush(NAME), "flush.appended")
-    count = world.store._remover.count
 
-    def counted(*args, **kwargs):
-        found = count(*args, **kwargs)
+    def counted(*args: Any, **kwargs: Any) -> Counted:
+        found = count_rows(*args, **kwargs)
         late = world.open()
         late.capture(NAME, [world.row(4, days=35), world.row(5)])
         assert dies(lambda: late.flush(NAME), "flush.reserved")
         return found
 
-    world.store._remover = _Counting(world.store._remover, counted)
+    monkeypatch.setattr(retain, "count_rows", counted)
     world.store.retain(NAME, older_than="30d")
+    monkeypatch.undo()
     world.restart().flush(NAME)
     world.store.retain(NAME, older_than="30d")
     assert world.ids() == [3, 5]
-
-
-class _Counting:
-    def __init__(self, remover, count) -> None:
-        self._remover, self.count = remover, count
-
-    def __getattr__(self, name: str):
-        return getattr(self._remover, name)
 
 
 def test_two_rules_or_none_or_a_strange_age_are_refused(world: Aged) -> None:
@@ -354,7 +348,7 @@ def test_days_go_when_all_of_the_day_is_over(quick_path: Path) -> None:
 
 def test_a_reader_whose_snapshot_expired_is_told_to_try_again(world: Aged) -> None:
     world.flush(world.row(1, days=40), world.row(2))
-    view = world.store._reader.view(NAME)
+    view = view_of(world.store.engine, NAME)
     world.store.retain(NAME, older_than="30d")
     with pytest.raises(Retryable):
         list(world.lake.scan(TABLE, snapshot=view.snapshot, within=SequenceRange(0, 100)))

@@ -48,7 +48,7 @@ def world(store: Store, reopen: Callable[[], Store]) -> tuple[Store, Callable[[]
         opened = reopen()
         yield opened
         opened.close()
-        writer._database.close()  # its landing file stays open and locked; its connections do not
+        writer.engine.database.close()  # its landing file stays open and locked; its connections do not
 
     writer = reopen()
     return writer, visit

@@ -109,7 +109,7 @@ def test_many_threads_seal_while_rows_come(store: Store, reopen: Callable[[], St
         writer = reopen()
         for id in range(number * 100, number * 100 + 20):
             writer.capture("events", numbered(id))
-        writer._capture.close()
+        writer.spool.close()
 
     with ThreadPoolExecutor(6) as pool:
         sealing = [pool.submit(seal, sealer) for sealer in sealers]

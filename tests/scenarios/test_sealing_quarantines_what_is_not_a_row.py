@@ -235,14 +235,14 @@ def mended(store: Store) -> str:
     from floodmark.schema import Schema
 
     wide = Schema.declare({"id": "long", "n": "json"}).to_json()
-    store._database.transact(
+    store.engine.database.transact(
         lambda c: c.execute(update(datasets).where(datasets.c.name == "small").values(columns=wide))
     )
     return entry.id
 
 
 def replayed(store: Store) -> list[int]:
-    state = store._database.read
+    state = store.engine.database.read
     from floodmark.control import segments
 
     return [state(lambda c: segments.backlog(c, "small"))[1]]

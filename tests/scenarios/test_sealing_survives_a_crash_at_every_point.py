@@ -10,6 +10,7 @@ import pytest
 from spooling import contents, ids_of, landing_of, numbered
 
 from floodmark import faults
+from floodmark.spool.segments import drop_dead_writers, remove_leftovers
 from floodmark.store import Store
 from floodmark.testing import SimulatedCrash, crash_at, kill_store
 
@@ -118,7 +119,7 @@ def _bury(store: Store) -> None:
     from floodmark.process import process_identity
 
     host, boot, pid, _ = process_identity().split("/")
-    store._database.transact(lambda c: c.execute(update(segments).values(owner=f"{host}/{boot}/{pid}/0")))
+    store.engine.database.transact(lambda c: c.execute(update(segments).values(owner=f"{host}/{boot}/{pid}/0")))
 
 
 def test_the_segment_of_a_live_writer_is_left_alone(store: Store, reopen: Callable[[], Store]) -> None:
@@ -128,8 +129,8 @@ def test_the_segment_of_a_live_writer_is_left_alone(store: Store, reopen: Callab
 
     def look() -> None:
         other = reopen()
-        seen.append(other._segments.drop_dead_writers("events"))
-        seen.append(other._segments.remove_leftovers("events"))
+        seen.append(drop_dead_writers(other.engine, "events"))
+        seen.append(remove_leftovers(other.engine, "events"))
 
     faults.arm("segment.written", faults.nth_time(1, look))
     store.seal("events")
@@ -147,7 +148,7 @@ def test_a_segment_that_was_dropped_under_its_writer_is_written_again(store: Sto
     store.capture("events", numbered(1, 2))
 
     def drop() -> None:
-        store._database.transact(lambda c: c.execute(update(segments).values(state="dropped")))
+        store.engine.database.transact(lambda c: c.execute(update(segments).values(state="dropped")))
 
     faults.arm("segment.written", faults.nth_time(1, drop))
     assert store.seal("events").rows == 2

@@ -90,7 +90,7 @@ def test_a_writer_whose_file_was_taken_up_under_its_hands_is_told_that_it_is_sto
 
     def meanwhile() -> None:
         faults._armed.clear()
-        store._database.close()
+        store.engine.database.close()
         opened, world.opened = world.opened, []
         restore()
         world.opened = opened

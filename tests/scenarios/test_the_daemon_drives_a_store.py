@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from engines import set_flush
 from floodmark import faults
 from floodmark.control import sinks
-from floodmark.control.blocks import BatchLimits
 from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.loop import AlreadyRunning, look_at, present
@@ -108,7 +108,7 @@ def test_a_look_at_a_store_with_nothing_to_do_touches_no_lake_and_starts_nothing
 
 def test_a_look_counts_what_waits_in_landing_files_and_segments(run: Stepped, tmp_path: Path) -> None:
     def waiting() -> int:
-        return look_at(run.store.path, run.store._database).datasets["m"].waiting_bytes
+        return look_at(run.store.path, run.store.engine.database).datasets["m"].waiting_bytes
 
     assert waiting() == 0
     capture(run.store, 1, 2)
@@ -334,7 +334,7 @@ def test_a_sink_that_is_removed_while_it_hangs_makes_room_for_its_successor(
 
 
 def ticked(run: Stepped) -> dict[str, str | None]:
-    found = run.store._database.read(sinks.schedules)
+    found = run.store.engine.database.read(sinks.schedules)
     return {item.name: found[item.instance][0] and found[item.instance][0].isoformat() for item in run.store.sinks()}
 
 
@@ -565,7 +565,7 @@ def test_a_daemon_whose_jvm_died_asks_to_be_started_again(
 
 
 def test_a_flush_of_many_blocks_ends_after_the_one_under_way(ending: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
-    ending.store._flusher.limits = BatchLimits(rows_max=1, bytes_max=1, segments_max=1)
+    set_flush(ending.store, rows_max=1, bytes_max=1, segments_max=1)
     for number in range(5):
         capture(ending.store, number)
         ending.store.seal("m")

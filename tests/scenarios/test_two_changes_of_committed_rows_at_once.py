@@ -14,9 +14,12 @@ from worlds import interrupted
 
 from floodmark.control.schema import block_partitions, partitions
 from floodmark.delivery.channel import ChannelRun
+from floodmark.engine import Engine
 from floodmark.errors import Retryable
-from floodmark.maintenance.remover import Look, Remover
-from floodmark.maintenance.settle import Resettler
+from floodmark.maintenance import settle as settle_module
+from floodmark.maintenance.expiry import expire_snapshots
+from floodmark.maintenance.remover import Look, look_at
+from floodmark.maintenance.settle import settle_again
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing import crash_at, kill_store
@@ -52,7 +55,7 @@ class Settling(Aged):
 
     def adds_up(self) -> None:
         """Committed by blocks, without what was removed, is what the table holds, in rows and checksum."""
-        database = self.store._database
+        database = self.store.engine.database
         committed = sum(
             (
                 Tally.of(row.row_count, row.checksum)
@@ -167,7 +170,7 @@ def test_while_it_is_undecided_the_history_it_is_decided_from_stays(world: Settl
     for name in "efg":
         world.flush(*world.people(name, first=10))
         world.lake.compact(TABLE)
-        world.store._remover._expiry().expire(NAME, [TABLE])
+        expire_snapshots(world.store.engine, NAME, [TABLE])
     world.store.retain(NAME, older_than="99d")
     assert world.whos() == "adcefg"
     assert sum(row.row_count for row in world.removals()) == 1
@@ -182,10 +185,10 @@ def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
     """B7: they are in the table that is settled, and above the horizon that the settlement knows of."""
     world.flush(*world.people("abcd"))
     known.update(change)
-    real, left = Remover.look, [True]
+    real, left = look_at, [True]
 
-    def look(self: Remover, dataset: str) -> Look:
-        found = real(self, dataset)
+    def look(engine: Engine, dataset: str) -> Look:
+        found = real(engine, dataset)
         if left:
             left.pop()
             other = world.open()
@@ -195,7 +198,7 @@ def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
             kill_store(other)
         return found
 
-    monkeypatch.setattr(Remover, "look", look)
+    monkeypatch.setattr(settle_module, "look_at", look)
     world.store.compact(NAME)
     world.restart().flush(NAME)
     assert world.whos() == {"x": "axcde", "d": "adce"}[change["b"] or ""]
@@ -274,7 +277,9 @@ def test_a_deep_check_names_the_partition_whose_removals_do_not_add_up(world: Se
     """U17"""
     world.flush(*world.people("ab"), world.row(9, site="b", who="z"))
     world.store.purge(NAME, "who = 'a'")
-    world.store._database.transact(lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'"))
+    world.store.engine.database.transact(
+        lambda c: c.exec_driver_sql("UPDATE removals SET checksum = '00000000000000ff'")
+    )
     found = [item for item in world.store.fsck(deep=True).findings if item.kind == "lake-differs"]
     assert [item.where for item in found] == [f"{NAME} site=a"]
 
@@ -331,7 +336,7 @@ def test_a_look_from_before_a_settlement_fulfils_nobodys_intent(
             left.pop()
             other = world.open()
             known.update({"b": "x"})
-            Resettler(other._remover).settle(NAME)  # and the snapshot that was looked at is still there
+            settle_again(other.engine, NAME)  # and the snapshot that was looked at is still there
             with crash_at("delivery.shipped"):
                 other.export("out")
             kill_store(other)

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import select
 
+from engines import set_flush
 from floodmark import faults
 from floodmark.control import datasets
 from floodmark.control.blocks import BatchLimits
@@ -50,8 +51,7 @@ class World:
     def open(self) -> Store:
         """A store as another process would open it; it waits for nobody."""
         store = open_store(self.root, lake=self.lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
-        store._flusher.limits = self.limits
+        set_flush(store, patience_seconds=0, **asdict(self.limits))
         self.opened.append(store)
         return store
 
@@ -103,7 +103,7 @@ class World:
         return [row["id"] for row in self.table()]
 
     def blocks(self, store: Store) -> list[Any]:
-        return store._database.read(
+        return store.engine.database.read(
             lambda c: c.execute(select(blocks_table).order_by(blocks_table.c.after_seq)).fetchall()
         )
 
@@ -152,7 +152,7 @@ class World:
         assert [block.id for block in self.blocks(store) if block.state == "reserved"] == []
         ranges = [(block.after_seq, block.through_seq) for block in self.blocks(store)]
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges)), "two blocks share numbers"
-        figures = store._database.read(lambda c: c.execute(select(block_partitions)).fetchall())
+        figures = store.engine.database.read(lambda c: c.execute(select(block_partitions)).fetchall())
         totals: dict[str, Tally] = {}
         for item in figures:
             tally = Tally.of(item.row_count, item.checksum)
@@ -167,7 +167,7 @@ class World:
     def _check_spool(self, store: Store) -> None:
         assert self.segment_files() == []
         assert list((self.root / "spool" / DATASET / "landing").glob("*.jsonl")) == []
-        states = store._database.read(lambda c: c.execute(select(segments_table.c.state)).scalars().all())
+        states = store.engine.database.read(lambda c: c.execute(select(segments_table.c.state)).scalars().all())
         assert set(states) <= {"consumed", "dropped"}, states
 
 
@@ -199,4 +199,4 @@ def dies(work: Callable[[], Any], at: str, *, time: int = 1) -> bool:
 
 
 def horizon_of(store: Store) -> int:
-    return store._database.read(lambda c: datasets.get(c, DATASET)).horizon
+    return store.engine.database.read(lambda c: datasets.get(c, DATASET)).horizon

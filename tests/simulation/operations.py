@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodmark.commit import block
 from floodmark.errors import Permanent
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
@@ -142,7 +143,7 @@ def adopt(world: World, store: Store, _size: int) -> Any:
     """Data that was there before the store."""
     if not world.legacy:
         world.legacy = world.oracle.rows(4, partitions=world.sites)
-    adopter = Adopter(store._database, store._capture, store._flusher.flush)
+    adopter = Adopter(store.engine, store.spool)
     report = adopter.adopt(DATASET, Legacy([world.as_captured(row) for row in world.legacy]))
     world.stage.pause("adopt.answered")
     world.oracle.acknowledge(world.legacy)
@@ -189,7 +190,7 @@ OPERATIONS: dict[str, Operation] = {
     "capture, flush": lambda world, store, size: (capture(world, store, size), store.flush(DATASET))[1],
     "seal": lambda _world, store, _size: store.seal(DATASET),
     "flush": lambda _world, store, _size: store.flush(DATASET),
-    "block off": lambda _world, store, _size: store._flusher.block_off(DATASET),
+    "block off": lambda _world, store, _size: block.raise_barrier(store.engine, DATASET),
     "read": lambda world, store, _size: world.read(store),
     "export archive": lambda _world, store, _size: store.export("archive"),
     "export central": lambda _world, store, _size: store.export("central"),

@@ -19,10 +19,11 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def everywhere(
-    function: Callable[..., Any], other: Callable[..., Any]
-) -> Iterator[contextlib.AbstractContextManager[None]]:
+@contextlib.contextmanager
+def everywhere(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
     """The same for a function of the product, in every module that has imported it."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("floodmark.") and getattr(module, function.__name__, None) is function:
-            yield replaced(module, function.__name__, other)
+    with contextlib.ExitStack() as places:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("floodmark.") and getattr(module, function.__name__, None) is function:
+                places.enter_context(replaced(module, function.__name__, other))
+        yield

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from floodmark.commit.flush import Flusher
+from floodmark.commit import block
 from floodmark.maintenance import settle
 from floodmark.sources import load
-from floodmark.testing.memory import appends, lake, settling
+from floodmark.spool.segments import register_segment
+from floodmark.testing.memory import appends, settling
 
 from . import others
 from .replacing import replaced
@@ -25,8 +26,8 @@ from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, st
 def _() -> Iterator[None]:
     def register(self: Any, step: Any, written: Any) -> bool:
         # Without the step's own number too, by which a second registration would be refused.
-        self.parts.segments.register(self.declared, written, held=step.held)
-        return bool(self.parts.database.transact(self._mover(step)))
+        register_segment(self.parts.engine, self.declared, written, held=step.held)
+        return bool(self.parts.engine.database.transact(self._mover(step)))
 
     with replaced(load._Run, "_register", register):
         yield
@@ -39,12 +40,12 @@ def _() -> Iterator[None]:
     short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
 )
 def _() -> Iterator[None]:
-    real = Flusher._request
+    real = block._request
 
-    def request(self: Flusher, *arguments: Any, **options: Any) -> Any:
-        return replace(real(self, *arguments, **options), identity=())
+    def request(*arguments: Any, **options: Any) -> Any:
+        return replace(real(*arguments, **options), identity=())
 
-    with replaced(Flusher, "_request", request):
+    with replaced(block, "_request", request):
         yield
 
 
@@ -55,12 +56,12 @@ def _() -> Iterator[None]:
     short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
 )
 def _() -> Iterator[None]:
-    real = Flusher._request
+    real = block._request
 
-    def request(self: Flusher, *arguments: Any, **options: Any) -> Any:
-        return replace(real(self, *arguments, **options), by_content=False)
+    def request(*arguments: Any, **options: Any) -> Any:
+        return replace(real(*arguments, **options), by_content=False)
 
-    with replaced(Flusher, "_request", request):
+    with replaced(block, "_request", request):
         yield
 
 
@@ -116,7 +117,7 @@ def _() -> Iterator[None]:
     shows="not settled",
 )
 def _() -> Iterator[None]:
-    with mutated(Flusher, "_commit", "not (fresh and attempt == 0)", "False"):
+    with mutated(block, "commit_block", "not (fresh and attempt == 0)", "False"):
         yield
 
 
@@ -149,7 +150,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
-    with mutated(settling, "put_settled", appended, "False", onto=lake):
+    with mutated(settling, "put_settled", appended, "False"):
         yield
 
 
@@ -160,7 +161,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
 )
 def _() -> Iterator[None]:
-    with mutated(settling, "resettle_in_memory", "group[1:]", "group[:-1]", onto=lake):
+    with mutated(settling, "resettle_in_memory", "group[1:]", "group[:-1]"):
         yield
 
 

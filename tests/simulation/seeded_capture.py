@@ -45,13 +45,13 @@ def _() -> Iterator[None]:
         return True
 
     # Last, so that it lies over what the simulation itself has put there.
-    real = sealing.Sealer._seal_file
+    real = sealing._seal_file
 
-    def seal_file(self: Any, *arguments: Any) -> None:
+    def seal_file(*arguments: Any) -> None:
         with replaced(sealing, "try_lock", always):
-            real(self, *arguments)
+            real(*arguments)
 
-    with replaced(sealing.Sealer, "_seal_file", seal_file):
+    with replaced(sealing, "_seal_file", seal_file):
         yield
 
 
@@ -120,10 +120,10 @@ def _() -> Iterator[None]:
         faults.reach("capture.half")
         real(self, content[half:])
 
-    seal_lines = sealing.Sealer._seal_lines
+    seal_lines = sealing._seal_lines
 
-    def taken(self: Any, *arguments: Any, torn: bool, **options: Any) -> bool:
-        return seal_lines(self, *arguments, torn=True, **options)
+    def taken(*arguments: Any, torn: bool, **options: Any) -> bool:
+        return seal_lines(*arguments, torn=True, **options)
 
-    with replaced(LandingWriter, "_write", write), replaced(sealing.Sealer, "_seal_lines", taken):
+    with replaced(LandingWriter, "_write", write), replaced(sealing, "_seal_lines", taken):
         yield

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from floodmark.commit.flush import Flusher
+from floodmark import read
+from floodmark.commit import block as one_block
+from floodmark.commit import flush
 from floodmark.commit.protocol import Base
 from floodmark.control import blocks
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
-from floodmark.read import Reader
+from floodmark.engine import Engine
 from floodmark.testing.memory.lake import MemoryLake
 
-from .replacing import replaced
+from .replacing import everywhere, replaced
 from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops
 
 
@@ -55,18 +57,18 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.base_loaded"), does(1, "flush"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_waiting = Flusher._reserve, segment_records.waiting
+    real_reserve, real_waiting = flush._reserve, segment_records.waiting
     seen: dict[int, Any] = {}
 
-    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
+    def reserve(engine: Engine, dataset: str, **options: Any) -> Any:
         limits = {"rows_max": 1000, "bytes_max": 1 << 30, "count_max": 100}
-        seen[threading.get_ident()] = self.database.read(lambda c: real_waiting(c, dataset, **limits))
-        return real_reserve(self, dataset, **options)
+        seen[threading.get_ident()] = engine.database.read(lambda c: real_waiting(c, dataset, **limits))
+        return real_reserve(engine, dataset, **options)
 
     def waiting(*_arguments: Any, **_options: Any) -> Any:
         return seen[threading.get_ident()]
 
-    with replaced(Flusher, "_reserve", reserve), replaced(segment_records, "waiting", waiting):
+    with replaced(flush, "_reserve", reserve), replaced(segment_records, "waiting", waiting):
         yield
 
 
@@ -76,16 +78,16 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.reserved"), stops(1, "flush", "lake.sync"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_settle = Flusher._reserve, Flusher._settle
+    real_reserve, real_decide = flush._reserve, one_block.decide_block
     without_base: set[str] = set()
 
-    def reserve(self: Flusher, dataset: str, **options: Any) -> Any:
+    def reserve(engine: Engine, dataset: str, **options: Any) -> Any:
         ids = replaced(blocks, "reserve", remembering(blocks.reserve))
         with ids:
-            reserved = real_reserve(self, dataset, **options)
+            reserved = real_reserve(engine, dataset, **options)
         if reserved is None:
             return None
-        state = self.lake.load(reserved.dataset.table_name)
+        state = engine.lake.load(reserved.dataset.table_name)
         base = Base(state.uuid, reserved.block.base.generation, state.head)
         without_base.discard(reserved.block.id)
         return replace(reserved, block=replace(reserved.block, base=base))
@@ -97,59 +99,59 @@ def _() -> Iterator[None]:
 
         return remembered
 
-    def settle(self: Flusher, dataset: str) -> list[Any]:
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+    def decide(engine: Engine, dataset: str) -> list[Any]:
+        block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None and block.id in without_base:
             # Nothing can have been sent without a base, so it looks free to be given up.
-            self._void(block, reason="it has no base", consume=False)
-        return real_settle(self, dataset)
+            one_block._void(engine, block, reason="it has no base", consume=False)
+        return real_decide(engine, dataset)
 
-    with replaced(Flusher, "_reserve", reserve), replaced(Flusher, "_settle", settle):
+    with replaced(flush, "_reserve", reserve), everywhere(one_block.decide_block, decide):
         yield
 
 
 @bug("an error is a verdict", invariant="I4", short=[does(0, "flush"), does(1, "flush")])
 def _() -> Iterator[None]:
-    real = Flusher._send
+    real = one_block._send
 
-    def commit(self: Flusher, block: Any, segments: Any, declared: Any, **_options: Any) -> Any:
-        out = self._left_out(block, segments, declared)
-        landed, error = real(self, self._request(block, segments, declared, purged=out.purged))
+    def commit(engine: Engine, block: Any, segments: Any, declared: Any, **_options: Any) -> Any:
+        out = one_block._left_out(engine, block, segments, declared)
+        landed, error = real(engine, one_block._request(engine, block, segments, declared, purged=out.purged))
         if error is not None or not landed:
-            return self._void(block, reason="it failed", consume=not landed)
-        return self._record(block, segments, declared, self.lake.load(declared.table_name))
+            return one_block._void(engine, block, reason="it failed", consume=not landed)
+        return one_block._record(engine, block, segments, declared, engine.lake.load(declared.table_name))
 
-    with replaced(Flusher, "_commit", commit):
+    with everywhere(one_block.commit_block, commit):
         yield
 
 
 @bug("segment files go before the record", invariant="I7", short=[dies(0, "flush", "lake.sync"), POWER])
 def _() -> Iterator[None]:
-    real = Flusher._record
+    real = one_block._record
 
-    def record(self: Flusher, block: Any, segments: Any, *arguments: Any, **options: Any) -> Any:
-        self._remove_segments(segments)
-        return real(self, block, segments, *arguments, **options)
+    def record(engine: Engine, block: Any, segments: Any, *arguments: Any, **options: Any) -> Any:
+        one_block._remove_segments(engine, segments)
+        return real(engine, block, segments, *arguments, **options)
 
-    with replaced(Flusher, "_record", record):
+    with replaced(one_block, "_record", record):
         yield
 
 
 @bug("the commit's files are not synced", invariant="I7", short=[does(0, "flush"), POWER])
 def _() -> Iterator[None]:
-    real = Flusher._record
+    real = one_block._record
 
-    def record(self: Flusher, *arguments: Any, **options: Any) -> Any:
-        with replaced(type(self.lake), "sync", lambda *_arguments, **_options: None):
-            return real(self, *arguments, **options)
+    def record(engine: Engine, *arguments: Any, **options: Any) -> Any:
+        with replaced(type(engine.lake), "sync", lambda *_arguments, **_options: None):
+            return real(engine, *arguments, **options)
 
-    with replaced(Flusher, "_record", record):
+    with replaced(one_block, "_record", record):
         yield
 
 
 @bug("a sync begins at the snapshot that it is about", invariant="I7", short=[does(0, "flush"), POWER])
 def _() -> Iterator[None]:
-    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=state.head"):
+    with mutated(one_block, "_record", "since=declared.synced_snapshot", "since=state.head"):
         yield
 
 
@@ -159,20 +161,20 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), REWRITTEN, does(0, "capture, flush"), POWER],
 )
 def _() -> Iterator[None]:
-    with mutated(Flusher, "_record", "since=declared.synced_snapshot", "since=block.base.snapshot"):
+    with mutated(one_block, "_record", "since=declared.synced_snapshot", "since=block.base.snapshot"):
         yield
 
 
 @bug("an undecided block is let be", invariant="I8", short=[dies(0, "flush", "flush.appended"), does(1, "flush")])
 def _() -> Iterator[None]:
     # Whoever finds one takes its segments for free instead of settling it.
-    def settle(self: Flusher, dataset: str) -> list[Any]:
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+    def decide(engine: Engine, dataset: str) -> list[Any]:
+        block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None:
-            self._void(block, reason="somebody died", consume=False)
+            one_block._void(engine, block, reason="somebody died", consume=False)
         return []
 
-    with replaced(Flusher, "_settle", settle):
+    with everywhere(one_block.decide_block, decide):
         yield
 
 
@@ -182,12 +184,12 @@ def _() -> Iterator[None]:
     short=[held_up(dies(0, "flush", "flush.appended")), does(1, "block off"), LATE, does(1, "flush")],
 )
 def _() -> Iterator[None]:
-    def block_off(self: Flusher, dataset: str) -> None:
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
+    def raise_barrier(engine: Engine, dataset: str) -> None:
+        block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None:
-            self._void(block, reason="somebody said so", consume=False)
+            one_block._void(engine, block, reason="somebody said so", consume=False)
 
-    with replaced(Flusher, "block_off", block_off):
+    with everywhere(one_block.raise_barrier, raise_barrier):
         yield
 
 
@@ -198,13 +200,13 @@ def _() -> Iterator[None]:
     short=[does(0, "export archive"), does(0, "flush"), does(0, "export archive")],
 )
 def _() -> Iterator[None]:
-    real = Reader.view
+    real = read.view_of
     seen: dict[int, Any] = {}
 
-    def view(self: Reader, dataset: str) -> Any:
-        fresh = real(self, dataset)
-        first = seen.setdefault(id(self.lake), fresh)
+    def view_of(engine: Engine, dataset: str) -> Any:
+        fresh = real(engine, dataset)
+        first = seen.setdefault(id(engine.lake), fresh)
         return replace(fresh, snapshot=first.snapshot or fresh.snapshot)
 
-    with replaced(Reader, "view", view):
+    with everywhere(read.view_of, view_of):
         yield

@@ -10,6 +10,7 @@ from floodmark import faults
 from floodmark.hub import chunks as hub_chunks
 from floodmark.hub.chunks import Chunks
 from floodmark.hub.decision import AlreadyThere, Take
+from floodmark.spool.segments import add_segment
 
 from .replacing import replaced
 from .seeding import HUB_DIES, bug, dies, stops
@@ -25,7 +26,7 @@ def _() -> Iterator[None]:
     real = Chunks._take
 
     def take(self: Chunks, content: Any, step: Take, header: Any) -> bool:
-        if content.sequence and not self.intake.segments.add(content.dataset, content.table):
+        if content.sequence and not add_segment(self.engine, content.dataset, content.table):
             return False
         return real(self, replace(content, sequence=()), step, header)
 
@@ -41,7 +42,7 @@ def _() -> Iterator[None]:
         if not real(self, replace(content, sequence=()), step, header):
             return False
         faults.reach("hub.stored")
-        return not content.sequence or self.intake.segments.add(content.dataset, content.table)
+        return not content.sequence or add_segment(self.engine, content.dataset, content.table)
 
     with replaced(Chunks, "_take", take):
         yield

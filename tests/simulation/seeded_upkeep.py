@@ -11,22 +11,19 @@ from typing import Any
 from sqlalchemy import update
 
 from floodmark import compaction
-from floodmark.commit import flush
+from floodmark.commit import block
 from floodmark.commit import recovery as recovery_module
 from floodmark.control import deliveries, generations, removals, sources
 from floodmark.control.schema import rebuilds
-from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, retain
-from floodmark.maintenance.purge import Purge
+from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, remover, retain
 from floodmark.maintenance.rebuild import Rebuilder
-from floodmark.maintenance.remover import Remover
 from floodmark.maintenance.table_copy import Levelling
 from floodmark.removal import Need
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
-from floodmark.testing.memory import lake as memory
 from floodmark.testing.memory import maintenance
 
-from .replacing import replaced
+from .replacing import everywhere, replaced
 from .schedule import Step
 from .seeded_delivery import watermark_by_maximum
 from .seeding import (
@@ -62,7 +59,7 @@ def _() -> Iterator[None]:
     def turned_round(rows: Any) -> Any:
         return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
 
-    with mutated(maintenance, "rewritten", sorts, turned, onto=memory, turned=turned_round):
+    with mutated(maintenance, "rewritten", sorts, turned, turned=turned_round):
         yield
 
 
@@ -73,7 +70,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "compact"), POWER],
 )
 def _() -> Iterator[None]:
-    with mutated(expiry.Expiry, "make_durable", "self.lake.sync(state, since=now.synced_snapshot)", "pass"):
+    with mutated(expiry, "make_durable", "engine.lake.sync(state, since=now.synced_snapshot)", "pass"):
         yield
 
 
@@ -189,12 +186,12 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     # Nor is the block settled, wherever a purge meets it: each of these alone would still do it in time.
-    waits = "not self.remover.database.read(lambda c: segment_records.is_waiting(c, id))"
+    waits = "not engine.database.read(lambda c: segment_records.is_waiting(c, id))"
     with (
         replaced(removals, "check_decided", lambda *_arguments: None),
-        mutated(Remover, "ready", "self.flusher.settle(dataset)", "pass"),
-        mutated(Purge, "_purge_spool", "self.remover.flusher.settle(declared.name)", "break"),
-        mutated(Purge, "_purge_segment", waits, "True"),
+        mutated(remover, "prepare", "decide(engine, dataset)", "pass"),
+        mutated(purge, "_purge_spool", "decide(engine, declared.name)", "break"),
+        mutated(purge, "_purge_segment", waits, "True"),
     ):
         yield
 
@@ -231,8 +228,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
-        mutated(Remover, "_delete", "self.lake.raise_max_seq(table, selection.through)", "pass"),
-        mutated(maintenance, "expired", "found.max_seq = highest_known(state)", "pass", onto=memory),
+        mutated(remover, "_delete", "engine.lake.raise_max_seq(table, selection.through)", "pass"),
+        mutated(maintenance, "expired", "found.max_seq = highest_known(state)", "pass"),
     ):
         yield
 
@@ -244,9 +241,9 @@ def _() -> Iterator[None]:
     short=[does(0, "capture", 3), does(0, "seal"), dies(0, "purge", "segment.registered")],
 )
 def _() -> Iterator[None]:
-    changed = "replaced = self.segments.add(declared, left, also=swap)"
-    parted = "replaced = self.segments.add(declared, left) and self.remover.database.transact(swap)"
-    with mutated(Purge, "_replace", changed, parted):
+    changed = "add_segment(engine, declared, left, also=swap)"
+    parted = "(add_segment(engine, declared, left) and engine.database.transact(swap))"
+    with mutated(purge, "_replace", changed, parted):
         yield
 
 
@@ -261,7 +258,7 @@ def _() -> Iterator[None]:
     # Nor is what is recorded compared with what the delete took.
     with (
         mutated(removals, "plan", "moment(connection, dataset) != seen", "False"),
-        replaced(Remover, "_taken", lambda *_arguments: None),
+        replaced(remover, "_taken", lambda *_arguments: None),
     ):
         yield
 
@@ -274,7 +271,7 @@ def _() -> Iterator[None]:
     shows="the totals",
 )
 def _() -> Iterator[None]:
-    with mutated(Remover, "_decide", "outcome is Verdict.LANDED", "outcome is not Verdict.OPEN"):
+    with mutated(remover, "_decide_operation", "outcome is Verdict.LANDED", "outcome is not Verdict.OPEN"):
         yield
 
 
@@ -286,7 +283,7 @@ def _() -> Iterator[None]:
     shows="the totals",
 )
 def _() -> Iterator[None]:
-    with mutated(Remover, "_decide", "outcome is Verdict.VOID", "outcome is not Verdict.LANDED"):
+    with mutated(remover, "_decide_operation", "outcome is Verdict.VOID", "outcome is not Verdict.LANDED"):
         yield
 
 
@@ -348,7 +345,7 @@ def _() -> Iterator[None]:
     def table_of(_database: Any, lake: Any, declared: Any, base: Any) -> Any:
         return lake.load(declared.of_generation(base.generation).table_name)
 
-    with replaced(flush, "table_of", table_of):
+    with replaced(block, "table_of", table_of):
         yield
 
 
@@ -385,7 +382,7 @@ def _() -> Iterator[None]:
     with (
         mutated(generations, "fence", 'removal is not None and removal.state == "planned"', "False"),
         mutated(generations, "take_over", "removals.unfinished(connection, dataset) is not None", "False"),
-        replaced(Remover, "end_unfinished", lambda _self, _dataset: None),
+        everywhere(remover.end_unfinished, lambda _engine, _dataset: None),
     ):
         yield
 
@@ -444,7 +441,7 @@ def _() -> Iterator[None]:
     def take(self: Adopter, source: Any, data: Any, part: Any, *, index: int, last: bool) -> tuple[int, int]:
         receipt = self.capture.capture(source.dataset, data.read(part))
         after = json.dumps({"version": data.version, "next": index + 1, "done": last})
-        self.database.transact(lambda c: sources.advance(c, source, position=after))
+        self.engine.database.transact(lambda c: sources.advance(c, source, position=after))
         return receipt.rows, receipt.quarantined
 
     with replaced(Adopter, "_take", take):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .places import HOLD, delay, drawn
-from .replacing import replaced
+from .replacing import everywhere, replaced
 from .schedule import PROFILES, TO_THE_END, Schedule, Step
 
 
@@ -65,9 +65,9 @@ def bug(
 
 
 @contextlib.contextmanager
-def mutated(owner: Any, name: str, was: str, then: str, *, onto: Any = None, **names: Any) -> Iterator[None]:
-    """Put a function with one piece of its text changed in the place of the one that is there, or `onto` another owner
-    that has imported it. The new text may use other `names`.
+def mutated(owner: Any, name: str, was: str, then: str, **names: Any) -> Iterator[None]:
+    """Put a function with one piece of its text changed in the place of the one that is there: in its class, or in
+    every module that has imported it. The new text may use other `names`.
 
     If the old text is not there any more, the product has changed, and the bug has to be thought of anew.
     """
@@ -82,7 +82,8 @@ def mutated(owner: Any, name: str, was: str, then: str, *, onto: Any = None, **n
     before = {key: own[key] for key in names if key in own}
     own.update(names)
     try:
-        with replaced(onto or owner, name, made[function.__name__]):
+        other = made[function.__name__]
+        with everywhere(function, other) if inspect.ismodule(owner) else replaced(owner, name, other):
             yield
     finally:
         for key in names:

@@ -22,7 +22,6 @@ from floodmark.control import database
 from floodmark.control.database import Database
 from floodmark.errors import FilesMissing, OutcomeUnknown, Permanent, Retryable
 from floodmark.hub.chunks import Chunks
-from floodmark.hub.intake import Intake
 from floodmark.lake.targets import ORIGIN_STORE
 from floodmark.schema import SEQ
 from floodmark.store import Store, open_store
@@ -95,7 +94,7 @@ class Process:
         """As a hub's worker: take one request."""
         store = self.open()
         if self.chunks is None:
-            self.chunks = Chunks(Intake.of(store), 1 << 20)
+            self.chunks = Chunks(store.engine, store.spool, 1 << 20)
         return places.answered(store, self.chunks, method, url, headers, content)
 
 
@@ -160,8 +159,8 @@ class World:
     def open(self, role: str) -> Store:
         lake = self.lake if role == "edge" else self.hub_lake
         store = open_store(self.root / role, lake=lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
-        store.settings = replace(store.settings, upkeep=UPKEEP)
+        flush = replace(store.settings.flush, patience_seconds=0)
+        store.engine.settings = replace(store.settings, upkeep=UPKEEP, flush=flush)
         return store
 
     def fate(self, what: str) -> str:
@@ -288,7 +287,7 @@ class World:
             self.locks.pop(descriptor, None)
             self.unlock(descriptor)
         if process.store is not None:
-            for writer in process.store._capture._writers.values():
+            for writer in process.store.spool._writers.values():
                 if writer._descriptor is not None:
                     os.close(writer._descriptor)
                     writer._descriptor = None

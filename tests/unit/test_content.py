@@ -239,7 +239,7 @@ def meaning(row):
     return tuple(sorted((name, repr(plain(value))) for name, value in row.items() if value is not None))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(rows, min_size=2, max_size=8))
 def test_rows_have_one_id_exactly_if_they_are_equal(some):
     stored = table_of(some)

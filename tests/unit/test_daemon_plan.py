@@ -333,7 +333,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_whatever_happens_work_is_never_doubled_and_never_forgotten(
     steps: list[tuple[str, int, dict[str, str]]],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -21,3 +22,13 @@ def test_the_table_counts_files_contract_and_the_modules_that_a_row_meets():
     assert 0 < found["public methods of the lake contract"] <= len(public)
     # Fewer would mean that a part of the way was not watched: capture, spool, flush, lake, delivery, its sink.
     assert 20 < found["modules that one row meets, capture to object"] < found["source files"]
+
+
+def test_only_what_is_private_to_something_else_is_counted(tmp_path: Path):
+    path = tmp_path / "test.py"
+    path.write_text("self._own = store._database._engine\nstate._replace(a=1).__class__\ncls._cached\n")
+    spec = importlib.util.spec_from_file_location("house", ROOT / "scripts" / "house.py")
+    assert spec is not None
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert house.private_attributes(path) == 2

@@ -477,7 +477,7 @@ def same(left, right):
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(types.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(st.none() | values_for(kind), max_size=6))))
 def test_what_fits_is_the_same_through_the_landing_log(case):
     kind, values = case
@@ -491,7 +491,7 @@ def test_what_fits_is_the_same_through_the_landing_log(case):
     direct.table.validate(full=True)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from([None, *SIMPLE, "list<long>", "struct<a:json>"]), min_size=1, max_size=3).flatmap(
         lambda kinds: st.tuples(
@@ -519,7 +519,7 @@ def test_whatever_capture_accepts_is_what_sealing_commits(case):
     assert same(sealed.table.select(judged.table.column_names), judged.table)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.sampled_from(SIMPLE).flatmap(
         lambda text: st.tuples(
@@ -546,7 +546,7 @@ timestamp_texts = st.from_regex(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(timestamp_texts, max_size=6))
 def test_timestamp_texts_mean_the_same_together_and_alone(values):
     together, faults = fit_values(parse_type("timestamp"), values)
@@ -805,7 +805,7 @@ def test_arrow_names_are_checked():
         fit_table(Schema(), pa.table([pa.array([1]), pa.array([1])], names=["a", "a"]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     types.filter(lambda kind: str(kind) == "json" or "json" not in str(kind)).flatmap(
         lambda kind: st.tuples(st.just(kind), st.lists(st.none() | values_for(kind), max_size=5))

@@ -1,11 +1,12 @@
-"""Fault points are dealt in turn, so that a long run dies at each of them."""
+"""Fault points are dealt in turn, so that a long run dies at each of them; a daemon lives long enough to deliver."""
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from floodmark import faults
-from floodmark.torture.daemons import FAULTS, Turns
+from floodmark.torture.daemons import FAULTS, FRUITLESS_MAX, Life, Told, Turns
 
 
 def dealt(turns: Turns) -> str:
@@ -36,3 +37,28 @@ def test_a_daemon_dies_at_every_instant_of_a_flush_and_a_delivery_that_it_reache
     own = {point for point in faults.POINTS if point.startswith(("flush.", "delivery."))}
     assert own - set(FAULTS) == {"flush.released", "delivery.split", "delivery.given_up", "delivery.replayed"}
     assert set(FAULTS) <= set(faults.POINTS)
+
+
+def test_after_lives_that_delivered_nothing_comes_one_that_lasts_until_it_has(tmp_path: Path) -> None:
+    """On a slow machine a JVM takes longer to start than most lives last."""
+    chance = random.Random(1)
+    before = [Life.planned(chance, fruitless=FRUITLESS_MAX - 1, life_seconds=6.0).manner for _ in range(50)]
+    assert set(before) == {"early", "at work", "point"}
+    life = Life.planned(chance, fruitless=FRUITLESS_MAX, life_seconds=0.1)
+    told = Told(tmp_path / "run.jsonl", life_began=-1e9)
+
+    def says(event: str) -> bool:
+        with told.path.open("a") as file:
+            file.write(event + "\n")
+        told.listen()
+        return life.due(told)
+
+    assert not says('{"event":"flushed","rows":3}')
+    assert not says('{"event":"exported","rows":0}')
+    says('{"event":"exported","rows":3}')
+    assert told.life_delivered is not None
+    told.life_delivered -= 1.0
+    assert life.due(told)
+    told.new_life()
+    assert told.life_delivered is None
+    assert not life.due(told)

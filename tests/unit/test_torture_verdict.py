@@ -190,7 +190,7 @@ def test_the_settings_of_a_scratch_store_are_read_back_as_they_were(tmp_path: Pa
 
 def test_a_process_below_ours_is_found_by_name_and_killed_by_its_start(tmp_path: Path) -> None:
     script = (
-        "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).wait()"
+        "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']).wait()"
     )
     parent = processes.start([sys.executable, "-c", script], output=tmp_path / "log", errors=tmp_path / "log")
     try:

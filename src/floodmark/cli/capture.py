@@ -20,6 +20,8 @@ from floodmark.cli.output import note, print_json
 from floodmark.errors import FloodmarkError, Permanent, reason_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from floodmark.control.datasets import Dataset
     from floodmark.rows import Problem
     from floodmark.sources.units import Batch
@@ -299,7 +301,23 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
     except pa.ArrowInvalid:
         if not isinstance(content, pa.Buffer):
             content.seek(0)
-        yield from pa.ipc.open_stream(content)
+        yield from map(_checked, pa.ipc.open_stream(content))
         return
     for index in range(file.num_record_batches):
-        yield file.get_batch(index)
+        yield _checked(file.get_batch(index))
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose offsets lie inside its buffers: Arrow follows those of a damaged file wherever they point.
+
+    Layouts by views are refused, because not even a full validation looks at each of their offsets.
+    """
+    import pyarrow as pa
+
+    for column in batch.schema:
+        if "view" in str(column.type):
+            raise pa.ArrowInvalid(
+                f"column {column.name!r} is of type {column.type}; write it as string, binary or list"
+            )
+    batch.validate(full=True)
+    return batch

@@ -12,8 +12,14 @@ from floodmark.cli.output import print_json
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--control",
+    metavar="URL",
+    default="",
+    help="A PostgreSQL database for the control records (postgresql://…, env:NAME or file:/path). Default: SQLite.",
+)
 @json_option
-def init(directory: Path | None, as_json: bool) -> None:
+def init(directory: Path | None, control: str, as_json: bool) -> None:
     """Create a new store.
 
     The store is created in DIRECTORY, or in the directory given with -s. It contains a control database, a spool, a
@@ -24,10 +30,11 @@ def init(directory: Path | None, as_json: bool) -> None:
     Examples:
       floodmark init shop
       floodmark -s shop init
+      floodmark init shop --control env:SHOP_CONTROL
     """
     from floodmark.store import init as make
 
-    with make(directory or store_path()) as store:
+    with make(directory or store_path(), control=control) as store:
         if as_json:
             print_json({"store": str(store.path), "store_id": store.store_id})
         else:

@@ -20,8 +20,10 @@ States of a block, and who makes each transition
 
     (none) ─_reserve─▶ reserved ─_record─▶ committed        the rows are in the table, durable, recorded
                           │  └───_void──▶ void              they are not and never will be; segments free again
-                          │                 ▲               (also after `block_off`: then no request can land)
+                          │                 ▲               (also after `raise_barrier`: then no request can land)
                           └──_send again: same block, same base
+
+`_reserve` is here; the other transitions are one block's, in `commit.block`.
 """
 
 from __future__ import annotations
@@ -31,50 +33,24 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-
-from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.exclusions import LeftOut, left_out
-from floodmark.commit.protocol import (
-    Append,
-    Barrier,
-    Base,
-    BlockSegment,
-    PartitionFigures,
-    Settlement,
-    TableState,
-    Verdict,
-    verdict,
-)
-from floodmark.commit.recovery import Recovery
+from floodmark.commit.block import Decided, commit_block, decide_block, raise_barrier
+from floodmark.commit.protocol import Base, TableState
+from floodmark.commit.recovery import catch_up, recover_dataset, remember_problem
 from floodmark.control import blocks, datasets, problems
 from floodmark.control import segments as segment_records
-from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
-from floodmark.control.database import Database
+from floodmark.control.blocks import BatchLimits, BlockUndecided
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
-from floodmark.errors import (
-    CommitConflict,
-    Corrupt,
-    FloodmarkError,
-    OutcomeUnknown,
-    Permanent,
-    Retryable,
-    UnknownDataset,
-    reason_of,
-)
-from floodmark.files import advisory_lock, make_directory, sync_directory
-from floodmark.lake.generations import being_rebuilt, find_table, is_fenced, table_of
-from floodmark.lake.table import Lake
+from floodmark.engine import Engine
+from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, OutcomeUnknown, Permanent, Retryable
+from floodmark.files import advisory_lock, make_directory
+from floodmark.lake.generations import being_rebuilt, find_table
 from floodmark.sequence import SequenceRange
-from floodmark.spool.sealing import Sealer, SealReport
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.sealing import SealReport, seal
+from floodmark.spool.segments import segment_damage
 
-SENDS_MAX = 3
-"""How often one call sends the same block before it leaves it, undecided, to a later call."""
 BLOCKS_MAX = 20
 """How many blocks one call may lose to other writers before it says so."""
 ALIKE_MAX = 3
@@ -131,540 +107,197 @@ class _Careful:
             self.segments_max *= 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """A block with its end: what it brought, as far as this process recorded it."""
+def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
+    """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks.
 
-    block: Block
-    rows: int = 0
-    duplicates: int = 0
-    snapshot: int | None = None
-    expired: int = 0
-    dropped: int = 0
-    problem: str | None = None
+    Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
+    """
+    before = engine.database.read(lambda c: problems.find(c, dataset))
+    careful = _Careful() if before is None else _Careful(before.segments_max, before.failures, before.gist)
+    try:
+        sealed, done = _flush(engine, dataset, careful, stop=stop)
+        left = _left_behind(engine, dataset)
+    except Exception as error:
+        remember_problem(engine, dataset, error, segments_max=careful.segments_max)
+        raise
+    if left:
+        remember_problem(engine, dataset, Corrupt(" ".join(left)), segments_max=careful.segments_max)
+    elif before is not None:
+        engine.database.transact(lambda c: problems.forget(c, dataset))
+    return replace(_report(dataset, done, quarantined=sealed.quarantined), problems=left)
 
 
-@dataclass(slots=True)
-class Flusher:
-    """Commits what waits in the spool. Any number of processes may run one on the same store."""
-
-    root: Path
-    database: Database
-    lake: Lake
-    segments: SegmentStore
-    sealer: Sealer
-    recovery: Recovery
-    clock: Clock
-    limits: BatchLimits = BatchLimits()  # noqa: RUF009 - frozen
-    patience_seconds: float = 60.0
-    """How long to wait for another flush of the same dataset on this machine instead of repeating its work."""
-
-    def flush(self, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
-        """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks.
-
-        Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
-        """
-        before = self.database.read(lambda c: problems.find(c, dataset))
-        careful = _Careful() if before is None else _Careful(before.segments_max, before.failures, before.gist)
-        try:
-            sealed, done = self._flush(dataset, careful, stop=stop)
-            left = self._left_behind(dataset)
-        except Exception as error:
-            self._remember(dataset, error, careful)
-            raise
-        if left:
-            self._remember(dataset, Corrupt(" ".join(left)), careful)
-        elif before is not None:
-            self.database.transact(lambda c: problems.forget(c, dataset))
-        return replace(_report(dataset, done, quarantined=sealed.quarantined), problems=left)
-
-    def _flush(
-        self, dataset: str, careful: _Careful, *, stop: Callable[[], bool] | None
-    ) -> tuple[SealReport, list[_Decided]]:
-        self._recover(dataset)
-        sealed = self.sealer.seal(dataset)
-        # What is registered from now on is the next flush's: beside a busy writer this one would never end.
-        registered = self.database.read(segment_records.registered_so_far)
-        done: list[_Decided] = []
-        with self.quietly_alone(dataset):
-            while True:
-                try:
-                    done.extend(self._settle(dataset))
-                    while not (stop is not None and stop()):
-                        decided = self._flush_batch(dataset, registered=registered, careful=careful)
-                        if decided is None:
-                            break
-                        careful.got_through()
-                        done.append(decided)
-                except FloodmarkError as error:
-                    if not self._isolated(dataset, error, careful):
-                        raise
-                else:
-                    return sealed, done
-
-    def recover(self, dataset: str | None = None) -> None:
-        """Bring a dataset into order, once per process; without one, only the numbers, which are the whole store's."""
-        if dataset is None:
-            self.recovery.raise_numbers()
-            return
-        try:
-            self._recover(dataset)
-        except FloodmarkError as error:
-            self._remember(dataset, error, _Careful())
-            raise
-
-    def _recover(self, dataset: str) -> None:
-        self.recovery.run(dataset, self._settle)
-
-    @contextlib.contextmanager
-    def quietly_alone(self, dataset: str) -> Iterator[None]:
-        """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
-        directory = self.root / "spool" / dataset
-        make_directory(directory, private=True)
-        with advisory_lock(directory / "flush.lock", wait_seconds_max=self.patience_seconds):
-            yield
-
-    # ── one batch ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _flush_batch(self, dataset: str, *, registered: int, careful: _Careful) -> _Decided | None:
-        """Commit the next segments; None when none wait. A void block's segments go with the next one."""
-        damaged = {segment.id for segment in self._damaged(dataset)}
-        for _ in range(BLOCKS_MAX):
-            oldest = self.database.read(lambda c: segment_records.oldest_waiting(c, dataset))
-            if oldest is None or oldest > registered:
-                return None
+def _flush(
+    engine: Engine, dataset: str, careful: _Careful, *, stop: Callable[[], bool] | None
+) -> tuple[SealReport, list[Decided]]:
+    recover_dataset(engine, dataset)
+    sealed = seal(engine, dataset)
+    # What is registered from now on is the next flush's: beside a busy writer this one would never end.
+    registered = engine.database.read(segment_records.registered_so_far)
+    done: list[Decided] = []
+    with quietly_alone(engine, dataset):
+        while True:
             try:
-                reserved = self._reserve(dataset, without=damaged, segments_max=careful.segments_max)
-            except BlockUndecided:
-                self._settle(dataset)  # I8: another flusher's, begun since we looked
-                continue
-            if reserved is None:
-                return None
-            decided = self._commit(reserved.block, reserved.segments, reserved.dataset, fresh=True)
-            if decided is not None:
-                return decided
-            registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
-        raise CommitConflict(
-            f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
-            hint="The rows are safe in the spool; flush again.",
-        )
+                done.extend(decide_block(engine, dataset))
+                while not (stop is not None and stop()):
+                    decided = _flush_batch(engine, dataset, registered=registered, careful=careful)
+                    if decided is None:
+                        break
+                    careful.got_through()
+                    done.append(decided)
+            except FloodmarkError as error:
+                if not _isolated(engine, dataset, error, careful):
+                    raise
+            else:
+                return sealed, done
 
-    def _damaged(self, dataset: str) -> list[Segment]:
-        """The waiting segments whose files are gone or of another size. A look at each file's size, no more."""
-        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
-        return [one for one in waiting if one.set_aside is None and self.segments.damage(one.path, one.bytes)]
 
-    def _reserve(
-        self, dataset: str, *, without: Collection[int], segments_max: int | None
-    ) -> blocks.Reservation | None:
-        limits = self.limits
-        if segments_max is not None:
-            limits = replace(limits, segments_max=max(1, min(segments_max, limits.segments_max)))
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
-        # I2: base before reserve. Read the other way round, a flush that reserved first could commit above a higher
-        # block that is already visible, and its rows would be skipped for ever.
-        declared, state = self._load_or_create(declared)
-        base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
-        self.recovery.catch_up(declared, state, self._settle)
-        faults.reach("flush.base_loaded")
-        block_id = uuid.uuid4().hex
-        seen_through = self.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
-        reserved = self.database.transact(
-            lambda c: blocks.reserve(
-                c,
-                id=block_id,
-                dataset=dataset,
-                base=base,
-                seen_through=seen_through,
-                limits=limits,
-                now=self.clock.now(),
-                without=without,
-            ),
-            landed=lambda c: blocks.get(c, block_id) is not None,
-        )
-        faults.reach("flush.reserved")
-        return reserved
+@contextlib.contextmanager
+def quietly_alone(engine: Engine, dataset: str) -> Iterator[None]:
+    """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
+    directory = engine.root / "spool" / dataset
+    make_directory(directory, private=True)
+    with advisory_lock(directory / "flush.lock", wait_seconds_max=engine.settings.flush.patience_seconds):
+        yield
 
-    def _load_or_create(self, declared: Dataset) -> tuple[Dataset, TableState]:
-        if declared.fenced:
-            raise being_rebuilt(declared.name)
-        declared, state = find_table(self.database, self.lake, declared)
-        if state is None:
-            if declared.horizon:
-                # A new one would hide that. Its rows may be there under the name of another generation.
-                raise Corrupt(
-                    f"The table {declared.table_name!r} is gone, and rows up to {declared.horizon} are committed.",
-                    hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
-                    "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
-                )
-            self.lake.ensure(
-                declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
-            )
-            state = self.lake.load(declared.table_name)
-        if state is None:
-            raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
-        return declared, state
 
-    def _commit(
-        self, block: Block, segments: Sequence[Segment], declared: Dataset, *, fresh: bool = False
-    ) -> _Decided | None:
-        """Send a block until the table has decided it. None: void, its segments are free again.
-
-        Of a `fresh` block nothing was sent before.
-        """
-        error: Exception | None = None
-        for attempt in range(SENDS_MAX):
-            try:
-                out = self._left_out(block, segments, declared)
-                request = self._request(block, segments, declared, purged=out.purged)
-                landed, error = self._send(request)
-                if not landed and request.settle is not None and not (fresh and attempt == 0):
-                    # B5: the settle function has changed its mind, and what an earlier attempt sent may still land. The
-                    # same numbers, as they came, either land in its place or have nothing to send, as it had nothing.
-                    request = replace(request, settle=None, settlement=Settlement())
-                    landed, error = self._send(request)
-            except FloodmarkError:
-                if self.database.read(lambda c: _is_decided(c, block)):
-                    return self._as_decided_by_another(block)  # and its segments are gone for that reason
-                raise
-            told = request.settlement
-            if not landed:
-                return self._void(
-                    block,
-                    reason="no row was left to commit",
-                    consume=True,
-                    expired=out.expired,
-                    dropped=told.dropped,
-                )
-            state = table_of(self.database, self.lake, declared, block.base)
-            outcome = self._verdict(block, declared, state)
-            faults.reach("flush.decided")
-            if outcome is Verdict.LANDED and state is not None:
-                return self._record(block, segments, declared, state, problem=told.problem)
-            if outcome is Verdict.VOID:
-                return self._void(block, reason="another commit came first", consume=False)
-        cause = f" ({reason_of(error)})" if error else ""
-        raise Retryable(
-            f"The append of block {block.range} of {block.dataset!r} failed {SENDS_MAX} times{cause}.",
-            hint="The rows are safe in the spool; the next flush sends the same block again.",
-        ) from error
-
-    def _left_out(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> LeftOut:
-        return left_out(self.database, self.root, declared, segments, after=block.range.after)
-
-    def _request(
-        self, block: Block, segments: Sequence[Segment], declared: Dataset, *, purged: tuple[int, ...]
-    ) -> Append:
-        known = [span for span in map(_span, segments) if span is not None]
-        return Append(
-            table=declared.of_generation(block.base.generation).table_name,
-            block=block.id,
-            range=block.range,
-            base=block.base,
-            segments=tuple(
-                BlockSegment(s.id, str(self.segments.path(s.path)), s.rows, s.block_offset or 0, _span(s))
-                for s in segments
-            ),
-            schema=declared.schema,
-            identity=declared.identity,
-            event_time=declared.event_time,
-            event_span=(min(low for low, _ in known), max(high for _, high in known)) if known else None,
-            settle=declared.settle,
-            event_cutoff=declared.event_cutoff,
-            purged=purged,
-            partition_by=declared.partition_by,
-            declaration=declared.declaration if declared.generation == block.base.generation else None,
-            any_time=declared.identity_scope == datasets.ALL,
-            by_content=declared.by_content,
-        )
-
-    def _send(self, request: Append) -> tuple[bool, Exception | None]:
-        """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
-        # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
-        self.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
-        faults.reach("flush.appending")
-        error: Exception | None = None
-        try:
-            sent = self.lake.append(request)
-        except FloodmarkError:
-            raise  # nothing was sent: the lake says so by raising one of ours
-        except Exception as unclear:  # noqa: BLE001 - I4: whatever it was, the table decides, not the error
-            sent, error = True, unclear
-        faults.reach("flush.appended")
-        return sent, error
-
-    def _verdict(self, block: Block, declared: Dataset, state: TableState | None) -> Verdict:
-        """I4: from one load of the metadata."""
-        visible = False
-        if state is not None and state.head not in (None, block.base.snapshot):
-            known = state.since(block.base.snapshot) or state.lineage
-            visible = not any(snapshot.block == block.id for snapshot in known) and self.lake.has_rows(
-                state.name, snapshot=state.lineage[0].id, within=block.range
-            )
-        # U22: not what the records say. Until the table has its other name, a request under way may still land.
-        fenced = is_fenced(declared, block.base, state)
-        return verdict(block=block.id, base=block.base, fenced=fenced, state=state, row_visible=visible)
-
-    # ── the two ends of a block ──────────────────────────────────────────────────────────────────────────────────
-
-    def _record(
-        self,
-        block: Block,
-        segments: Sequence[Segment],
-        declared: Dataset,
-        state: TableState,
-        *,
-        problem: str | None = None,
-    ) -> _Decided | None:
-        _check_whole(block, state)
-        # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
-        self.lake.sync(state, since=declared.synced_snapshot)
-        faults.reach("flush.synced")
-        segments, others = self._landed_segments(block, segments, state)
-        figures, rows = self._figures(block, segments, declared, state)
-        snapshot = _landing_snapshot(block, state)
-        expired = 0 if rows == len(block.range) else self._expired(block, segments, declared)
-        # Written down by the commit itself, so that whoever records it knows.
-        dropped = next((item.dropped for item in state.lineage if item.block == block.id), 0)
-        recorded = self.database.transact(
-            lambda c: blocks.record(
-                c,
-                block,
-                snapshot=snapshot,
-                synced_snapshot=state.head,
-                rows=rows,
-                expired=expired,
-                dropped=dropped,
-                reason=problem,
-                figures=figures,
-                now=self.clock.now(),
-                consumed={segment.id for segment in segments} if others else None,
-            ),
-            landed=lambda c: _is_decided(c, block),
-        )
-        faults.reach("flush.recorded")
-        sent = sum(segment.rows for segment in segments)
-        decided: _Decided | None = _Decided(
-            block,
-            rows,
-            duplicates=sent - rows - expired - dropped,
-            snapshot=snapshot,
-            expired=expired,
-            dropped=dropped,
-            problem=problem,
-        )
-        if not recorded:
-            decided = self._as_decided_by_another(block)
-        if decided is not None:  # I7: the segments of a void block may be in another one by now
-            self._remove_segments(segments)
-            self.segments.remove_leftovers(block.dataset)
-        return decided
-
-    def _landed_segments(
-        self, block: Block, segments: Sequence[Segment], state: TableState
-    ) -> tuple[Sequence[Segment], Sequence[Segment]]:
-        """The segments that are in the table with this block, and those that are not.
-
-        A snapshot that names the block brought them all. Where only rows tell, the snapshot may have expired; or the
-        rows are those of a block that a restored control database has forgotten, with the same numbers and some of
-        the same segments. A segment without a row there is flushed again: what it has of duplicates is dropped again.
-        """
-        if any(snapshot.block == block.id for snapshot in state.lineage):
-            return segments, ()
-        there = self.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
-        return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
-
-    def _expired(self, block: Block, segments: Sequence[Segment], declared: Dataset) -> int:
-        """How many rows of a landed block were left out on purpose; the rest of what is missing were duplicates."""
-        try:
-            return self._left_out(block, segments, declared).expired
-        except Retryable:
-            if self.database.read(lambda c: _is_decided(c, block)):
-                return 0  # and its segments are gone for that reason: whoever recorded it has counted
-            raise
-
-    def _void(self, block: Block, *, reason: str, consume: bool, expired: int = 0, dropped: int = 0) -> _Decided | None:
-        left_out = {"expired": expired, "dropped": dropped}
-        voided = self.database.transact(
-            lambda c: blocks.void(c, block, reason=reason, consume=consume, now=self.clock.now(), **left_out),
-            landed=lambda c: _is_decided(c, block),
-        )
-        faults.reach("flush.released")
-        if not voided:
-            return self._as_decided_by_another(block)
-        if not consume:
+def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Careful) -> Decided | None:
+    """Commit the next segments; None when none wait. A void block's segments go with the next one."""
+    damaged = {segment.id for segment in _damaged(engine, dataset)}
+    for _ in range(BLOCKS_MAX):
+        oldest = engine.database.read(lambda c: segment_records.oldest_waiting(c, dataset))
+        if oldest is None or oldest > registered:
             return None
-        duplicates = len(block.range) - expired - dropped
-        return _Decided(block, rows=0, duplicates=duplicates, snapshot=None, expired=expired, dropped=dropped)
+        try:
+            reserved = _reserve(engine, dataset, without=damaged, segments_max=careful.segments_max)
+        except BlockUndecided:
+            decide_block(engine, dataset)  # I8: another flusher's, begun since we looked
+            continue
+        if reserved is None:
+            return None
+        decided = commit_block(engine, reserved.block, reserved.segments, reserved.dataset, fresh=True)
+        if decided is not None:
+            return decided
+        registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
+    raise CommitConflict(
+        f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
+        hint="The rows are safe in the spool; flush again.",
+    )
 
-    def _as_decided_by_another(self, block: Block) -> _Decided | None:
-        """Another process settled this very block while we did: its word stands, and it counted the rows."""
-        found = self.database.read(lambda c: blocks.get(c, block.id))
-        if found is None or found.state == "reserved":
+
+def _damaged(engine: Engine, dataset: str) -> list[Segment]:
+    """The waiting segments whose files are gone or of another size. A look at each file's size, no more."""
+    waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
+    return [one for one in waiting if one.set_aside is None and segment_damage(engine, one.path, one.bytes)]
+
+
+def _reserve(
+    engine: Engine, dataset: str, *, without: Collection[int], segments_max: int | None
+) -> blocks.Reservation | None:
+    own = engine.settings.flush
+    limits = BatchLimits(own.rows_max, own.bytes_max, own.segments_max)
+    if segments_max is not None:
+        limits = replace(limits, segments_max=max(1, min(segments_max, limits.segments_max)))
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    # I2: base before reserve. Read the other way round, a flush that reserved first could commit above a higher
+    # block that is already visible, and its rows would be skipped for ever.
+    declared, state = _load_or_create(engine, declared)
+    base = Base(table_uuid=state.uuid, generation=declared.generation, snapshot=state.head)
+    catch_up(engine, declared, state)
+    faults.reach("flush.base_loaded")
+    block_id = uuid.uuid4().hex
+    seen_through = engine.lake.highest_seq(state)  # not inside: the transaction holds everybody else up
+    reserved = engine.database.transact(
+        lambda c: blocks.reserve(
+            c,
+            id=block_id,
+            dataset=dataset,
+            base=base,
+            seen_through=seen_through,
+            limits=limits,
+            now=engine.clock.now(),
+            without=without,
+        ),
+        landed=lambda c: blocks.get(c, block_id) is not None,
+    )
+    faults.reach("flush.reserved")
+    return reserved
+
+
+def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableState]:
+    if declared.fenced:
+        raise being_rebuilt(declared.name)
+    declared, state = find_table(engine.database, engine.lake, declared)
+    if state is None:
+        if declared.horizon:
+            # A new one would hide that. Its rows may be there under the name of another generation.
             raise Corrupt(
-                f"Block {block.range} of {block.dataset!r} lost its record.",
-                hint="Keep the store as it is, and run `floodmark fsck`.",
+                f"The table {declared.table_name!r} is gone, and rows up to {declared.horizon} are committed.",
+                hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
+                "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
             )
-        return None if found.state == "void" else _Decided(found)
-
-    def _figures(
-        self, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
-    ) -> tuple[list[PartitionFigures], int]:
-        """Rows and checksum per partition. Where every row landed the segments' own figures are the table's."""
-        landed = next((s for s in state.lineage if s.block == block.id), None)
-        if landed is not None and landed.added_rows == len(block.range):
-            return self._figures_of_segments(block, segments), landed.added_rows
-        figures = self.lake.figures(
-            state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
+        engine.lake.ensure(
+            declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
         )
-        return figures, sum(item.tally.rows for item in figures)
+        state = engine.lake.load(declared.table_name)
+    if state is None:
+        raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
+    return declared, state
 
-    def _figures_of_segments(self, block: Block, segments: Sequence[Segment]) -> list[PartitionFigures]:
-        parts = self.database.read(lambda c: segment_records.partitions_of(c, [s.id for s in segments]))
-        result: dict[str, PartitionFigures] = {}
-        for segment in segments:
-            start = block.range.after + 1 + (segment.block_offset or 0)
-            for part in parts.get(segment.id, []):
-                new = PartitionFigures(part.partition, part.tally, start + part.first_row, start + part.last_row)
-                old = result.get(part.partition)
-                result[part.partition] = new if old is None else _together(old, new)
-        return list(result.values())
 
-    def _remove_segments(self, segments: Sequence[Segment]) -> None:
-        directories = set()
-        for segment in segments:
-            path = self.segments.path(segment.path)
-            path.unlink(missing_ok=True)
-            directories.add(path.parent)
-            faults.reach("flush.segment_removed")
-        for directory in directories:
-            sync_directory(directory)
+def _isolated(engine: Engine, dataset: str, error: FloodmarkError, careful: _Careful) -> bool:
+    """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
+    failing.
 
-    # ── recovery ─────────────────────────────────────────────────────────────────────────────────────────────────
+    Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
+    """
+    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or careful.splits >= SPLITS_MAX:
+        return False
+    alike = careful.alike + 1 if careful.gist == problems.gist_of(str(error)) else 1
+    full = alike == 1 and any(word in str(error) for word in _MEMORY)
+    block = engine.database.read(lambda c: blocks.undecided(c, dataset))
+    if block is None or not (full or _is_due(alike) or careful.splits):
+        return False
+    own = engine.database.read(lambda c: segment_records.of_block(c, block.id))
+    waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
+    others = [one for one in waiting if one.block is None and one.set_aside is None]
+    alone = len(own) == 1
+    if alone and not others and not careful.others_went:
+        _acquit(engine, careful)  # all have failed alone: it is not the segments' fault
+        return False
+    try:
+        decided = raise_barrier(engine, dataset)
+    except FloodmarkError:
+        _acquit(engine, careful)  # the table takes nothing: it is not the segments' fault
+        return False
+    careful.splits += 1
+    careful.segments_max = max(1, len(own) // 2)
+    if not alone or decided is None or decided.state == "committed":
+        return True
+    reason = f"it could not be committed, also alone: {error.message}"
+    careful.suspects.append(own[0].id)
+    return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
 
-    def settle(self, dataset: str) -> list[_Decided]:
-        """I8: decide the undecided block that somebody left, whoever it was, of a dataset that is in order (I10)."""
-        self.recover(dataset)
-        return self._settle(dataset)
 
-    def _settle(self, dataset: str) -> list[_Decided]:
-        """I8. There is at most one."""
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
-        if block is None:
-            return []
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
-        segments = self.database.read(lambda c: segment_records.of_block(c, block.id))
-        state = table_of(self.database, self.lake, declared, block.base)
-        outcome = self._verdict(block, declared, state)
-        if outcome is Verdict.LANDED and state is not None:
-            decided = self._record(block, segments, declared, state)
-        elif outcome is Verdict.VOID:
-            decided = self._void(block, reason="another commit came first", consume=False)
-        else:
-            decided = self._commit(block, segments, declared)
-        return [] if decided is None else [decided]
+def _acquit(engine: Engine, careful: _Careful) -> None:
+    """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
+    for one in careful.suspects:
+        engine.database.transact(partial(segment_records.set_aside, id=one, reason=None))
+    careful.suspects.clear()
 
-    # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def block_off(self, dataset: str) -> Block | None:
-        """U34: let no request of the undecided block land any more, and decide it; None if there is none.
+def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
+    """What is acknowledged and was not committed by a flush that went to its end."""
+    waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
+    found = [(one, one.set_aside or segment_damage(engine, one.path, one.bytes)) for one in waiting]
+    bad = [(one, reason) for one, reason in found if reason]
+    lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was left behind: {why}" for one, why in bad]
+    if not lines:
+        return ()
+    more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
+    advice = "Everything else is committed. `floodmark fsck` tells more, `floodmark fsck --repair` offers what to do."
 
-        I4: what the barrier said is no verdict either. The table is looked at afterwards, and the request that is under
-        way may have come first: then the block is committed.
-        """
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
-        if block is None:
-            return None
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
-        error: Exception | None = None
-        faults.reach("barrier.sending")
-        try:
-            own = declared.of_generation(block.base.generation)
-            self.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
-        except Exception as unclear:  # noqa: BLE001 - I4
-            error = unclear
-        faults.reach("barrier.sent")
-        state = table_of(self.database, self.lake, declared, block.base)
-        outcome = self._verdict(block, declared, state)
-        if outcome is Verdict.OPEN:
-            raise Retryable(
-                f"Block {block.range} of {dataset!r} is undecided, and could still land"
-                + (f": {reason_of(error)}." if error else "."),
-                hint="Run it again when the lake can be written to.",
-            ) from error
-        segments = self.database.read(lambda c: segment_records.of_block(c, block.id))
-        if outcome is Verdict.LANDED and state is not None:
-            self._record(block, segments, declared, state)
-        else:
-            if state is not None:
-                # I7: taken back by a loss of power, the barrier would let a late request land behind a void block.
-                self.lake.sync(state, since=declared.synced_snapshot)
-            self._void(block, reason="it was given up, and an append without rows came first", consume=False)
-        return self.database.read(lambda c: blocks.get(c, block.id))
-
-    def _isolated(self, dataset: str, error: FloodmarkError, careful: _Careful) -> bool:
-        """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
-        failing.
-
-        Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
-        """
-        if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or careful.splits >= SPLITS_MAX:
-            return False
-        alike = careful.alike + 1 if careful.gist == problems.gist_of(str(error)) else 1
-        full = alike == 1 and any(word in str(error) for word in _MEMORY)
-        block = self.database.read(lambda c: blocks.undecided(c, dataset))
-        if block is None or not (full or _is_due(alike) or careful.splits):
-            return False
-        own = self.database.read(lambda c: segment_records.of_block(c, block.id))
-        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
-        others = [one for one in waiting if one.block is None and one.set_aside is None]
-        alone = len(own) == 1
-        if alone and not others and not careful.others_went:
-            self._acquit(careful)  # all have failed alone: it is not the segments' fault
-            return False
-        try:
-            decided = self.block_off(dataset)
-        except FloodmarkError:
-            self._acquit(careful)  # the table takes nothing: it is not the segments' fault
-            return False
-        careful.splits += 1
-        careful.segments_max = max(1, len(own) // 2)
-        if not alone or decided is None or decided.state == "committed":
-            return True
-        reason = f"it could not be committed, also alone: {error.message}"
-        careful.suspects.append(own[0].id)
-        return self.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
-
-    def _acquit(self, careful: _Careful) -> None:
-        """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
-        for one in careful.suspects:
-            self.database.transact(partial(segment_records.set_aside, id=one, reason=None))
-        careful.suspects.clear()
-
-    def _remember(self, dataset: str, error: Exception, careful: _Careful) -> None:
-        """I10. Not being able to write it down must not hide the error itself."""
-        if isinstance(error, UnknownDataset):
-            return
-        told = str(error) if isinstance(error, FloodmarkError) else reason_of(error)
-        with contextlib.suppress(FloodmarkError):
-            self.database.transact(
-                lambda c: problems.record(c, dataset, told, now=self.clock.now(), segments_max=careful.segments_max)
-            )
-
-    def _left_behind(self, dataset: str) -> tuple[str, ...]:
-        """What is acknowledged and was not committed by a flush that went to its end."""
-        waiting = self.database.read(lambda c: segment_records.sealed(c, dataset))
-        found = [(one, one.set_aside or self.segments.damage(one.path, one.bytes)) for one in waiting]
-        bad = [(one, reason) for one, reason in found if reason]
-        lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was left behind: {why}" for one, why in bad]
-        if not lines:
-            return ()
-        more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
-        advice = (
-            "Everything else is committed. `floodmark fsck` tells more, `floodmark fsck --repair` offers what to do."
-        )
-
-        return (*lines[:NAMED_MAX], *more, advice)
+    return (*lines[:NAMED_MAX], *more, advice)
 
 
 def _is_due(alike: int) -> bool:
@@ -673,42 +306,7 @@ def _is_due(alike: int) -> bool:
     return rest == 0 and times.bit_count() == 1
 
 
-def _span(segment: Segment) -> tuple[int, int] | None:
-    if segment.event_min is None or segment.event_max is None:
-        return None
-    return segment.event_min, segment.event_max
-
-
-def _is_decided(connection: Connection, block: Block) -> bool:
-    found = blocks.get(connection, block.id)
-    return found is not None and found.state != "reserved"
-
-
-def _check_whole(block: Block, state: TableState) -> None:
-    """I11: what a commit was to bring is what it brought. Not recorded, it is read by nobody, and its segments stay."""
-    landed = next((snapshot for snapshot in state.lineage if snapshot.block == block.id), None)
-    if landed is not None and landed.announced_rows not in (None, landed.added_rows):
-        raise Corrupt(
-            f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
-            f"{landed.announced_rows}.",
-            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
-        )
-
-
-def _landing_snapshot(block: Block, state: TableState) -> int | None:
-    return next((s.id for s in state.lineage if s.block == block.id), state.head)
-
-
-def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
-    return PartitionFigures(
-        old.partition,
-        old.tally + new.tally,
-        min(old.first_seq, new.first_seq),
-        max(old.last_seq, new.last_seq),
-    )
-
-
-def _report(dataset: str, decided: Sequence[_Decided], *, quarantined: int) -> FlushReport:
+def _report(dataset: str, decided: Sequence[Decided], *, quarantined: int) -> FlushReport:
     done = [item for item in decided if item.rows or item.duplicates or item.expired or item.dropped]
     if not done:
         return FlushReport(dataset, quarantined=quarantined)

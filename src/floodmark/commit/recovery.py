@@ -6,7 +6,7 @@
     take up: segment files that a restored control database has forgotten → registered
     clean up: segments of dead writers dropped, files of committed segments removed
 
-The undecided block itself is settled by the flush that finds it (`Flusher.settle`).
+The undecided block itself is decided by the flush that finds it (`commit.block.decide_block`).
 
 Invariants
 - I10 One dataset's damage is its own. All but the allocator is done for one dataset alone, when something is done with
@@ -16,192 +16,202 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import contextlib
 
 from sqlalchemy import Connection
 
-from floodmark.clock import Clock
+from floodmark.commit.block import Decided, decide_block
 from floodmark.commit.protocol import Base, Snapshot, TableState
-from floodmark.control import blocks, datasets, losses, quarantine, removals
+from floodmark.control import blocks, datasets, losses, problems, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
-from floodmark.errors import Corrupt, FilesMissing
+from floodmark.engine import Engine
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, UnknownDataset, reason_of
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
 from floodmark.sequence import SequenceRange
-from floodmark.spool.sealing import Sealer
-from floodmark.spool.segments import SegmentStore, segment_names
-from floodmark.spool.unregistered import UnknownSegments
-
-Settle = Callable[[str], object]
+from floodmark.spool.sealing import landing_lines
+from floodmark.spool.segments import drop_dead_writers, remove_leftovers, segment_directory, segment_names
+from floodmark.spool.unregistered import register_files
 
 
-@dataclass(slots=True)
-class Recovery:
-    """Brings the datasets of one store into order, each once per process."""
+def recover(engine: Engine, dataset: str) -> None:
+    """Recover a dataset, once per process. A failure is recorded as the dataset's problem (I10)."""
+    try:
+        recover_dataset(engine, dataset)
+    except FloodmarkError as error:
+        remember_problem(engine, dataset, error)
+        raise
 
-    database: Database
-    lake: Lake
-    segments: SegmentStore
-    sealer: Sealer
-    clock: Clock
-    _raised: bool = field(default=False, init=False)
-    _done: set[str] = field(default_factory=set, init=False)
 
-    def run(self, dataset: str, settle: Settle) -> None:
-        """Before the first commit of this process to a dataset: numbers above everything, debris of others away."""
-        self.raise_numbers()
-        if dataset in self._done:
-            return
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
-        gone = self._mend(declared)
-        if gone:
-            self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=gone))
-        declared, state = find_table(self.database, self.lake, declared)
-        if state is not None:
-            self.catch_up(declared, state, settle)
-        self.segments.drop_dead_writers(dataset)
-        self.segments.remove_leftovers(dataset)
-        self.unknown.take_up(declared)
-        self._done.add(dataset)
+def decide(engine: Engine, dataset: str) -> list[Decided]:
+    """I8: decide the undecided block that any process left, of a dataset that is recovered first (I10)."""
+    recover(engine, dataset)
+    return decide_block(engine, dataset)
 
-    @property
-    def unknown(self) -> UnknownSegments:
-        return UnknownSegments(self.database, self.lake, self.segments, self.sealer)
 
-    def raise_numbers(self) -> None:
-        """I1, once per process: every table is asked, those of damaged datasets too."""
-        if self._raised:
-            return
-        seen = max((self._highest(item) for item in self.database.read(datasets.everyone)), default=0)
-        self.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
-        self._raised = True
-
-    def _highest(self, declared: Dataset) -> int:
-        """A number that no row of the dataset is above. A table that is gone carries none: the records say the rest."""
-        highest = 0
-        for name in (declared.table_name, declared.fenced_name):
-            try:
-                state = self.lake.load(name)
-                highest = max(highest, 0 if state is None else self.lake.highest_seq(state))
-            except FilesMissing as error:
-                bound = self.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
-                if bound is None:
-                    raise Corrupt(
-                        f"No number can be given to new rows: {error.message} Nothing says which numbers it has used.",
-                        hint=f"Restore the table of dataset {declared.name!r}. Captured rows are safe in the spool.",
-                    ) from error
-                highest = max(highest, bound)
-        return highest
-
-    def _mend(self, declared: Dataset) -> int:
-        """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
-
-        Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
-        heals, and stay an error. Returns the highest number that the records knew nothing of and that is gone now.
-        """
-        forgotten = [0]
-        block, removing = self.database.read(
-            lambda c: (blocks.undecided(c, declared.name), removals.unfinished(c, declared.name))
+def remember_problem(engine: Engine, dataset: str, error: Exception, *, segments_max: int | None = None) -> None:
+    """I10. A failure to record it must not hide the error itself."""
+    if isinstance(error, UnknownDataset):
+        return
+    message = str(error) if isinstance(error, FloodmarkError) else reason_of(error)
+    with contextlib.suppress(FloodmarkError):
+        engine.database.transact(
+            lambda c: problems.record(c, dataset, message, now=engine.clock.now(), segments_max=segments_max)
         )
-        own = declared if block is None else declared.of_generation(block.base.generation)
 
-        def droppable(snapshot: Snapshot) -> bool:
-            if _droppable(snapshot, block=block, removing=removing):
-                return True
-            if not self._is_forgotten(declared, snapshot):
-                return False
-            forgotten.append(snapshot.through or 0)
+
+def recover_dataset(engine: Engine, dataset: str) -> None:
+    """Before the first commit of this process to a dataset: numbers above everything, debris of others away."""
+    raise_numbers(engine)
+    if dataset in engine.recovered.datasets:
+        return
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    gone = _mend(engine, declared)
+    if gone:
+        engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=gone))
+    declared, state = find_table(engine.database, engine.lake, declared)
+    if state is not None:
+        catch_up(engine, declared, state)
+    drop_dead_writers(engine, dataset)
+    remove_leftovers(engine, dataset)
+    register_files(engine, declared)
+    engine.recovered.datasets.add(dataset)
+
+
+def raise_numbers(engine: Engine) -> None:
+    """I1, once per process: every table is asked, those of damaged datasets too."""
+    if engine.recovered.numbers_raised:
+        return
+    seen = max((_highest(engine, item) for item in engine.database.read(datasets.everyone)), default=0)
+    engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
+    engine.recovered.numbers_raised = True
+
+
+def _highest(engine: Engine, declared: Dataset) -> int:
+    """A number that no row of the dataset is above. A table that is gone carries none: the records say the rest."""
+    highest = 0
+    for name in (declared.table_name, declared.fenced_name):
+        try:
+            state = engine.lake.load(name)
+            highest = max(highest, 0 if state is None else engine.lake.highest_seq(state))
+        except FilesMissing as error:
+            bound = engine.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
+            if bound is None:
+                raise Corrupt(
+                    f"No number can be given to new rows: {error.message} Nothing says which numbers it has used.",
+                    hint=f"Restore the table of dataset {declared.name!r}. Captured rows are safe in the spool.",
+                ) from error
+            highest = max(highest, bound)
+    return highest
+
+
+def _mend(engine: Engine, declared: Dataset) -> int:
+    """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
+
+    Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
+    heals, and stay an error. Returns the highest number that the records knew nothing of and that is gone now.
+    """
+    forgotten = [0]
+    block, removing = engine.database.read(
+        lambda c: (blocks.undecided(c, declared.name), removals.unfinished(c, declared.name))
+    )
+    own = declared if block is None else declared.of_generation(block.base.generation)
+
+    def droppable(snapshot: Snapshot) -> bool:
+        if _droppable(snapshot, block=block, removing=removing):
             return True
-
-        for table in (own.table_name, own.fenced_name):
-            try:
-                self._make_durable(own, table)
-            except FilesMissing:
-                if not self.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
-                    raise
-                self._make_durable(own, table)
-        return max(forgotten)
-
-    def _is_forgotten(self, declared: Dataset, snapshot: Snapshot) -> bool:
-        """Whether an append is of a block that a restored control database has never heard of, and all of its segments
-        are still there (I7): it was under way when the power went. They are flushed, as what waits.
-        """
-        id = snapshot.block
-        if snapshot.operation != "append" or id is None or not snapshot.segments:
+        if not _is_forgotten(engine, declared, snapshot):
             return False
-        if self.database.read(lambda c: blocks.get(c, id)) is not None:
-            return False
-        there = segment_names(self.segments.directory(declared.name)).values()
-        return snapshot.segments <= set(there)
+        forgotten.append(snapshot.through or 0)
+        return True
 
-    def _make_durable(self, declared: Dataset, table: str) -> None:
-        state = self.lake.load(table)
-        if state is None or state.head in (None, declared.synced_snapshot):
-            return
-        self.lake.sync(state, since=declared.synced_snapshot)
-        self.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
+    for table in (own.table_name, own.fenced_name):
+        try:
+            _make_durable(engine, own, table)
+        except FilesMissing:
+            if not engine.lake.go_back(table, durable=own.synced_snapshot, droppable=droppable):
+                raise
+            _make_durable(engine, own, table)
+    return max(forgotten)
 
-    def catch_up(self, declared: Dataset, state: TableState, settle: Settle) -> None:
-        """Catch up with commits that the table shows and this control database has forgotten.
 
-        That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
-        their landing lines unsealed: flushing them again would double every row.
-        """
-        highest = self.lake.highest_seq(state)
-        # Read after the table, both at one instant: every block that it shows was reserved before, so by now it is
-        # undecided or below the horizon. An older horizon would take another flush's fresh commit for a forgotten one.
-        declared, undecided = self.database.read(
-            lambda c: (datasets.get(c, declared.name), blocks.undecided(c, declared.name))
-        )
-        known = max(declared.horizon, undecided.range.through if undecided else 0)
-        if state.head is None or highest <= known:
-            return
-        forgotten = SequenceRange(known, highest)
-        if not self.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
-            return
-        if undecided is not None:
-            settle(declared.name)
-        committed = self.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
-        self.lake.sync(state, since=None)
-        figures = self.lake.figures(
-            state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
-        )
-        block = Block(
-            id=f"found-{state.head}",
-            dataset=declared.name,
-            # From its own first number: below it, another dataset's block may begin.
-            range=SequenceRange(min(item.first_seq for item in figures) - 1, highest),
-            base=Base(state.uuid, declared.generation, None),
-            state="reserved",
-            snapshot=state.head,
-        )
-        lines = list(self.sealer.lines_of(declared.name, committed))
+def _is_forgotten(engine: Engine, declared: Dataset, snapshot: Snapshot) -> bool:
+    """Whether an append is of a block that a restored control database has never heard of, and all of its segments
+    are still there (I7): it was under way when the power went. They are flushed, as what waits.
+    """
+    id = snapshot.block
+    if snapshot.operation != "append" or id is None or not snapshot.segments:
+        return False
+    if engine.database.read(lambda c: blocks.get(c, id)) is not None:
+        return False
+    there = segment_names(segment_directory(engine, declared.name)).values()
+    return snapshot.segments <= set(there)
 
-        def work(connection: Connection) -> None:
-            if datasets.get(connection, declared.name).horizon >= highest:
-                return  # another process has caught up meanwhile
-            waiting = segment_records.sealed_paths(connection, declared.name)
-            # A segment's file goes only after its block is decided, so one without its file is done with too:
-            # all its rows were duplicates, and none of them is in the table to tell.
-            gone = {id for id, path in waiting.items() if not self.segments.path(path).exists()}
-            segment_records.consume(connection, (waiting.keys() & committed) | gone)
-            for lost in losses.of_dataset(connection, declared.name):
-                if lost.segment in committed:  # U33: its block landed after all
-                    losses.forget(connection, lost.segment)
-            for _, item, held in lines:
-                segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
-                if segment_records.advance_landing(connection, item):
-                    quarantine.hold(connection, declared.name, held, now=self.clock.now())
-            rows = sum(item.tally.rows for item in figures)
-            blocks.record_found(connection, block, rows=rows, figures=figures, now=self.clock.now())
-            blocks.raise_allocator(connection, seen_through=highest)
 
-        self.database.transact(work)
+def _make_durable(engine: Engine, declared: Dataset, table: str) -> None:
+    state = engine.lake.load(table)
+    if state is None or state.head in (None, declared.synced_snapshot):
+        return
+    engine.lake.sync(state, since=declared.synced_snapshot)
+    engine.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
+
+
+def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
+    """Catch up with commits that the table shows and this control database has forgotten.
+
+    That happens when it was restored from a backup. The segments of those commits are still `sealed` in it, and
+    their landing lines unsealed: flushing them again would double every row.
+    """
+    highest = engine.lake.highest_seq(state)
+    # Read after the table, both at one instant: every block that it shows was reserved before, so by now it is
+    # undecided or below the horizon. An older horizon would take another flush's fresh commit for a forgotten one.
+    declared, undecided = engine.database.read(
+        lambda c: (datasets.get(c, declared.name), blocks.undecided(c, declared.name))
+    )
+    known = max(declared.horizon, undecided.range.through if undecided else 0)
+    if state.head is None or highest <= known:
+        return
+    forgotten = SequenceRange(known, highest)
+    if not engine.lake.has_rows(state.name, snapshot=state.head, within=forgotten):
+        return
+    if undecided is not None:
+        decide_block(engine, declared.name)
+    committed = engine.lake.segments_above(state.name, snapshot=state.head, after=declared.horizon)
+    engine.lake.sync(state, since=None)
+    figures = engine.lake.figures(state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by)
+    block = Block(
+        id=f"found-{state.head}",
+        dataset=declared.name,
+        # From its own first number: below it, another dataset's block may begin.
+        range=SequenceRange(min(item.first_seq for item in figures) - 1, highest),
+        base=Base(state.uuid, declared.generation, None),
+        state="reserved",
+        snapshot=state.head,
+    )
+    lines = list(landing_lines(engine, declared.name, committed))
+
+    def work(connection: Connection) -> None:
+        if datasets.get(connection, declared.name).horizon >= highest:
+            return  # another process has caught up meanwhile
+        waiting = segment_records.sealed_paths(connection, declared.name)
+        # A segment's file goes only after its block is decided, so one without its file is done with too:
+        # all its rows were duplicates, and none of them is in the table to tell.
+        gone = {id for id, path in waiting.items() if not (engine.root / path).exists()}
+        segment_records.consume(connection, (waiting.keys() & committed) | gone)
+        for lost in losses.of_dataset(connection, declared.name):
+            if lost.segment in committed:  # U33: its block landed after all
+                losses.forget(connection, lost.segment)
+        for _, item, held in lines:
+            segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
+            if segment_records.advance_landing(connection, item):
+                quarantine.hold(connection, declared.name, held, now=engine.clock.now())
+        rows = sum(item.tally.rows for item in figures)
+        blocks.record_found(connection, block, rows=rows, figures=figures, now=engine.clock.now())
+        blocks.raise_allocator(connection, seen_through=highest)
+
+    engine.database.transact(work)
 
 
 def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:

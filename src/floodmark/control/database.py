@@ -27,20 +27,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Dialect, Engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, Pool
 from sqlalchemy.util import LRUCache
 
-from floodmark.control.schema import meta
-from floodmark.errors import Corrupt, InvalidName, OutcomeUnknown, Permanent, Retryable, StoreReadOnly, StoreTooNew
+from floodmark.control.schema import datasets, meta
+from floodmark.errors import (
+    Corrupt,
+    InvalidName,
+    InvalidSetting,
+    OutcomeUnknown,
+    Permanent,
+    Retryable,
+    StoreExists,
+    StoreReadOnly,
+    StoreTooNew,
+)
 from floodmark.files import create_private
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
+_OWNER = "store_id"
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
 
@@ -185,6 +196,21 @@ class Database:
             raise InvalidName(
                 f"{error.object[:40]!r} contains an unpaired surrogate and cannot be stored.", hint="Write it in UTF-8."
             ) from error
+
+
+def postgres_url(text: str) -> URL:
+    """A PostgreSQL URL with the driver that is used here; `InvalidSetting` for anything else."""
+    try:
+        url = make_url(text)
+        usable = url.get_backend_name() == "postgresql" and bool(url.database)
+    except (ArgumentError, ValueError):
+        usable = False
+    if not usable:
+        raise InvalidSetting(
+            "control.url is not the URL of a PostgreSQL database.",
+            hint='Write "postgresql://user@host/database", or env:NAME or file:/path where that URL is kept.',
+        )
+    return url.set(drivername="postgresql+psycopg")
 
 
 def sqlite_url(file: Path) -> str:
@@ -374,6 +400,36 @@ def _check_version(database: Database, known: int) -> None:
             "store is read-only.",
             hint="Run `floodmark status` once on a machine and as a user that can write to the store's directory.",
         )
+
+
+def claim(database: Database, store_id: str) -> None:
+    """Record which store a control database belongs to; `StoreExists` if another store has datasets in it."""
+
+    def work(connection: Connection) -> None:
+        if connection.execute(select(datasets.c.name).limit(1)).first() is not None:
+            raise StoreExists(
+                f"The control database {database.url.database!r} belongs to a store already.",
+                hint="Name a database of its own for every store.",
+            )
+        # An `init` that was interrupted before it wrote the settings has left its id.
+        connection.execute(delete(meta).where(meta.c.name == _OWNER))
+        connection.execute(insert(meta).values(name=_OWNER, value=store_id))
+
+    database.transact(work)
+
+
+def check_owner(database: Database, store_id: str) -> None:
+    """`Corrupt` if the control database is another store's. One from before owners were recorded has none."""
+    owner = database.read(_owner)
+    if owner not in (None, store_id):
+        raise Corrupt(
+            f"The control database {database.url.database!r} belongs to the store {owner}, and this is {store_id}.",
+            hint="Correct control.url or store_id in floodmark.toml, or restore the file that belongs here.",
+        )
+
+
+def _owner(connection: Connection) -> str | None:
+    return connection.execute(select(meta.c.value).where(meta.c.name == _OWNER)).scalar_one_or_none()
 
 
 def _too_new(version: int, known: int) -> StoreTooNew:

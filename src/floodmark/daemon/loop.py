@@ -161,8 +161,8 @@ class Daemon:
 
     def __init__(self, store: Store, tell: Callable[[Event], None]) -> None:
         self._store = store
-        self._database: Database = store._database  # noqa: SLF001 - it is one more door into the same store
-        self._clock = store._clock  # noqa: SLF001
+        self._database: Database = store.engine.database
+        self._clock = store.engine.clock
         # Its own connections: a look never queues behind sinks that hold all of the store's.
         self._looking = Database(self._database.url)
         self.plan = Plan(store.settings.run)

@@ -25,7 +25,6 @@ from floodmark.delivery.destination import (
     Destination,
     LedgerDestination,
     Parcel,
-    Surroundings,
     TransactionalDestination,
 )
 from floodmark.delivery.kinds import checked, kind_of, new_sink
@@ -33,8 +32,9 @@ from floodmark.delivery.outcomes import Ahead, Oversized, Refused
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.delivery.tick import Exporter
+from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Permanent
-from floodmark.read import Reader
+from floodmark.read import cursor_position, view_of
 from floodmark.schema import check_sink_name
 from floodmark.sequence import Cursor, SequenceRange, Tally
 from floodmark.wire import GivenUpRange
@@ -142,23 +142,22 @@ def _slices_meet(one: Settings, other: Settings) -> bool:
 class Sinks:
     """The sinks of one store."""
 
-    surroundings: Surroundings
-    reader: Reader
+    engine: Engine
 
     def add(self, name: str, kind: str, settings: Mapping[str, Any]) -> None:
         """Add a destination under a name that no other has."""
-        self.surroundings.functions.check(settings.get("function"))  # before it is imported
+        self.engine.settings.functions.check(settings.get("function"))  # before it is imported
         sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
         check_reference("token", sink.settings.get("token"))
         self._check_filter(sink)
-        now = self.surroundings.clock.now()
+        now = self.engine.clock.now()
 
         def work(connection: Connection) -> None:
             sinks.insert(connection, sink, now=now)
             self._check_scope(connection, sink)
             self._check_place(connection, sink)
 
-        self.surroundings.database.transact(work)
+        self.engine.database.transact(work)
 
     def change(self, name: str, settings: Mapping[str, Any]) -> None:
         """Change settings, from the next range on."""
@@ -169,7 +168,7 @@ class Sinks:
             raise InvalidSetting(
                 f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
             )
-        self.surroundings.functions.check(settings.get("function"))
+        self.engine.settings.functions.check(settings.get("function"))
         whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
             "start": sink.settings["start"]
         }
@@ -183,7 +182,7 @@ class Sinks:
             self._check_place(connection, changed)
             sinks.change(connection, sink.instance, whole)
 
-        self.surroundings.database.transact(work)
+        self.engine.database.transact(work)
 
     def remove(self, name: str) -> None:
         """Forget a destination; its name is free again."""
@@ -194,12 +193,12 @@ class Sinks:
             if is_literal(sink.settings.get("token")):  # of a time when that was allowed
                 sinks.change(connection, sink.instance, {**sink.settings, "token": None})
 
-        self.surroundings.database.transact(work)
+        self.engine.database.transact(work)
         if is_literal(sink.settings.get("token")):
-            self.surroundings.database.forget_freed()
+            self.engine.database.forget_freed()
 
     def _named(self, name: str) -> Sink:
-        return self.surroundings.database.read(lambda c: sinks.get(c, name))
+        return self.engine.database.read(lambda c: sinks.get(c, name))
 
     def _starts(self, settings: Mapping[str, Any]) -> list[list[Any]]:
         """Where a new sink begins, as numbers: what came before counts as passed."""
@@ -210,9 +209,9 @@ class Sinks:
             return [[item.name, None, item.horizon] for item in self._taken(settings)]
         cursors = [start] if isinstance(start, str | Cursor) else list(start)
         parsed = [Cursor.parse(item) if isinstance(item, str) else item for item in cursors]
-        views = {one.dataset: self.reader.view(one.dataset) for one in parsed}
+        views = {one.dataset: view_of(self.engine, one.dataset) for one in parsed}
         return [
-            [one.dataset, one.partition, self.reader.position(views[one.dataset], one, partition=one.partition)]
+            [one.dataset, one.partition, cursor_position(self.engine, views[one.dataset], one, partition=one.partition)]
             for one in parsed
         ]
 
@@ -233,7 +232,7 @@ class Sinks:
 
     def _check_place(self, connection: Connection, sink: Sink) -> None:
         """Two sinks at one place block each other; in the store's own files a sink destroys what it delivers from."""
-        around = self.surroundings
+        around = self.engine
         for other in sinks.everyone(connection):
             if other.instance != sink.instance and meet(sink, other, store_id=around.store_id):
                 raise InvalidSetting(
@@ -245,7 +244,7 @@ class Sinks:
             root=around.root,
             store_id=around.store_id,
             datasets=datasets.everyone(connection),
-            catalogs=around.catalogs,
+            catalogs=around.settings.catalogs,
         ):
             raise InvalidSetting(
                 "That place is inside the store itself.", hint="Deliver to a directory, bucket or table outside it."
@@ -256,10 +255,10 @@ class Sinks:
         if sink.settings["where"] is None:
             return
         for item in self._taken(sink.settings):
-            self.surroundings.lake.check_filter(self.reader.view(item.name).table, sink.settings["where"])
+            self.engine.lake.check_filter(view_of(self.engine, item.name).table, sink.settings["where"])
 
     def _taken(self, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
-        declared = self.surroundings.database.read(datasets.everyone)
+        declared = self.engine.database.read(datasets.everyone)
         return [item for item in declared if settings["datasets"] is None or item.name in settings["datasets"]]
 
 
@@ -434,7 +433,7 @@ class Remedies:
         return self.exporter.database.transact(work)
 
     def _way(self, sink: sinks.Sink, channel: Channel, settings: dict[str, Any]) -> tuple[RowSource, Destination]:
-        source = RowSource(self.exporter.lake, self.exporter.reader.view(channel.dataset))
+        source = RowSource(self.exporter.lake, view_of(self.exporter.engine, channel.dataset))
         return source, self.exporter.destination(sink, source.view.dataset, channel, settings)
 
     def _decide(self, *entries: Entry) -> int:

@@ -16,18 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sqlalchemy import Connection
 
-from floodmark.clock import Clock
-from floodmark.config import CatalogSettings, FunctionSettings
-from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.outcomes import Holdings, Task
+from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting
-from floodmark.lake.table import Lake
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import GivenUpRange
@@ -256,22 +252,6 @@ class ParallelDestination(Destination, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a destination may use of the store it belongs to."""
-
-    store_id: str
-    database: Database
-    lake: Lake
-    clock: Clock
-    root: Path | None = None
-    """The store's own directory, where nothing is delivered to."""
-    functions: FunctionSettings = field(default_factory=FunctionSettings)
-    """Whose code may run here."""
-    catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
-    """Those that the store's settings describe."""
-
-
-@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of sink: its settings, and how to reach a destination with them."""
 
@@ -281,7 +261,7 @@ class Kind:
     required: tuple[str, ...]
     check: Callable[[dict[str, Any]], None]
     """Raises `InvalidSetting` for a value that makes no sense; may put values into their canonical form."""
-    connect: Callable[[Surroundings, Channel, Mapping[str, Any]], Destination]
+    connect: Callable[[Engine, Channel, Mapping[str, Any]], Destination]
     """Makes the destination; the settings are the sink's, with those that the intent has pinned on top."""
     pinned: tuple[str, ...] = ()
     """What an intent keeps, so that a change of settings applies to the next one (D1). Credentials are never

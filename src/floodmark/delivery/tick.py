@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -25,15 +26,16 @@ from floodmark.control.sinks import Sink
 from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.context import Stop, Tick
-from floodmark.delivery.destination import Destination, Surroundings
+from floodmark.delivery.destination import Destination
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Permanent
 from floodmark.lake.table import Lake
-from floodmark.read import Reader
+from floodmark.read import view_of
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 
@@ -49,8 +51,7 @@ SHARE_MAX = 4
 class Exporter:
     """Delivers one store's rows. Any number of processes may run one on the same store."""
 
-    surroundings: Surroundings
-    reader: Reader
+    engine: Engine
     _destinations: dict[tuple[str, str, Schema, str], Destination] = field(default_factory=dict)
     _asked: set[tuple[Channel, int]] = field(default_factory=set)
     _failures: dict[str, int] = field(default_factory=dict)
@@ -60,15 +61,15 @@ class Exporter:
 
     @property
     def database(self) -> Database:
-        return self.surroundings.database
+        return self.engine.database
 
     @property
     def lake(self) -> Lake:
-        return self.surroundings.lake
+        return self.engine.lake
 
     @property
     def clock(self) -> Clock:
-        return self.surroundings.clock
+        return self.engine.clock
 
     def export(
         self, name: str, *, stop: Stop | None = None, progress: Callable[[ExportReport], None] | None = None
@@ -88,7 +89,7 @@ class Exporter:
             self.clock,
             stop or Stop(self.clock),
             lambda dataset, channel, settings: self.destination(sink, dataset, channel, settings),
-            self.reader.view,
+            partial(view_of, self.engine),
             self._asked,
             progress,
         )
@@ -129,7 +130,7 @@ class Exporter:
             opening = self._opening.setdefault(key, threading.Lock())
         with opening:  # its own: a place that hangs while it is opened holds up no other sink
             if key not in self._destinations:
-                made = kind.connect(self.surroundings, channel, whole)
+                made = kind.connect(self.engine, channel, whole)
                 made.open()
                 self._destinations[key] = made
             return self._destinations[key]
@@ -186,7 +187,7 @@ class Exporter:
         """One instant of each dataset, and the range that its partitions fetch together, if that is little."""
         found = {}
         for name in {lag.channel.dataset for lag in lags}:
-            view = self.reader.view(name)
+            view = view_of(self.engine, name)
             here = [lag for lag in lags if lag.channel.dataset == name]
             found[name] = RowSource(self.lake, view, self._shared(here, view.horizon) if len(here) > 1 else None)
         return found

@@ -26,7 +26,7 @@ from starlette.requests import Request
 
 from floodmark.control import tokens
 from floodmark.control.tokens import Token
-from floodmark.hub.intake import Intake
+from floodmark.engine import Engine
 
 REMEMBERED_SECONDS = 1.0
 """So long a revoked token may still be taken: the control database is not asked at every request."""
@@ -50,7 +50,7 @@ class Forbidden(Exception):
 class Access:
     """One worker's knowledge of tokens. Threads share it."""
 
-    intake: Intake
+    engine: Engine
     _looks: OrderedDict[str, tuple[float, Token | None]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -63,12 +63,12 @@ class Access:
         return token
 
     def _remembered(self, hashed: str) -> Token | None:
-        now = self.intake.clock.monotonic_seconds()
+        now = self.engine.clock.monotonic_seconds()
         with self._lock:
             look = self._looks.get(hashed)
         if look is not None and 0 <= now - look[0] < REMEMBERED_SECONDS:
             return look[1]
-        token = self.intake.database.read(lambda c: self._look(c, hashed))
+        token = self.engine.database.read(lambda c: self._look(c, hashed))
         with self._lock:
             self._looks[hashed] = (now, token)
             self._looks.move_to_end(hashed)
@@ -77,7 +77,7 @@ class Access:
         return token
 
     def _look(self, connection: Connection, hashed: str) -> Token | None:
-        found = tokens.find(connection, hash=hashed, now=self.intake.clock.now()) if hashed else None
+        found = tokens.find(connection, hash=hashed, now=self.engine.clock.now()) if hashed else None
         if found is None and not tokens.any_exist(connection):
             return ANYBODY
         return found

@@ -30,18 +30,18 @@ from starlette.routing import Route
 from floodmark import __version__, wire
 from floodmark.control import datasets, requests
 from floodmark.control.tokens import CAPTURE, METRICS, Token
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, SpoolFull
 from floodmark.hub import access, bodies
 from floodmark.hub.access import Access
 from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, RACES_MAX, Captures, lost_races
 from floodmark.hub.chunks import Chunks
-from floodmark.hub.intake import Intake
 from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.hub.metrics import Metrics
 from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
 from floodmark.hub.quiet import Quiet
 from floodmark.hub.settings import HubSettings
-from floodmark.spool.capture import Receipt
+from floodmark.spool.capture import Capture, Receipt
 from floodmark.store import Store
 
 T = TypeVar("T")
@@ -58,7 +58,8 @@ log = logging.getLogger("floodmark.hub")
 class Hub:
     """One worker: an open store and the threads that work on it."""
 
-    intake: Intake
+    engine: Engine
+    spool: Capture
     settings: HubSettings = field(default_factory=HubSettings)
     access: Access = field(init=False)
     chunks: Chunks = field(init=False)
@@ -69,16 +70,17 @@ class Hub:
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.access = Access(self.intake)
-        self.chunks = Chunks(self.intake, self.settings.content_bytes_max, self.settings.limits)
+        self.access = Access(self.engine)
+        self.chunks = Chunks(self.engine, self.spool, self.settings.content_bytes_max, self.settings.limits)
         self.captures = Captures(
-            self.intake,
+            self.engine,
+            self.spool,
             self.settings.content_bytes_max,
             self.settings.limits,
             self.settings.quarantine_max,
             self.settings.quarantine_token_max,
         )
-        self.metrics = Metrics(self.intake)
+        self.metrics = Metrics(self.engine)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 
     def close(self) -> None:
@@ -186,9 +188,9 @@ class Hub:
 
     def _full_spools(self) -> int:
         full = 0
-        for dataset in self.intake.database.read(datasets.everyone):
+        for dataset in self.engine.database.read(datasets.everyone):
             try:
-                self.intake.capture.check_room(dataset.name)
+                self.spool.check_room(dataset.name)
             except SpoolFull:
                 full += 1
         return full
@@ -205,8 +207,8 @@ class Hub:
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def forget_old_keys(self) -> int:
-        cutoff = self.intake.clock.now() - timedelta(days=self.settings.key_days)
-        return self.intake.database.transact(lambda c: requests.forget(c, before=cutoff))
+        cutoff = self.engine.clock.now() - timedelta(days=self.settings.key_days)
+        return self.engine.database.transact(lambda c: requests.forget(c, before=cutoff))
 
 
 def answer(content: Any, *, status: int = 200, media: str = "application/json", headers: Any = None) -> Response:
@@ -260,7 +262,7 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
             problem = problem_of(error)
             _note(request, problem, error)
-            response = tell(problem, hub=hub.intake.store_id)
+            response = tell(problem, hub=hub.engine.store_id)
         finally:
             hub.busy -= 1
         hub.metrics.requests.labels(route, str(response.status_code)).inc()
@@ -316,7 +318,7 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
     for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat themselves as well
         handler.addFilter(Quiet())
     store = open_store()
-    hub = Hub(Intake.of(store), settings)
+    hub = Hub(store.engine, store.spool, settings)
     # A chunk is thousands of dicts that live for a moment and hold no cycles: looking through them for some, again and
     # again while they are made, would cost a tenth of all the time.
     gc.freeze()

@@ -18,13 +18,13 @@ from sqlalchemy import Connection
 from floodmark import faults, wire
 from floodmark.control import datasets, quarantine, requests
 from floodmark.control.requests import Request
+from floodmark.engine import Engine
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
-from floodmark.hub.intake import Intake
 from floodmark.jsonread import read_json
 from floodmark.rows import Problem
 from floodmark.rows.jsontext import NotJson, plain_json
 from floodmark.rows.textlines import not_an_object, parse_lines
-from floodmark.spool.capture import Prepared, Receipt, Texts
+from floodmark.spool.capture import Capture, Prepared, Receipt, Texts
 from floodmark.spool.payloads import Sender
 
 KEY_CHARACTERS_MAX = 255
@@ -76,7 +76,8 @@ class _Groups:
 class Captures:
     """One worker's way of taking captures. Threads share it."""
 
-    intake: Intake
+    engine: Engine
+    spool: Capture
     content_bytes_max: int
     limits: wire.Limits = field(default_factory=wire.Limits)
     quarantine_max: int = 10_000
@@ -98,7 +99,7 @@ class Captures:
 
     def accept_unkeyed(self, dataset: str, body: bytes, *, encoding: str, media: str, token: str = "") -> Receipt:
         texts = self._texts(self._content(dataset, body, encoding), media)
-        receipt = self.intake.capture.capture_texts(dataset, texts, sender=self._sender(dataset, token))
+        receipt = self.spool.capture_texts(dataset, texts, sender=self._sender(dataset, token))
         faults.reach("hub.accepted")
         return receipt
 
@@ -115,11 +116,11 @@ class Captures:
         """The receipt of a key that is known; else the request, fitted and in a group."""
         content = self._content(dataset, body, encoding)
         digest = wire.digest_of(content)
-        known = self.intake.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
+        known = self.engine.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
         if known is not None:
             return _receipt(known, digest)
         texts = self._texts(content, media)
-        prepared = self.intake.capture.prepare(dataset, texts, sender=self._sender(dataset, token))
+        prepared = self.spool.prepare(dataset, texts, sender=self._sender(dataset, token))
         told = prepared.receipt
         item = Keyed(Request(dataset, token, key, digest, told.rows, told.quarantined), prepared)
         self._groups.join(dataset, item)
@@ -141,13 +142,13 @@ class Captures:
         """H1: rows and receipts in one transaction. Where a key was taken meanwhile, each request is stored alone."""
 
         def remember(connection: Connection) -> bool:
-            now = self.intake.clock.now()
+            now = self.engine.clock.now()
             if not requests.record_all(connection, [item.request for item in group], now=now):
                 return False
             faults.reach("hub.stored")
             return True
 
-        if self.intake.capture.store([item.prepared for item in group], also=remember):
+        if self.spool.store([item.prepared for item in group], also=remember):
             faults.reach("hub.accepted")
             for item in group:
                 item.outcome.set_result(item.prepared.receipt)
@@ -158,14 +159,14 @@ class Captures:
                 self._store([item])
 
     def _content(self, dataset: str, body: bytes, encoding: str) -> bytes:
-        self.intake.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
+        self.engine.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
         return wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
 
     def _sender(self, dataset: str, token: str) -> Sender:
         """Who sends, and how much room quarantine has: a bad client fills its own share and not everybody's."""
 
         def room() -> int:
-            mine, everybodys = self.intake.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
+            mine, everybodys = self.engine.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
             return min(self.quarantine_token_max - mine, self.quarantine_max - everybodys)
 
         return Sender(token, room)
@@ -185,7 +186,7 @@ class Captures:
             content,
             before=0,
             place=lambda number: f"line {number} of a request",
-            line_bytes_max=self.intake.capture.limits.line_bytes_max,
+            line_bytes_max=self.engine.settings.spool.line_bytes_max,
         )
         return Texts(parsed.rows, lambda row: f"line {parsed.numbers[row]} of a request", problems=parsed.problems)
 

@@ -9,7 +9,6 @@ lets one of them through, and the other reads again (H2).
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +21,15 @@ from floodmark import faults, wire
 from floodmark.control import datasets, ledger, provenance
 from floodmark.control.datasets import Dataset
 from floodmark.control.ledger import Entry
+from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.decision import AlreadyThere, Disagreement, Take, check_loop, decide, state_of
-from floodmark.hub.intake import Intake
 from floodmark.rows import Fit, fit, fit_table, reasons_by_row
 from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
 from floodmark.schema.types import from_arrow
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+from floodmark.spool.capture import Capture
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.wire import (
     COLUMNS,
     GIVEN_UP_RANGES_MAX,
@@ -77,7 +78,8 @@ class _Content:
 class Chunks:
     """One worker's way of taking chunks. Threads share it."""
 
-    intake: Intake
+    engine: Engine
+    spool: Capture
     content_bytes_max: int
     limits: wire.Limits = field(default_factory=wire.Limits)
     _known: dict[str, Dataset] = field(default_factory=dict)
@@ -86,11 +88,11 @@ class Chunks:
     def accept(self, dataset: str, header: ChunkHeader, body: bytes, *, encoding: str, media: str) -> Accepted:
         """Take a chunk, or say why not; when this returns, what it says is durable."""
         content_of = partial(self._content, header=header, body=body, encoding=encoding, media=media)
-        check_loop(header, store_id=self.intake.store_id)
+        check_loop(header, store_id=self.engine.store_id)
         declared = self._dataset(dataset)
         content = None
         for _ in range(RACES_MAX):
-            seen, given_up = self.intake.database.read(lambda c: _look(c, header, dataset))
+            seen, given_up = self.engine.database.read(lambda c: _look(c, header, dataset))
             try:
                 step = decide(header, dataset=dataset, seen=seen, given_up=given_up)
             except Disagreement as odd:
@@ -98,7 +100,7 @@ class Chunks:
             if isinstance(step, AlreadyThere):
                 return self._accepted(0, header, dataset, _told(header, seen, given_up))
             if content is None:
-                self.intake.capture.check_room(dataset)
+                self.spool.check_room(dataset)
                 content = content_of(declared)
             if step.seen is None and not content.sequence and not header.given_up:
                 # Nothing has come, so there is nothing to remember: the next chunk is a first one as well. Else anybody
@@ -106,20 +108,20 @@ class Chunks:
                 return self._accepted(0, header, dataset, _told(header, step.entry, []))
             if self._take(content, step, header):
                 faults.reach("hub.accepted")
-                self.intake.capture.count(dataset, len(body))
+                self.spool.count(dataset, len(body))
                 told = [*given_up, *step.given_up] if step.replayed is None else []
                 return self._accepted(len(content.sequence), header, dataset, _told(header, step.entry, told))
         raise Retryable(f"Other chunks of the same channel of {dataset!r} came in the way {RACES_MAX} times.")
 
     def _accepted(self, stored: int, header: ChunkHeader, dataset: str, state: LedgerState) -> Accepted:
-        acknowledged = Acknowledgement.of(header, hub=self.intake.store_id, dataset=dataset)
+        acknowledged = Acknowledgement.of(header, hub=self.engine.store_id, dataset=dataset)
         return Accepted(stored, state, acknowledged, header.version)
 
     def _take(self, content: _Content, step: Take, header: ChunkHeader) -> bool:
         """H1: rows and ledger move together. False if another worker moved the channel first."""
 
         def move(connection: Connection) -> bool:
-            now = self.intake.clock.now()
+            now = self.engine.clock.now()
             if not ledger.write(
                 connection, step.entry, seen=step.seen, given_up=step.given_up, replayed=step.replayed, now=now
             ):
@@ -130,8 +132,8 @@ class Chunks:
             return True
 
         if content.sequence:
-            return self.intake.segments.add(content.dataset, content.table, also=move)
-        return self.intake.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
+            return store(self.engine, content.dataset, content.table, also=move)
+        return self.engine.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,9 +164,9 @@ class Chunks:
                 if allows(entry.dataset)
             ]
 
-        channels = self.intake.database.read(work)
+        channels = self.engine.database.read(work)
         return {
-            "hub": self.intake.store_id,
+            "hub": self.engine.store_id,
             "versions": list(VERSIONS),
             "origin": origin,
             "channels": channels,
@@ -184,31 +186,14 @@ class Chunks:
 
     def _fitted(self, declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> tuple[Dataset, pa.Table]:
         """Fit all rows or none, and grow the dataset by what they bring, as capture does."""
-        for attempt in range(RACES_MAX):
-            try:
-                fitted = _fit(declared, header, came)
-            except SchemaConflict:
-                # The schema that this worker remembers may be narrower than the dataset's by now.
-                if attempt:
-                    raise
-            else:
-                changes = tuple(column for column in fitted.schema if declared.schema.get(column.name) != column)
-                if not changes:
-                    return declared, fitted.table
-                with contextlib.suppress(SchemaConflict):  # another gave the column another type a moment ago
-                    return self._grow(declared, changes), fitted.table
-            declared = self._dataset(declared.name, fresh=True)
-        raise Retryable(f"The schema of {declared.name!r} kept changing.")
-
-    def _grow(self, declared: Dataset, changes: tuple[Column, ...]) -> Dataset:
-        grown = self.intake.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+        grown, fitted = fit_and_evolve(self.engine, declared, lambda current: _fit(current, header, came))
         self._known[declared.name] = grown
-        return grown
+        return grown, fitted.table
 
-    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
-        """The dataset as this worker last saw it. Schemas only grow, so an old one is narrow, never wrong."""
-        if fresh or name not in self._known:
-            self._known[name] = self.intake.database.read(lambda c: datasets.get(c, name))
+    def _dataset(self, name: str) -> Dataset:
+        """The dataset as this worker last saw it."""
+        if name not in self._known:
+            self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from floodmark.control import ledger
 from floodmark.control.ledger import OriginTotals
-from floodmark.hub.intake import Intake
+from floodmark.engine import Engine
 from floodmark.status import DatasetStatus, read_status
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -27,9 +27,9 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class Metrics:
     """One worker's counters."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
-        self._store = StoreFigures(intake)
+        self._store = StoreFigures(engine)
         self.requests = Counter(
             "floodmark_hub_requests", "Requests answered.", ["route", "status"], registry=self._registry
         )
@@ -60,11 +60,10 @@ class Metrics:
 class StoreFigures(Collector):
     """The store's figures, from the control database."""
 
-    intake: Intake
+    engine: Engine
 
     def collect(self) -> Iterator[Metric]:
-        intake = self.intake
-        status = read_status(root=intake.root, store_id=intake.store_id, database=intake.database)
+        status = read_status(self.engine)
         figures: dict[str, tuple[str, Callable[[DatasetStatus], int]]] = {
             "floodmark_dataset_rows": ("Rows committed.", lambda item: item.rows),
             "floodmark_dataset_horizon": ("The number up to which every row is visible.", lambda item: item.horizon),
@@ -82,7 +81,7 @@ class StoreFigures(Collector):
                 family.add_metric([item.name], value(item))
             yield family
         limit = GaugeMetricFamily("floodmark_spool_bytes_max", "A dataset's spool takes no more than this.")
-        limit.add_metric([], intake.capture.backlog_bytes_max)
+        limit.add_metric([], self.engine.settings.spool.backlog_bytes_max)
         yield limit
         yield from self._ledger()
 
@@ -90,7 +89,7 @@ class StoreFigures(Collector):
         labels = ["origin", "dataset"]
         channels = GaugeMetricFamily("floodmark_ledger_channels", "Channels in the ledger.", labels=labels)
         rows = GaugeMetricFamily("floodmark_ledger_rows", "Rows that arrived through them.", labels=labels)
-        totals = sorted(self.intake.database.read(ledger.totals), key=lambda item: -item.rows)
+        totals = sorted(self.engine.database.read(ledger.totals), key=lambda item: -item.rows)
         named, others = totals[:SERIES_MAX], totals[SERIES_MAX:]
         if others:
             together = OriginTotals("", "", sum(item.channels for item in others), sum(item.rows for item in others))

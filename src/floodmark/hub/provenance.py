@@ -5,13 +5,12 @@ from __future__ import annotations
 from floodmark.control import provenance
 from floodmark.control.provenance import Passed
 from floodmark.errors import Permanent
-from floodmark.hub.intake import Intake
 from floodmark.store import Store
 
 
 def list_provenance(store: Store, *, dataset: str | None = None, passed: str | None = None) -> list[Passed]:
     """The stores that rows have passed through, and which origin says so; of one dataset, or one store."""
-    return Intake.of(store).database.read(lambda c: provenance.everything(c, dataset=dataset, store=passed))
+    return store.engine.database.read(lambda c: provenance.everything(c, dataset=dataset, store=passed))
 
 
 def forget_provenance(store: Store, origin: str, *, dataset: str | None = None, passed: str | None = None) -> int:
@@ -19,9 +18,7 @@ def forget_provenance(store: Store, origin: str, *, dataset: str | None = None, 
 
     It stays on the operator: if rows did pass through those stores, they can now go round.
     """
-    gone = Intake.of(store).database.transact(
-        lambda c: provenance.forget(c, origin=origin, dataset=dataset, store=passed)
-    )
+    gone = store.engine.database.transact(lambda c: provenance.forget(c, origin=origin, dataset=dataset, store=passed))
     if not gone:
         raise Permanent(
             f"{origin!r} says nothing of the kind.", hint="See `floodmark provenance list`. Nothing was changed."

@@ -23,7 +23,6 @@ from floodmark.control import tokens
 from floodmark.errors import InvalidSetting, Permanent, reason_of
 from floodmark.files import make_directory
 from floodmark.hub.connections import Connections, connections_max, refusal
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.store import Store, open_store
@@ -223,9 +222,9 @@ def check_exposure(store: Store, host: str) -> None:
     """A store without tokens is open to whoever reaches it, so only this machine may."""
     if is_loopback(host):
         return
-    intake = Intake.of(store)
-    found = intake.database.read(tokens.everyone)
-    if not any(token.is_in_force(intake.clock.now()) for token in found):
+    engine = store.engine
+    found = engine.database.read(tokens.everyone)
+    if not any(token.is_in_force(engine.clock.now()) for token in found):
         raise Permanent(
             f"The hub would listen on {host}, and the store has no token in force: whoever reaches it could send rows.",
             hint="Make one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that checks.",

@@ -11,7 +11,6 @@ from floodmark.control import datasets as dataset_records
 from floodmark.control import tokens
 from floodmark.control.tokens import Token
 from floodmark.errors import InvalidName, InvalidSetting
-from floodmark.hub.intake import Intake
 from floodmark.store import Store
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -41,9 +40,9 @@ def add_token(
     _check_bounds(origins, datasets, any_origin=any_origin, any_dataset=any_dataset, rights=rights)
     if expires is not None and expires <= timedelta():
         raise InvalidSetting("The token would expire before it is used.", hint="Give a time such as 90d.")
-    intake, secret, now = Intake.of(store), tokens.new_secret(), Intake.of(store).clock.now()
+    engine, secret, now = store.engine, tokens.new_secret(), store.engine.clock.now()
     for dataset in datasets or ():  # a misspelt one would be a token for nothing
-        intake.database.read(partial(dataset_records.get, name=dataset))
+        engine.database.read(partial(dataset_records.get, name=dataset))
     made = Token(
         name,
         None if any_origin else tuple(origins or ()),
@@ -53,7 +52,7 @@ def add_token(
         rights=tuple(right for right in tokens.RIGHTS if right in rights),
         expires_at=None if expires is None else (now + expires).isoformat(),
     )
-    intake.database.transact(lambda c: tokens.add(c, made, secret=secret))
+    engine.database.transact(lambda c: tokens.add(c, made, secret=secret))
     return made, secret
 
 
@@ -84,9 +83,9 @@ def _check_bounds(
 
 
 def list_tokens(store: Store) -> list[Token]:
-    return Intake.of(store).database.read(tokens.everyone)
+    return store.engine.database.read(tokens.everyone)
 
 
 def revoke_token(store: Store, name: str) -> None:
-    intake = Intake.of(store)
-    intake.database.transact(lambda c: tokens.revoke(c, name, now=intake.clock.now()))
+    engine = store.engine
+    engine.database.transact(lambda c: tokens.revoke(c, name, now=engine.clock.now()))

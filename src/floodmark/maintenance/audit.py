@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -35,13 +34,14 @@ from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.inspection import ChunkRecord, Figures, GivenUpRow, IntentRecord, Removal
 from floodmark.control.sinks import Sink
-from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled, Surroundings
+from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
+from floodmark.engine import Engine
 from floodmark.maintenance.findings import Finding, agreed, loss_finding
 from floodmark.maintenance.locks import flush_at_work
-from floodmark.read import Reader, View
+from floodmark.read import View, view_of
 from floodmark.sequence import RangeSet, SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -357,14 +357,12 @@ class AuditReport:
 class Auditor:
     """Audits the sinks of one store."""
 
-    root: Path
-    surroundings: Surroundings
-    reader: Reader
+    engine: Engine
     progress: Callable[[str], None] | None = None
 
     @property
     def database(self) -> Database:
-        return self.surroundings.database
+        return self.engine.database
 
     def audit(self, name: str, *, deep: bool = False) -> AuditReport:
         sink, channels, warnings = self.database.read(lambda c: _in_scope(c, name))
@@ -396,17 +394,17 @@ class Auditor:
     def _of_dataset(self, name: str, *, deep: bool) -> list[Finding]:
         block = self.database.read(lambda c: blocks.undecided(c, name))
         found = []
-        if block is not None and not flush_at_work(self.root, name):
+        if block is not None and not flush_at_work(self.engine.root, name):
             what = f"Block {block.range} is undecided: a flush ended before it was known to be committed."
             run = f"The next flush decides it: run `floodmark flush {name}`."
             found.append(Finding("block-undecided", what, name, run, block.range, wrong=False))
         lost = self.database.read(lambda c: losses.of_dataset(c, name))
         found += [replace(loss_finding(item), wrong=False) for item in lost]  # U33
-        view = self.reader.view(name)
-        state = self.surroundings.lake.load(view.table)
+        view = view_of(self.engine, name)
+        state = self.engine.lake.load(view.table)
         if state is None:
             return found
-        files = self.surroundings.lake.inspect_files(state)
+        files = self.engine.lake.inspect_files(state)
         found += [
             _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
             for file in files.twice
@@ -421,7 +419,7 @@ class Auditor:
         dataset = view.dataset
         counted = {
             item.partition: item.tally
-            for item in self.surroundings.lake.figures(
+            for item in self.engine.lake.figures(
                 view.table,
                 snapshot=snapshot,
                 within=SequenceRange(0, dataset.horizon),
@@ -437,7 +435,7 @@ class Auditor:
 
     def _channel(self, sink: Sink, channel: Channel, *, deep: bool) -> tuple[ChannelAudit, tuple[Finding, ...]]:
         records = self.database.read(lambda c: read_records(c, sink, channel))
-        view = self.reader.view(channel.dataset)
+        view = view_of(self.engine, channel.dataset)
         start = Scope.of(sink.settings).start(channel)
         mark = records.mark or Watermark(start, Tally())
         settled = [chunk for chunk in effective(records.chunks) if chunk.range.through <= mark.seq]
@@ -445,7 +443,7 @@ class Auditor:
         there: int | None = None
         notes: list[str] = []
         asked, failed = True, False
-        source = RowSource(self.surroundings.lake, view)
+        source = RowSource(self.engine.lake, view)
         unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
         for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
             told, found = self._destination(sink, channel, settings, account, deep=deep)
@@ -473,7 +471,7 @@ class Auditor:
         self, sink: Sink, channel: Channel, settings: Mapping[str, Any], account: Account, *, deep: bool
     ) -> tuple[Audited, list[Finding]]:
         where = f"{channel.dataset} {channel.partition}"
-        with closing(kind_of(sink).connect(self.surroundings, channel, {**sink.settings, **settings})) as made:
+        with closing(kind_of(sink).connect(self.engine, channel, {**sink.settings, **settings})) as made:
             if not isinstance(made, AuditableDestination):
                 note = f"What a {sink.kind} does with rows cannot be asked: only the records were compared."
                 lost = [

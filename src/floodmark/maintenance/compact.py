@@ -21,19 +21,18 @@ from datetime import timedelta
 from typing import TypeVar
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.flush import Flusher
 from floodmark.commit.protocol import TableState
+from floodmark.commit.recovery import decide, recover
 from floodmark.compaction import Bucket, Choice, Limits, choose
-from floodmark.config import UpkeepSettings
 from floodmark.control import datasets
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Retryable
 from floodmark.lake.maintenance import total_bytes
 from floodmark.lake.table import Lake
-from floodmark.maintenance.expiry import Expiry, SnapshotRule
-from floodmark.maintenance.settle import SettledAgain
+from floodmark.maintenance.expiry import SnapshotRule, expire_snapshots, make_durable
+from floodmark.maintenance.rebuild import remove_retired
+from floodmark.maintenance.settle import SettledAgain, settle_again
 from floodmark.sequence import SequenceRange
 
 T = TypeVar("T")
@@ -122,22 +121,14 @@ class CompactReport:
 class Compactor:
     """Keeps tables small and quick. Any number of processes may try at once."""
 
-    database: Database
-    lake: Lake
-    flusher: Flusher
-    clock: Clock
-    settings: UpkeepSettings = field(default_factory=UpkeepSettings)
+    engine: Engine
     progress: Callable[[str], None] | None = None
-    remove_retired: Callable[[str], tuple[int, ...]] = lambda _: ()
-    """Drops the tables of a dataset that a rebuild has retired long enough ago."""
-    settle_again: Callable[[str], SettledAgain] = lambda _: SettledAgain()
-    """Asks the dataset's settle function about committed rows."""
 
     def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
         if dataset is not None:
             return CompactReport((self._one(dataset, dry_run=dry_run),), dry_run)
         done = []
-        for item in self.database.read(datasets.everyone):
+        for item in self.engine.database.read(datasets.everyone):
             try:
                 done.append(self._one(item.name, dry_run=dry_run))
             except FloodmarkError as error:  # one dataset's trouble is not the others'
@@ -145,13 +136,13 @@ class Compactor:
         return CompactReport(tuple(done), dry_run)
 
     def _one(self, dataset: str, *, dry_run: bool) -> DatasetCompaction:
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
         if declared.fenced:
             raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Compact it afterwards.")
         if not dry_run:
-            self.flusher.recover(dataset)
-            self.flusher.settle(dataset)
-        state = self.lake.load(declared.table_name)
+            recover(self.engine, dataset)
+            decide(self.engine, dataset)
+        state = self.engine.lake.load(declared.table_name)
         if state is None or state.head is None:
             return DatasetCompaction(dataset)
         run = _Run(self, declared)
@@ -171,7 +162,7 @@ class _Run:
 
     @property
     def lake(self) -> Lake:
-        return self.parts.lake
+        return self.parts.engine.lake
 
     @property
     def table(self) -> str:
@@ -179,7 +170,7 @@ class _Run:
 
     def forecast(self, state: TableState) -> DatasetCompaction:
         choices = self._choices(state)
-        orphans = self.lake.orphans(self.table, before=self.parts.clock.now() - self._orphan_age())
+        orphans = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - self._orphan_age())
         manifests = self.lake.manifests(state)
         return DatasetCompaction(
             self.declared.name,
@@ -204,7 +195,9 @@ class _Run:
         self._step("joining the lists of files", self._join_manifests)
         expired = self._step("letting old snapshots go", self._expire) or 0
         orphans, orphan_bytes = self._step("looking for files that nothing refers to", self._remove_orphans) or (0, 0)
-        retired = self._step("removing retired tables", lambda: self.parts.remove_retired(self.declared.name)) or ()
+        retired = (
+            self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
+        )
         after = self.lake.load(self.table) or state
         now = {bucket.range: bucket for bucket in self.lake.buckets(after)}
         return DatasetCompaction(
@@ -227,7 +220,7 @@ class _Run:
         """Before files are joined: what collapses need not be joined first."""
         if self.declared.settle is None:
             return SettledAgain()
-        settled = self._step("asking the settle function", lambda: self.parts.settle_again(self.declared.name))
+        settled = self._step("asking the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
         if settled is not None and settled.problem is not None:
             self.problems.append(f"asking the settle function: {settled.problem}")
         return settled or SettledAgain()
@@ -235,7 +228,7 @@ class _Run:
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _choices(self, state: TableState) -> list[Choice]:
-        settings = self.parts.settings
+        settings = self.parts.engine.settings.upkeep
         limits = Limits(settings.file_bytes, settings.files_min, settings.bytes_max)
         return choose(self.lake.buckets(state), limits)
 
@@ -246,13 +239,13 @@ class _Run:
         for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
             if error is None:
                 self.compacted[item.bucket.range] = item.bucket
-                self._step("making files durable", lambda: self._expiry().make_durable(self.declared))
+                self._step("making files durable", lambda: make_durable(self.parts.engine, self.declared))
             else:
                 self.failed.append(_skip(item.bucket, error.message))
             self._tell(f"{done} of {len(chosen)} buckets joined")
 
     def _rewritten(self, chosen: list[Choice]) -> Iterator[tuple[Choice, FloodmarkError | None]]:
-        workers = min(self.parts.settings.buckets_at_once, len(chosen))
+        workers = min(self.parts.engine.settings.upkeep.buckets_at_once, len(chosen))
         if workers < 2:
             yield from ((item, self._rewrite_one(item)) for item in chosen)
             return
@@ -266,7 +259,7 @@ class _Run:
             return None
         faults.reach("compact.rewriting")
         try:
-            size = self.parts.settings.file_bytes
+            size = self.parts.engine.settings.upkeep.file_bytes
             self.lake.rewrite(self.table, within=item.rewrite, file_bytes=size, one_file=item.bytes <= size)
         except FloodmarkError as error:
             return error
@@ -279,32 +272,29 @@ class _Run:
             return
         self.manifests_before = self.lake.manifests(state)
         replaced = sum(len(bucket.files) for bucket in self.compacted.values())
-        if self.manifests_before > self.parts.settings.manifests_max or replaced > REPLACED_MAX:
+        if self.manifests_before > self.parts.engine.settings.upkeep.manifests_max or replaced > REPLACED_MAX:
             self.lake.rewrite_manifests(self.table)
             faults.reach("compact.manifests_joined")
-            self._expiry().make_durable(self.declared)
+            make_durable(self.parts.engine, self.declared)
 
     def _expire(self) -> int:
-        settings = self.parts.settings
+        settings = self.parts.engine.settings.upkeep
         age = timedelta(seconds=settings.snapshots_age_seconds)
         rule = SnapshotRule(settings.snapshots_keep, age, settings.snapshots_max)
-        gone = self._expiry().expire(self.declared.name, [self.table], rule)
+        gone = expire_snapshots(self.parts.engine, self.declared.name, [self.table], rule)
         faults.reach("compact.expired")
         return gone
 
     def _remove_orphans(self) -> tuple[int, int]:
         """U5: the one place that needs a clock."""
-        found = self.lake.orphans(self.table, before=self.parts.clock.now() - self._orphan_age())
+        found = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - self._orphan_age())
         self.lake.remove_orphans(found)
         return len(found), total_bytes(found)
 
     def _orphan_age(self) -> timedelta:
-        return max(ORPHAN_AGE_MIN, timedelta(seconds=self.parts.settings.orphan_age_seconds))
+        return max(ORPHAN_AGE_MIN, timedelta(seconds=self.parts.engine.settings.upkeep.orphan_age_seconds))
 
     # ── around them ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _expiry(self) -> Expiry:
-        return Expiry(self.parts.database, self.lake, self.parts.flusher, self.parts.clock)
 
     def _step(self, name: str, work: Callable[[], T]) -> T | None:
         """Take a step; what keeps it from being taken is told, and the next ones are taken all the same."""

@@ -22,11 +22,11 @@ from floodmark.clock import Clock
 from floodmark.control import datasets, generations
 from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.control.datasets import Dataset, from_declaration
+from floodmark.engine import CONTROL_FILE
 from floodmark.errors import Corrupt, FilesMissing, Permanent
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.table import Lake
 
-CONTROL_FILE = "control.db"
 _MAGIC = b"SQLite format 3\x00"
 _PARTS = ("", "-wal", "-shm")
 _TABLE = re.compile(r"(.+)_g([1-9][0-9]*)(_fenced)?")
@@ -47,7 +47,7 @@ class RebuiltRecords:
 
 
 def check_present(root: Path) -> None:
-    """`Corrupt` if a store's control database is not there, or is none. Called before anything opens it."""
+    """`Corrupt` if a store's control file is not there, or is none. Called before anything opens it."""
     file = root / CONTROL_FILE
     try:
         with file.open("rb") as opened:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.flush import Flusher
 from floodmark.commit.protocol import TableState
+from floodmark.commit.recovery import decide
 from floodmark.control import blocks, datasets, removals
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.lake.table import Lake
+from floodmark.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +37,35 @@ class SnapshotRule:
         return max(self.keep, min(young, self.most), 1)
 
 
-@dataclass(slots=True)
-class Expiry:
-    """Makes rewrites durable, and lets go of what they replaced."""
-
-    database: Database
-    lake: Lake
-    flusher: Flusher
-    clock: Clock
-
-    def make_durable(self, declared: Dataset) -> TableState | None:
-        """U2: Hadoop's local file system does not fsync."""
-        state = self.lake.load(declared.table_name)
-        if state is None or state.head is None:
-            return state
-        now = self.database.read(lambda c: datasets.get(c, declared.name))
-        self.lake.sync(state, since=now.synced_snapshot)
-        self.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
-        faults.reach("upkeep.synced")
+def make_durable(engine: Engine, declared: Dataset) -> TableState | None:
+    """U2: Hadoop's local file system does not fsync."""
+    state = engine.lake.load(declared.table_name)
+    if state is None or state.head is None:
         return state
+    now = engine.database.read(lambda c: datasets.get(c, declared.name))
+    engine.lake.sync(state, since=now.synced_snapshot)
+    engine.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
+    faults.reach("upkeep.synced")
+    return state
 
-    def expire(self, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
-        """How many snapshots went."""
-        self.flusher.settle(dataset)
-        faults.reach("upkeep.expiring")
-        declared, undecided, operation = self.database.read(
-            lambda c: (datasets.get(c, dataset), blocks.undecided(c, dataset), removals.unfinished(c, dataset))
-        )
-        bases = [] if undecided is None else [undecided.base.snapshot]
-        if operation is not None and operation.state == "planned" and operation.base is not None:
-            bases.append(operation.base)
-        gone = 0
-        for table in tables:
-            state = self.lake.load(table)
-            if state is not None and state.head is not None:
-                keep = max(rule.kept(state, now=self.clock.now()), needed(state, bases, declared.synced_snapshot))
-                gone += self.lake.expire(table, keep=keep)
-        return gone
+
+def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
+    """How many snapshots went."""
+    decide(engine, dataset)
+    faults.reach("upkeep.expiring")
+    declared, undecided, operation = engine.database.read(
+        lambda c: (datasets.get(c, dataset), blocks.undecided(c, dataset), removals.unfinished(c, dataset))
+    )
+    bases = [] if undecided is None else [undecided.base.snapshot]
+    if operation is not None and operation.state == "planned" and operation.base is not None:
+        bases.append(operation.base)
+    gone = 0
+    for table in tables:
+        state = engine.lake.load(table)
+        if state is not None and state.head is not None:
+            keep = max(rule.kept(state, now=engine.clock.now()), needed(state, bases, declared.synced_snapshot))
+            gone += engine.lake.expire(table, keep=keep)
+    return gone
 
 
 def needed(state: TableState, bases: Sequence[int | None], synced: int | None) -> int:

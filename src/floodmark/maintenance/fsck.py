@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from floodmark import faults
 from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError
 from floodmark.maintenance.findings import Finding, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry
-from floodmark.maintenance.mending import Offer, Problem, Workshop
+from floodmark.maintenance.mending import Offer, Problem
 
 PASSES_MAX = 4
 """How often a repair looks again: one may bring another to light."""
@@ -50,20 +51,20 @@ class FsckReport:
 class Fsck:
     """Checks one store."""
 
-    workshop: Workshop
+    engine: Engine
     progress: Callable[[str], None] | None = None
 
     def check(
         self, *, deep: bool = False, repair: bool = False, given_up: Sequence[int] = (), retried: Sequence[int] = ()
     ) -> FsckReport:
         """Look, and with `repair` repair; segments are given up or tried again only if they are named."""
-        declared = self.workshop.database.read(datasets.everyone)
+        declared = self.engine.database.read(datasets.everyone)
         problems = self._agreed(deep=deep)
         repaired: list[str] = []
         if given_up or retried:
             told = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
-            repaired += [retry(self.workshop, id) for id in retried]
-            repaired += [give_up(self.workshop, id, problem=told.get(id)) for id in given_up]
+            repaired += [retry(self.engine, id) for id in retried]
+            repaired += [give_up(self.engine, id, problem=told.get(id)) for id in given_up]
             problems = self._agreed(deep=deep)
         failed: dict[object, str] = {}
         for _ in range(PASSES_MAX if repair else 0):
@@ -74,7 +75,7 @@ class Fsck:
             repaired += done
             problems = self._agreed(deep=deep)
         if repair:
-            repaired += [line for item in declared if (line := age_out(self.workshop, item.name))]
+            repaired += [line for item in declared if (line := age_out(self.engine, item.name))]
         findings = [
             replace(item.finding, run=f"It could not be repaired: {failed[item.finding.key]}")
             if item.finding.key in failed
@@ -94,16 +95,16 @@ class Fsck:
         return [item for item in second if item.finding in both]
 
     def _look(self, *, deep: bool) -> Iterator[Problem]:
-        for dataset in self.workshop.database.read(datasets.everyone):
+        for dataset in self.engine.database.read(datasets.everyone):
             yield from self._dataset(dataset, deep=deep)
-        yield from check_numbers(self.workshop)
+        yield from check_numbers(self.engine)
 
     def _dataset(self, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
         if self.progress is not None:
             self.progress(dataset.name)
-        yield from check_records(self.workshop, dataset)
-        yield from check_spool(self.workshop, dataset)
-        yield from check_lake(self.workshop, dataset, deep=deep)
+        yield from check_records(self.engine, dataset)
+        yield from check_spool(self.engine, dataset)
+        yield from check_lake(self.engine, dataset, deep=deep)
 
     def _mended(self, problem: Problem, failed: dict[object, str]) -> list[str]:
         if problem.mend is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark.commit.protocol import TableState
+from floodmark.commit.recovery import catch_up, decide, recover_dataset
 from floodmark.control import blocks, datasets, deliveries, generations, inspection, quarantine, removals
 from floodmark.control.blocks import Block
 from floodmark.control.datasets import Dataset, PartitionTotals
@@ -15,23 +16,24 @@ from floodmark.control.deliveries import Channel, check_tiling
 from floodmark.control.inspection import BlockRecord, IntentRecord, Removal
 from floodmark.control.quarantine import Entry
 from floodmark.control.removals import Operation
+from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import Finding
 from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
-from floodmark.maintenance.mending import REPAIR, Problem, Workshop, worth_knowing
+from floodmark.maintenance.mending import REPAIR, Problem, table_now, worth_knowing
 from floodmark.sequence import SequenceRange, Tally
 
 _RESTORE = "Restore the file from a backup; until then the rows in it cannot be read."
 
 
-def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
+def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
     try:
-        state = workshop.table(dataset)
-        files = None if state is None else workshop.lake.inspect_files(state)
+        state = table_now(engine, dataset)
+        files = None if state is None else engine.lake.inspect_files(state)
     except FilesMissing as error:
         found = Finding("file-missing", error.message, f"{dataset.name} metadata", _RESTORE)
-        yield Problem(found, _recover(workshop, dataset))
+        yield Problem(found, _recover(engine, dataset))
         return
     if state is None or files is None:
         if dataset.horizon and not dataset.fenced:
@@ -42,32 +44,32 @@ def check_lake(workshop: Workshop, dataset: Dataset, *, deep: bool) -> Iterator[
         what = f"A file that the table refers to is missing, or not whole: {file}."
         # Only what never was known to be on the disk may be undone by itself.
         found = Finding("file-missing", what, f"{dataset.name} {file}", _RESTORE)
-        yield Problem(found, _recover(workshop, dataset) if state.head != dataset.synced_snapshot else None)
+        yield Problem(found, _recover(engine, dataset) if state.head != dataset.synced_snapshot else None)
     for file in files.twice:
         what = f"The table refers to data file {file} twice: its rows are read twice."
         run = f"Run `floodmark rebuild {dataset.name}`."
         yield Problem(Finding("file-twice", what, f"{dataset.name} {file}", run))
     if not files.missing:
-        yield from _commits(workshop, dataset, state, deep=deep)
+        yield from _commits(engine, dataset, state, deep=deep)
 
 
-def _recover(workshop: Workshop, dataset: Dataset) -> Callable[[], str]:
+def _recover(engine: Engine, dataset: Dataset) -> Callable[[], str]:
     def mend() -> str:
-        workshop.recovery().run(dataset.name, workshop.settle)
+        recover_dataset(engine, dataset.name)
         return "The steps of a flush that finds a store after a crash were taken."
 
     return mend
 
 
-def _commits(workshop: Workshop, dataset: Dataset, state: TableState, *, deep: bool) -> Iterator[Problem]:
-    forgotten = forgotten_commits(workshop, dataset, state)
+def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool) -> Iterator[Problem]:
+    forgotten = forgotten_commits(engine, dataset, state)
     if forgotten is not None:
         what = f"The table has rows in {forgotten} that the control database knows nothing of."
         run = f"Was it restored from a backup? Run `floodmark flush {dataset.name}`: it records them."
         found = worth_knowing(Finding("commits-forgotten", what, dataset.name, run, forgotten))
-        yield Problem(found, lambda: _caught_up(workshop, dataset, state))
+        yield Problem(found, lambda: _caught_up(engine, dataset, state))
         return
-    lost = list(_rolled_back(workshop, dataset, state))
+    lost = list(_rolled_back(engine, dataset, state))
     if lost:
         span = SequenceRange(lost[-1].range.after, lost[0].range.through)
         rows = sum(item.rows for item in lost)
@@ -76,35 +78,35 @@ def _commits(workshop: Workshop, dataset: Dataset, state: TableState, *, deep: b
         run = f"Was the table rolled back? Set its current snapshot to {snapshot} again, or restore the lake."
         yield Problem(Finding("table-rolled-back", what, dataset.name, run, span))
     elif deep and state.head is not None:
-        yield from map(Problem, _counted(workshop, dataset.name, state))
+        yield from map(Problem, _counted(engine, dataset.name, state))
 
 
-def forgotten_commits(workshop: Workshop, dataset: Dataset, state: TableState) -> SequenceRange | None:
+def forgotten_commits(engine: Engine, dataset: Dataset, state: TableState) -> SequenceRange | None:
     """What the table shows above everything that is on record."""
-    highest = workshop.lake.highest_seq(state)
-    horizon, undecided = workshop.database.read(
+    highest = engine.lake.highest_seq(state)
+    horizon, undecided = engine.database.read(
         lambda c: (datasets.get(c, dataset.name).horizon, blocks.undecided(c, dataset.name))
     )
     known = max(horizon, undecided.range.through if undecided else 0)
     if state.head is None or highest <= known:
         return None
     span = SequenceRange(known, highest)
-    return span if workshop.lake.has_rows(state.name, snapshot=state.head, within=span) else None
+    return span if engine.lake.has_rows(state.name, snapshot=state.head, within=span) else None
 
 
-def _caught_up(workshop: Workshop, dataset: Dataset, state: TableState) -> str:
-    workshop.recovery().catch_up(dataset, state, workshop.settle)
-    horizon = workshop.database.read(lambda c: datasets.get(c, dataset.name)).horizon
+def _caught_up(engine: Engine, dataset: Dataset, state: TableState) -> str:
+    catch_up(engine, dataset, state)
+    horizon = engine.database.read(lambda c: datasets.get(c, dataset.name)).horizon
     return f"The commits of {dataset.name} up to {horizon} are on record again."
 
 
-def _rolled_back(workshop: Workshop, dataset: Dataset, state: TableState) -> Iterator[BlockRecord]:
+def _rolled_back(engine: Engine, dataset: Dataset, state: TableState) -> Iterator[BlockRecord]:
     """From the newest block back, those whose commit is not in the history and whose rows are not to be seen.
 
     A commit may be missing there because its snapshot has expired: then its rows are visible all the same.
     """
     known = {snapshot.id for snapshot in state.lineage}
-    recorded, removed = workshop.database.read(
+    recorded, removed = engine.database.read(
         lambda c: (inspection.committed_blocks(c, dataset.name), inspection.removals_of(c, dataset.name))
     )
     for block in recorded:
@@ -112,7 +114,7 @@ def _rolled_back(workshop: Workshop, dataset: Dataset, state: TableState) -> Ite
             return
         if not block.rows or _was_removed(block, removed):
             continue
-        if state.head is not None and workshop.lake.has_rows(state.name, snapshot=state.head, within=block.range):
+        if state.head is not None and engine.lake.has_rows(state.name, snapshot=state.head, within=block.range):
             return
         yield block
 
@@ -121,39 +123,39 @@ def _was_removed(block: BlockRecord, removed: list[Removal]) -> bool:
     return sum(item.tally.rows for item in removed if item.range.intersect(block.range)) >= block.rows
 
 
-def _counted(workshop: Workshop, name: str, state: TableState) -> Iterator[Finding]:
-    dataset = workshop.database.read(lambda c: datasets.get(c, name))  # the horizon before the table: I9
-    state = workshop.table(dataset) or state
+def _counted(engine: Engine, name: str, state: TableState) -> Iterator[Finding]:
+    dataset = engine.database.read(lambda c: datasets.get(c, name))  # the horizon before the table: I9
+    state = table_now(engine, dataset) or state
     if state.head is None:
         return
-    figures = workshop.lake.figures(
+    figures = engine.lake.figures(
         state.name,
         snapshot=state.head,
         within=SequenceRange(0, dataset.horizon),
         partition_by=dataset.partition_by,
     )
-    recorded, removed = workshop.database.read(
+    recorded, removed = engine.database.read(
         lambda c: (inspection.totals_of_blocks(c, name), inspection.removals_of(c, name))
     )
     yield from lake_differences(name, {item.partition: item.tally for item in figures}, recorded, removed)
 
 
-def check_numbers(workshop: Workshop) -> Iterator[Problem]:
+def check_numbers(engine: Engine) -> Iterator[Problem]:
     """The allocator, which is the whole store's."""
     seen = 0
-    for dataset in workshop.database.read(datasets.everyone):
+    for dataset in engine.database.read(datasets.everyone):
         try:
-            state = workshop.table(dataset)
+            state = table_now(engine, dataset)
         except FilesMissing:
             continue
-        seen = max(seen, 0 if state is None else workshop.lake.highest_seq(state))
-    has, needs = workshop.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
+        seen = max(seen, 0 if state is None else engine.lake.highest_seq(state))
+    has, needs = engine.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
         what = f"The next number would be {has + 1}, and number {needs} is taken."
         found = worth_knowing(Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}"))
 
         def mend() -> str:
-            workshop.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
+            engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
             return f"The allocator is raised to {needs}."
 
         yield Problem(found, mend)
@@ -180,33 +182,33 @@ class _Records:
     entries: list[Entry]
 
 
-def check_records(workshop: Workshop, dataset: Dataset) -> Iterator[Problem]:
+def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
     name = dataset.name
-    records = workshop.database.read(lambda c: _read(c, name))
-    if records.undecided is not None and not flush_at_work(workshop.root, name):
+    records = engine.database.read(lambda c: _read(c, name))
+    if records.undecided is not None and not flush_at_work(engine.root, name):
         what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
         run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
         found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
-        yield Problem(found, lambda: _settled(workshop, name))
+        yield Problem(found, lambda: _settled(engine, name))
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
         yield Problem(Finding("horizon-differs", what, name, _BACKUP))
-    yield from map(Problem, _rebuild(workshop, dataset))
+    yield from map(Problem, _rebuild(engine, dataset))
     yield from map(Problem, _marks(name, records))
     yield from map(Problem, _intents(name, records))
     yield from map(Problem, _partitions(name, records))
     yield from map(Problem, _removals(name, records))
     for entry in records.entries:
-        if entry.payload_path is not None and not (workshop.root / entry.payload_path).exists():
+        if entry.payload_path is not None and not (engine.root / entry.payload_path).exists():
             what = f"The payload of quarantine entry {entry.id[:12]} is gone: {entry.payload_path}."
             run = f"Restore the file, or `floodmark quarantine discard {entry.id[:12]}`."
             yield Problem(Finding("payload-missing", what, f"{name} {entry.payload_path}", run))
 
 
-def _rebuild(workshop: Workshop, dataset: Dataset) -> Iterator[Finding]:
+def _rebuild(engine: Engine, dataset: Dataset) -> Iterator[Finding]:
     """A rebuild that nobody is at work on. Behind the fence it holds every flush up."""
-    begun = workshop.database.read(lambda c: generations.unfinished(c, dataset.name))
-    if begun is None or rebuild_at_work(workshop.root, dataset.name):
+    begun = engine.database.read(lambda c: generations.unfinished(c, dataset.name))
+    if begun is None or rebuild_at_work(engine.root, dataset.name):
         return
     waits = "; flushes wait for it" if dataset.fenced else ""
     what = f"A rebuild of {dataset.name!r} was begun and not ended{waits}."
@@ -237,12 +239,12 @@ def _read(connection: Connection, name: str) -> _Records:
     )
 
 
-def _settled(workshop: Workshop, name: str) -> str | None:
-    before = workshop.database.read(lambda c: blocks.undecided(c, name))
+def _settled(engine: Engine, name: str) -> str | None:
+    before = engine.database.read(lambda c: blocks.undecided(c, name))
     if before is None:
         return None
-    workshop.settle(name)
-    after = workshop.database.read(lambda c: blocks.get(c, before.id))
+    decide(engine, name)
+    after = engine.database.read(lambda c: blocks.get(c, before.id))
     return f"Block {before.range} of {name} is {'gone' if after is None else after.state}."
 
 

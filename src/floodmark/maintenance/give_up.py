@@ -18,24 +18,27 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from floodmark import faults
+from floodmark.commit.block import raise_barrier
+from floodmark.commit.recovery import decide
 from floodmark.control import blocks, losses, segments
 from floodmark.control.losses import Loss
 from floodmark.control.segments import Segment
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import make_directory, sync_directory, sync_file
-from floodmark.maintenance.mending import Offer, Workshop
+from floodmark.maintenance.mending import Offer
 from floodmark.sequence import SequenceRange
 
 
-def give_up(workshop: Workshop, id: int, *, problem: str | None = None) -> str:
+def give_up(engine: Engine, id: int, *, problem: str | None = None) -> str:
     """Give one segment up; what is returned says what was lost."""
-    item, span = _found(workshop, id)
+    item, span = _found(engine, id)
     reason = problem or item.set_aside or "somebody said so"
     if item.block is not None:
-        item = _released(workshop, item)
-    kept = _moved(workshop, item)
+        item = _released(engine, item)
+    kept = _moved(engine, item)
     faults.reach("giving_up.moved")
-    loss = Loss(id, item.dataset, item.rows, span, kept, reason, workshop.clock.now().isoformat())
+    loss = Loss(id, item.dataset, item.rows, span, kept, reason, engine.clock.now().isoformat())
 
     def work(connection: Connection) -> bool:
         if not segments.give_up(connection, id):
@@ -43,24 +46,24 @@ def give_up(workshop: Workshop, id: int, *, problem: str | None = None) -> str:
         losses.record(connection, loss)
         return True
 
-    if not workshop.database.transact(work):
+    if not engine.database.transact(work):
         raise Retryable(f"Segment {id} was taken by a flush meanwhile.", hint="Look again with `floodmark fsck`.")
     numbers = "" if span is None else f" Numbers {span} are not used."
     rest = f" What is left of its file is at {kept}." if kept else " Nothing was left of its file."
     return f"Segment {id} of {item.dataset} is given up: {item.rows} acknowledged rows are lost.{numbers}{rest}"
 
 
-def retry(workshop: Workshop, id: int) -> str:
+def retry(engine: Engine, id: int) -> str:
     """Let flush take a segment again that was set aside."""
-    item, _ = _found(workshop, id)
-    if item.set_aside is None or not workshop.database.transact(lambda c: segments.set_aside(c, id, None)):
+    item, _ = _found(engine, id)
+    if item.set_aside is None or not engine.database.transact(lambda c: segments.set_aside(c, id, None)):
         raise Permanent(f"Segment {id} is not set aside.", hint="`floodmark fsck` names those that are.")
     return f"Segment {id} of {item.dataset} waits for a flush again."
 
 
-def offered(workshop: Workshop, dataset: str, problems: Sequence[tuple[Segment, str]]) -> list[Offer]:
+def offered(engine: Engine, dataset: str, problems: Sequence[tuple[Segment, str]]) -> list[Offer]:
     """What giving up would lose."""
-    block = workshop.database.read(lambda c: blocks.undecided(c, dataset))
+    block = engine.database.read(lambda c: blocks.undecided(c, dataset))
     return [
         Offer(one.id, dataset, one.rows, _numbers(one, block.range if block is not None else None), problem)
         for one, problem in problems
@@ -74,21 +77,21 @@ def _numbers(item: Segment, block: SequenceRange | None) -> SequenceRange | None
     return SequenceRange(after, after + item.rows)
 
 
-def _found(workshop: Workshop, id: int) -> tuple[Segment, SequenceRange | None]:
-    item = workshop.database.read(lambda c: segments.find(c, id))
+def _found(engine: Engine, id: int) -> tuple[Segment, SequenceRange | None]:
+    item = engine.database.read(lambda c: segments.find(c, id))
     if item is None:
         raise Permanent(f"No segment {id} waits in this store.", hint="`floodmark fsck` names those that do.")
-    block = None if item.block is None else workshop.database.read(lambda c: blocks.get(c, item.block or ""))
+    block = None if item.block is None else engine.database.read(lambda c: blocks.get(c, item.block or ""))
     return item, _numbers(item, None if block is None else block.range)
 
 
-def _released(workshop: Workshop, item: Segment) -> Segment:
+def _released(engine: Engine, item: Segment) -> Segment:
     """U33: while its block is undecided, its rows could still land. The block gets its verdict first."""
     try:
-        workshop.settle(item.dataset)
+        decide(engine, item.dataset)
     except FloodmarkError:
-        workshop.block_off(item.dataset)  # it cannot be sent: then nothing of it may land
-    now = workshop.database.read(lambda c: segments.find(c, item.id))
+        raise_barrier(engine, item.dataset)  # it cannot be sent: then nothing of it may land
+    now = engine.database.read(lambda c: segments.find(c, item.id))
     if now is None:
         raise Permanent(f"The rows of segment {item.id} are committed: there is nothing to give up.")
     if now.block is not None:
@@ -99,10 +102,10 @@ def _released(workshop: Workshop, item: Segment) -> Segment:
     return now
 
 
-def _moved(workshop: Workshop, item: Segment) -> str | None:
-    source = workshop.segments.path(item.path)
+def _moved(engine: Engine, item: Segment) -> str | None:
+    source = engine.root / item.path
     place = Path("quarantine") / item.dataset / "segments" / source.name
-    target = workshop.root / place
+    target = engine.root / place
     try:
         if source.exists():
             make_directory(target.parent)

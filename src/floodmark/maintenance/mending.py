@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from floodmark.clock import Clock
 from floodmark.commit.protocol import TableState
-from floodmark.commit.recovery import Recovery, Settle
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.engine import Engine
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
 from floodmark.maintenance.findings import Finding
 from floodmark.sequence import SequenceRange
-from floodmark.spool.sealing import Sealer
-from floodmark.spool.segments import SegmentStore
 
 REPAIR = "Run `floodmark fsck --repair`."
 
@@ -43,28 +37,9 @@ class Problem:
     """What somebody may decide to lose, so that the rest goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """The parts of one store."""
-
-    root: Path
-    database: Database
-    lake: Lake
-    segments: SegmentStore
-    sealer: Sealer
-    clock: Clock
-    settle: Settle
-    """Decides a dataset's undecided block."""
-    block_off: Settle = lambda _: None
-    """Decides it where it cannot be sent: nothing of it lands any more (U34)."""
-
-    def table(self, dataset: Dataset) -> TableState | None:
-        """The dataset's table as it stands now, whatever it is called."""
-        return find_table(self.database, self.lake, dataset)[1]
-
-    def recovery(self) -> Recovery:
-        """What a process does before its first commit, to be done now."""
-        return Recovery(self.database, self.lake, self.segments, self.sealer, self.clock)
+def table_now(engine: Engine, dataset: Dataset) -> TableState | None:
+    """The dataset's table in its current state, under its own name or as a fenced one."""
+    return find_table(engine.database, engine.lake, dataset)[1]
 
 
 def worth_knowing(finding: Finding) -> Finding:

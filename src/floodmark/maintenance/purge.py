@@ -14,39 +14,50 @@ left is reported, and is for the user to remove there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.clock import Clock
+from floodmark.commit.recovery import decide
 from floodmark.control import datasets, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BlockUndecided
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Entry
 from floodmark.control.removals import Operation, RowsMoved
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Permanent, Retryable
 from floodmark.files import durable_remove
 from floodmark.jsonread import read_json
 from floodmark.lake.filters import check_text
-from floodmark.lake.table import Lake
 from floodmark.maintenance.pending_deliveries import Position, needs_of
-from floodmark.maintenance.remover import Counted, Look, Remover, check_same
+from floodmark.maintenance.remover import (
+    Counted,
+    Look,
+    again_if_moved,
+    carry_out,
+    check_same,
+    count_rows,
+    end_unfinished,
+    look_at,
+    plan_operation,
+    prepare,
+)
 from floodmark.removal import Selection, Stretch, Verdict, judge
 from floodmark.rows import content_ids, fit
 from floodmark.rows.identities import identity_hashes
 from floodmark.schema import CONTENT_ID, Column, Schema, is_system_column
 from floodmark.sequence import SequenceRange
+from floodmark.sources.staging import count_staged, purge_staged
 from floodmark.spool.landing import landing_files
 from floodmark.spool.payloads import decode_payload, kept_payload
-from floodmark.spool.sealing import Sealer
-from floodmark.spool.segments import SegmentStore, segment_id
+from floodmark.spool.sealing import landing_directory, seal
+from floodmark.spool.segments import add_segment, remove_leftovers, segment_directory, segment_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,85 +78,80 @@ class Judged:
     not_evaluated: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinePurge:
-    """One store's quarantine, under a condition."""
+def _find_quarantined(engine: Engine, declared: Dataset, where: str) -> Judged:
+    """Which entries match, decided ones too: their payloads are still there."""
+    used = sorted(check_text(where, declared.schema.names))
+    entries = engine.database.read(lambda c: quarantine.entries(c, dataset=declared.name, state=None))
+    tables: list[pa.Table] = []
+    owners: list[str] = []
+    unclear: list[str] = []
+    for entry in entries:
+        if entry.payload is None and entry.payload_path is None:
+            continue
+        rows = _entry_rows(engine, entry, declared.schema, used)
+        if rows is None:
+            unclear.append(entry.id)
+        else:
+            tables.append(rows)
+            owners += [entry.id] * rows.num_rows
+    matching = _matching_rows(engine, tables, where, declared.schema)
+    return Judged(tuple(dict.fromkeys(owners[place] for place in matching)), tuple(unclear))
 
-    root: Path
-    database: Database
-    lake: Lake
-    clock: Clock
 
-    def find(self, declared: Dataset, where: str) -> Judged:
-        """Which entries match, decided ones too: their payloads are still there."""
-        used = sorted(check_text(where, declared.schema.names))
-        entries = self.database.read(lambda c: quarantine.entries(c, dataset=declared.name, state=None))
-        tables: list[pa.Table] = []
-        owners: list[str] = []
-        unclear: list[str] = []
-        for entry in entries:
-            if entry.payload is None and entry.payload_path is None:
-                continue
-            rows = self._rows(entry, declared.schema, used)
-            if rows is None:
-                unclear.append(entry.id)
-            else:
-                tables.append(rows)
-                owners += [entry.id] * rows.num_rows
-        matching = self._matching(tables, where, declared.schema)
-        return Judged(tuple(dict.fromkeys(owners[place] for place in matching)), tuple(unclear))
+def _purge_quarantine(engine: Engine, declared: Dataset, where: str) -> Judged:
+    """Remove the payloads, and what the reasons quote of them. The record that there was an entry stays."""
+    found = _find_quarantined(engine, declared, where)
+    entries = engine.database.read(lambda c: quarantine.entries(c, dataset=declared.name, state=None))
+    for entry in entries:
+        if entry.id in found.matching and entry.payload_path is not None:
+            durable_remove(engine.root / entry.payload_path)
+    if found.matching:
+        engine.database.transact(lambda c: quarantine.scrub(c, found.matching, now=engine.clock.now()))
+    return found
 
-    def purge(self, declared: Dataset, where: str) -> Judged:
-        """Remove the payloads, and what the reasons quote of them. The record that there was an entry stays."""
-        found = self.find(declared, where)
-        entries = self.database.read(lambda c: quarantine.entries(c, dataset=declared.name, state=None))
-        for entry in entries:
-            if entry.id in found.matching and entry.payload_path is not None:
-                durable_remove(self.root / entry.payload_path)
-        if found.matching:
-            self.database.transact(lambda c: quarantine.scrub(c, found.matching, now=self.clock.now()))
-        return found
 
-    def _matching(self, tables: Sequence[pa.Table], where: str, schema: Schema) -> list[int]:
-        import pyarrow as pa
+def _matching_rows(engine: Engine, tables: Sequence[pa.Table], where: str, schema: Schema) -> list[int]:
+    import pyarrow as pa
 
-        if not tables:
-            return []
-        return self.lake.matching(pa.concat_tables(tables, promote_options="permissive"), where, schema=schema)
+    if not tables:
+        return []
+    return engine.lake.matching(pa.concat_tables(tables, promote_options="permissive"), where, schema=schema)
 
-    def _rows(self, entry: Entry, schema: Schema, used: Sequence[str]) -> pa.Table | None:
-        """The values that the condition asks for; None where one of them cannot be read."""
-        import pyarrow as pa
 
-        came = self._values(entry)
-        if came is None:
-            return None
-        count = max((len(values) for values in came.values()), default=1)
-        columns: dict[str, Any] = {"_ingest_entry": pa.nulls(count)}
-        for name in used:
-            kind = schema.column(name).type
-            if name not in came:
-                columns[name] = pa.nulls(count, schema.arrow((name,)).field(name).type)
-                continue
-            try:
-                fitted = fit(Schema((Column(name, kind),)), [name], [came[name]], rows=count)
-                if fitted.misfits:
-                    return None
-                columns[name] = fitted.table[name].cast(schema.arrow((name,)).field(name).type)
-            except (FloodmarkError, pa.ArrowException, ValueError):
-                return None
-        return pa.table(columns)
+def _entry_rows(engine: Engine, entry: Entry, schema: Schema, used: Sequence[str]) -> pa.Table | None:
+    """The values that the condition asks for; None where one of them cannot be read."""
+    import pyarrow as pa
 
-    def _values(self, entry: Entry) -> dict[str, list[Any]] | None:
+    came = _entry_values(engine, entry)
+    if came is None:
+        return None
+    count = max((len(values) for values in came.values()), default=1)
+    columns: dict[str, Any] = {"_ingest_entry": pa.nulls(count)}
+    for name in used:
+        kind = schema.column(name).type
+        if name not in came:
+            columns[name] = pa.nulls(count, schema.arrow((name,)).field(name).type)
+            continue
         try:
-            payload = kept_payload(self.root, entry)
-            if entry.sink is not None:
-                row = read_json(payload)
-                return {name: [value] for name, value in row.items()} if isinstance(row, dict) else None
-            envelope = decode_payload(payload)
-        except (ValueError, FloodmarkError):
+            fitted = fit(Schema((Column(name, kind),)), [name], [came[name]], rows=count)
+            if fitted.misfits:
+                return None
+            columns[name] = fitted.table[name].cast(schema.arrow((name,)).field(name).type)
+        except (FloodmarkError, pa.ArrowException, ValueError):
             return None
-        return {name: list(values) for name, values in zip(envelope.columns, envelope.values, strict=True)}
+    return pa.table(columns)
+
+
+def _entry_values(engine: Engine, entry: Entry) -> dict[str, list[Any]] | None:
+    try:
+        payload = kept_payload(engine.root, entry)
+        if entry.sink is not None:
+            row = read_json(payload)
+            return {name: [value] for name, value in row.items()} if isinstance(row, dict) else None
+        envelope = decode_payload(payload)
+    except (ValueError, FloodmarkError):
+        return None
+    return {name: list(values) for name, values in zip(envelope.columns, envelope.values, strict=True)}
 
 
 # ── Purge ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,247 +193,229 @@ class PurgeReport:
     dry_run: bool = False
 
 
-class Staged(Protocol):
-    """Rows that were read for a backfill, and wait to be loaded."""
+def purge(engine: Engine, dataset: str, *, where: str, dry_run: bool = False) -> PurgeReport:
+    declared = _declared(engine, dataset)
+    _check(engine, declared, where)
+    if dry_run:
+        return _forecast(engine, declared, where)
+    prepare(engine, dataset)
+    # Before the segments: what is loaded from there while they are looked at has no such row any more.
+    staged, remembered = purge_staged(engine, declared, where, partial(_remember, engine, dataset))
+    seal(engine, dataset)
+    spooled, hashes = _purge_spool(engine, _declared(engine, dataset), where)
+    rows, freed, delivered, more = _purge_lake(engine, dataset, where)
+    scrubbed = _purge_quarantine(engine, _declared(engine, dataset), where)
+    faults.reach("purge.quarantine_cleared")
+    remove_leftovers(engine, dataset)
+    engine.database.forget_freed()
+    return PurgeReport(
+        dataset,
+        rows,
+        staged + spooled,
+        len(scrubbed.matching),
+        scrubbed.not_evaluated,
+        delivered,
+        remembered + hashes + more,
+        _landing_files(engine, dataset),
+        freed,
+    )
 
-    def count(self, declared: Dataset, where: str) -> int: ...
-    def purge(self, declared: Dataset, where: str, remember: Callable[[list[str]], int]) -> tuple[int, int]:
-        """(rows, identities that `remember` had not known)."""
-        ...
+
+def _declared(engine: Engine, dataset: str) -> Dataset:
+    return engine.database.read(lambda c: datasets.get(c, dataset))
 
 
-@dataclass(slots=True)
-class Purge:
-    """Removes what matches."""
+def _check(engine: Engine, declared: Dataset, where: str) -> None:
+    """A condition that cannot be evaluated is refused before anything goes; so is a purge during a rebuild."""
+    engine.lake.matching(declared.schema.arrow().empty_table(), where, schema=declared.schema)
+    engine.database.read(lambda c: _check_not_rebuilding(c, declared.name))
 
-    remover: Remover
-    segments: SegmentStore
-    sealer: Sealer
-    staged: Staged
 
-    def purge(self, dataset: str, *, where: str, dry_run: bool = False) -> PurgeReport:
-        declared = self._declared(dataset)
-        self._check(declared, where)
-        quarantine = QuarantinePurge(self.segments.root, self.remover.database, self.remover.lake, self.remover.clock)
-        if dry_run:
-            return self._forecast(declared, where, quarantine)
-        self.remover.ready(dataset)
-        # Before the segments: what is loaded from there while they are looked at has no such row any more.
-        staged, remembered = self.staged.purge(declared, where, partial(self._remember, dataset))
-        self.sealer.seal(dataset)
-        spooled, hashes = self._purge_spool(self._declared(dataset), where)
-        rows, freed, delivered, more = self._purge_lake(dataset, where)
-        scrubbed = quarantine.purge(self._declared(dataset), where)
-        faults.reach("purge.quarantine_cleared")
-        self.segments.remove_leftovers(dataset)
-        self.remover.database.forget_freed()
-        return PurgeReport(
-            dataset,
-            rows,
-            staged + spooled,
-            len(scrubbed.matching),
-            scrubbed.not_evaluated,
-            delivered,
-            remembered + hashes + more,
-            self._landing_files(dataset),
-            freed,
-        )
+def _landing_files(engine: Engine, dataset: str) -> tuple[str, ...]:
+    return tuple(path.name for path in landing_files(landing_directory(engine, dataset)))
 
-    def _declared(self, dataset: str) -> Dataset:
-        return self.remover.database.read(lambda c: datasets.get(c, dataset))
 
-    def _check(self, declared: Dataset, where: str) -> None:
-        """A condition that cannot be evaluated is refused before anything goes; so is a purge during a rebuild."""
-        self.remover.lake.matching(declared.schema.arrow().empty_table(), where, schema=declared.schema)
-        self.remover.database.read(lambda c: _check_not_rebuilding(c, declared.name))
-
-    def _landing_files(self, dataset: str) -> tuple[str, ...]:
-        return tuple(path.name for path in landing_files(self.sealer.landing_directory(dataset)))
-
-    def _remember(self, dataset: str, hashes: list[str]) -> int:
-        for _ in range(TRIES_MAX):
-            try:
-                return self.remover.database.transact(
-                    lambda c: removals.remember_purged(c, dataset, hashes, operation="purge")
-                )
-            except BlockUndecided:
-                self.remover.flusher.settle(dataset)
-        raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
-
-    # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _purge_spool(self, declared: Dataset, where: str) -> tuple[int, int]:
-        """(rows, identities) of the segments that wait now. What is in a block is settled first."""
-        registered = self.remover.database.read(segment_records.registered_so_far)
-        rows = hashes = 0
-        for _ in range(TRIES_MAX):
-            waiting = self.remover.database.read(lambda c: segment_records.sealed_so_far(c, declared.name, registered))
-            if not any(block is not None for _, _, block in waiting):
-                break
-            self.remover.flusher.settle(declared.name)
-        for id, path, _ in waiting:
-            found, new = self._purge_segment(self._declared(declared.name), id, path, where)
-            rows, hashes = rows + found, hashes + new
-        self._drop_consumed_files(declared, where)
-        return rows, hashes
-
-    def _purge_segment(self, declared: Dataset, id: int, path: str, where: str) -> tuple[int, int]:
-        rows = self._rows(path)
-        if rows is None:
-            return 0, 0  # committed a moment ago: its rows are in the lake
-        places = self.remover.lake.matching(rows, where, schema=declared.schema)
-        if not places:
-            return 0, 0
-        gone, left = _parted(rows, places)
-        whole = gone.append_column(CONTENT_ID, content_ids(gone)[0])
-        hashes = [item for item in _identities(declared, whole) if item is not None]
-        for _ in range(TRIES_MAX):
-            try:
-                replaced, new = self._replace(declared, id, left, hashes)
-            except BlockUndecided:
-                self.remover.flusher.settle(declared.name)
-                continue
-            if replaced:
-                self.segments.remove_leftovers(declared.name)
-                return len(places), new
-            if not self.remover.database.read(lambda c: segment_records.is_waiting(c, id)):
-                return 0, 0  # a flush was first: the rows are in the lake, which is next
-            self.remover.flusher.settle(declared.name)
-        raise Retryable(f"Dataset {declared.name!r} is being flushed all the time.", hint="Run it again.")
-
-    def _replace(self, declared: Dataset, id: int, left: pa.Table, hashes: list[str]) -> tuple[bool, int]:
-        """U16: the old segment ends and its copy begins in one transaction."""
-        new = 0
-
-        def swap(connection: Connection) -> bool:
-            nonlocal new
-            if not segment_records.retire(connection, id):
-                return False
-            new = removals.remember_purged(connection, declared.name, hashes, operation=f"segment {id}")
-            return True
-
-        if left.num_rows:
-            replaced = self.segments.add(declared, left, also=swap)
-        else:
-            replaced = self.remover.database.transact(swap)
-        faults.reach("purge.segment_replaced")
-        return replaced, new
-
-    def _rows(self, path: str) -> pa.Table | None:
-        import pyarrow.parquet as pq
-
+def _remember(engine: Engine, dataset: str, hashes: list[str]) -> int:
+    for _ in range(TRIES_MAX):
         try:
-            rows = pq.read_table(self.segments.path(path))
-        except FileNotFoundError:
-            return None
-        return rows.select([name for name in rows.column_names if not is_system_column(name)])
+            return engine.database.transact(lambda c: removals.remember_purged(c, dataset, hashes, operation="purge"))
+        except BlockUndecided:
+            decide(engine, dataset)
+    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
 
-    def _drop_consumed_files(self, declared: Dataset, where: str) -> None:
-        """Files that only a restored control database would ask for, if they hold such rows."""
-        self.segments.remove_leftovers(declared.name)
-        kept = {Path(path).name for path in self._sealed(declared.name)}
-        directory = self.segments.directory(declared.name)
-        for path in sorted(directory.glob("*.parquet")) if directory.is_dir() else []:
-            if path.name in kept or self.remover.database.read(partial(_is_being_written, path=path)):
-                continue
-            rows = self._rows(str(path.relative_to(self.segments.root)))
-            if rows is not None and self.remover.lake.matching(rows, where, schema=declared.schema):
-                path.unlink(missing_ok=True)
 
-    def _sealed(self, dataset: str) -> list[str]:
-        return list(self.remover.database.read(lambda c: segment_records.sealed_paths(c, dataset)).values())
+def _purge_spool(engine: Engine, declared: Dataset, where: str) -> tuple[int, int]:
+    """(rows, identities) of the segments that wait now. What is in a block is settled first."""
+    registered = engine.database.read(segment_records.registered_so_far)
+    rows = hashes = 0
+    for _ in range(TRIES_MAX):
+        waiting = engine.database.read(lambda c: segment_records.sealed_so_far(c, declared.name, registered))
+        if not any(block is not None for _, _, block in waiting):
+            break
+        decide(engine, declared.name)
+    for id, path, _ in waiting:
+        found, new = _purge_segment(engine, _declared(engine, declared.name), id, path, where)
+        rows, hashes = rows + found, hashes + new
+    _drop_consumed_files(engine, declared, where)
+    return rows, hashes
 
-    # ── the lake ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _purge_lake(self, dataset: str, where: str) -> tuple[int, int, tuple[AlreadyDelivered, ...], int]:
-        """(rows, bytes, what had left, identities)."""
-        for _ in range(TRIES_MAX):
-            self.remover.end_unfinished(dataset)
-            look = self.remover.look(dataset)
-            selection = Selection(look.declared.horizon, where=where)
-            with self.remover.again_if_moved(look):
-                counted = self.remover.count(look, selection)
-                if not counted.stretches:
-                    return 0, 0, (), 0
-                hashes = self._hashes(look.declared, selection, counted)
-                operation, new = self._plan(look, selection, counted, hashes)
-                if operation is None:
-                    return 0, 0, (), 0
-                gone = self.remover.carry_out(operation)
-                return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
-        raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
+def _purge_segment(engine: Engine, declared: Dataset, id: int, path: str, where: str) -> tuple[int, int]:
+    rows = _rows(engine, path)
+    if rows is None:
+        return 0, 0  # committed a moment ago: its rows are in the lake
+    places = engine.lake.matching(rows, where, schema=declared.schema)
+    if not places:
+        return 0, 0
+    gone, left = _parted(rows, places)
+    whole = gone.append_column(CONTENT_ID, content_ids(gone)[0])
+    hashes = [item for item in _identities(declared, whole) if item is not None]
+    for _ in range(TRIES_MAX):
+        try:
+            replaced, new = _replace(engine, declared, id, left, hashes)
+        except BlockUndecided:
+            decide(engine, declared.name)
+            continue
+        if replaced:
+            remove_leftovers(engine, declared.name)
+            return len(places), new
+        if not engine.database.read(lambda c: segment_records.is_waiting(c, id)):
+            return 0, 0  # a flush was first: the rows are in the lake, which is next
+        decide(engine, declared.name)
+    raise Retryable(f"Dataset {declared.name!r} is being flushed all the time.", hint="Run it again.")
 
-    def _plan(
-        self, look: Look, selection: Selection, counted: Counted, hashes: list[str]
-    ) -> tuple[Operation | None, int]:
-        declared = look.declared
-        remembered: list[int] = []
 
-        def work(connection: Connection) -> Operation | None:
-            _check_not_rebuilding(connection, declared.name)
-            needs = needs_of(connection, declared)
-            check_same(counted, needs)
-            verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
-            _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
-            if verdict.spared:
-                raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Purge again.")
-            new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
-            remembered[:] = [new]
-            operation = Operation(
-                uuid.uuid4().hex, declared.name, "purge", "planned", selection, counted.table_uuid, counted.base
-            )
-            removals.plan(
-                connection,
-                operation,
-                seen=look.moment,
-                parts=verdict.parts,
-                given_up=verdict.forfeits,
-                reason="purge",
-                now=self.remover.clock.now(),
-            )
-            return operation
+def _replace(engine: Engine, declared: Dataset, id: int, left: pa.Table, hashes: list[str]) -> tuple[bool, int]:
+    """U16: the old segment ends and its copy begins in one transaction."""
+    new = 0
 
-        operation = self.remover.plan(declared.name, work)
-        return operation, remembered[0]
+    def swap(connection: Connection) -> bool:
+        nonlocal new
+        if not segment_records.retire(connection, id):
+            return False
+        new = removals.remember_purged(connection, declared.name, hashes, operation=f"segment {id}")
+        return True
 
-    def _hashes(self, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
-        """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
-        state = counted.state
-        if not declared.identity or state is None or state.head is None:
-            return []
-        known = {name for name, _ in state.columns}
-        names = dict.fromkeys([name for names in declared.identity for name in names] + ([declared.event_time or ""]))
-        columns = tuple(name for name in names if name in known)
-        columns += (CONTENT_ID,) if declared.by_content else ()
-        found: list[str] = []
-        for within in _windows([item for items in counted.stretches.values() for item in items]):
-            parts = self.remover.lake.scan(
-                state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where
-            )
-            for part in parts:
-                found += [item for item in _identities(declared, part) if item is not None]
-        return found
+    replaced = add_segment(engine, declared, left, also=swap) if left.num_rows else engine.database.transact(swap)
+    faults.reach("purge.segment_replaced")
+    return replaced, new
 
-    # ── a dry run ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _forecast(self, declared: Dataset, where: str, quarantine: QuarantinePurge) -> PurgeReport:
-        look = self.remover.look(declared.name)
-        counted = self.remover.count(look, Selection(look.declared.horizon, where=where))
-        spooled = 0
-        for path in self._sealed(declared.name):
-            rows = self._rows(path)
-            spooled += 0 if rows is None else len(self.remover.lake.matching(rows, where, schema=declared.schema))
-        found = quarantine.find(declared, where)
-        return PurgeReport(
-            declared.name,
-            sum(item.tally.rows for items in counted.stretches.values() for item in items),
-            self.staged.count(declared, where) + spooled,
-            len(found.matching),
-            found.not_evaluated,
-            _already_delivered(counted, look.positions),
-            landing_files=self._landing_files(declared.name),
-            dry_run=True,
+def _rows(engine: Engine, path: str) -> pa.Table | None:
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(engine.root / path)
+    except FileNotFoundError:
+        return None
+    return rows.select([name for name in rows.column_names if not is_system_column(name)])
+
+
+def _drop_consumed_files(engine: Engine, declared: Dataset, where: str) -> None:
+    """Files that only a restored control database would ask for, if they hold such rows."""
+    remove_leftovers(engine, declared.name)
+    kept = {Path(path).name for path in _sealed(engine, declared.name)}
+    directory = segment_directory(engine, declared.name)
+    for path in sorted(directory.glob("*.parquet")) if directory.is_dir() else []:
+        if path.name in kept or engine.database.read(partial(_is_being_written, path=path)):
+            continue
+        rows = _rows(engine, str(path.relative_to(engine.root)))
+        if rows is not None and engine.lake.matching(rows, where, schema=declared.schema):
+            path.unlink(missing_ok=True)
+
+
+def _sealed(engine: Engine, dataset: str) -> list[str]:
+    return list(engine.database.read(lambda c: segment_records.sealed_paths(c, dataset)).values())
+
+
+def _purge_lake(engine: Engine, dataset: str, where: str) -> tuple[int, int, tuple[AlreadyDelivered, ...], int]:
+    """(rows, bytes, what had left, identities)."""
+    for _ in range(TRIES_MAX):
+        end_unfinished(engine, dataset)
+        look = look_at(engine, dataset)
+        selection = Selection(look.declared.horizon, where=where)
+        with again_if_moved(engine, look):
+            counted = count_rows(engine, look, selection)
+            if not counted.stretches:
+                return 0, 0, (), 0
+            hashes = _hashes(engine, look.declared, selection, counted)
+            operation, new = _plan(engine, look, selection, counted, hashes)
+            if operation is None:
+                return 0, 0, (), 0
+            gone = carry_out(engine, operation)
+            return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
+    raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
+
+
+def _plan(
+    engine: Engine, look: Look, selection: Selection, counted: Counted, hashes: list[str]
+) -> tuple[Operation | None, int]:
+    declared = look.declared
+    remembered: list[int] = []
+
+    def work(connection: Connection) -> Operation | None:
+        _check_not_rebuilding(connection, declared.name)
+        needs = needs_of(connection, declared)
+        check_same(counted, needs)
+        verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
+        _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
+        if verdict.spared:
+            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Purge again.")
+        new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
+        remembered[:] = [new]
+        operation = Operation(
+            uuid.uuid4().hex, declared.name, "purge", "planned", selection, counted.table_uuid, counted.base
         )
+        removals.plan(
+            connection,
+            operation,
+            seen=look.moment,
+            parts=verdict.parts,
+            given_up=verdict.forfeits,
+            reason="purge",
+            now=engine.clock.now(),
+        )
+        return operation
+
+    operation = plan_operation(engine, declared.name, work)
+    return operation, remembered[0]
+
+
+def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
+    """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
+    state = counted.state
+    if not declared.identity or state is None or state.head is None:
+        return []
+    known = {name for name, _ in state.columns}
+    names = dict.fromkeys([name for names in declared.identity for name in names] + ([declared.event_time or ""]))
+    columns = tuple(name for name in names if name in known)
+    columns += (CONTENT_ID,) if declared.by_content else ()
+    found: list[str] = []
+    for within in _windows([item for items in counted.stretches.values() for item in items]):
+        parts = engine.lake.scan(state.name, snapshot=state.head, within=within, columns=columns, keep=selection.where)
+        for part in parts:
+            found += [item for item in _identities(declared, part) if item is not None]
+    return found
+
+
+def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
+    look = look_at(engine, declared.name)
+    counted = count_rows(engine, look, Selection(look.declared.horizon, where=where))
+    spooled = 0
+    for path in _sealed(engine, declared.name):
+        rows = _rows(engine, path)
+        spooled += 0 if rows is None else len(engine.lake.matching(rows, where, schema=declared.schema))
+    found = _find_quarantined(engine, declared, where)
+    return PurgeReport(
+        declared.name,
+        sum(item.tally.rows for items in counted.stretches.values() for item in items),
+        count_staged(engine, declared, where) + spooled,
+        len(found.matching),
+        found.not_evaluated,
+        _already_delivered(counted, look.positions),
+        landing_files=_landing_files(engine, declared.name),
+        dry_run=True,
+    )
 
 
 def _check_not_rebuilding(connection: Connection, dataset: str) -> None:

@@ -23,24 +23,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.flush import Flusher
+from floodmark.commit.flush import quietly_alone
 from floodmark.commit.protocol import TableState
+from floodmark.commit.recovery import catch_up, decide, recover
 from floodmark.control import blocks, datasets, generations
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import NumberTaken, Rebuild, RemovalUnderWay, TakenOver
+from floodmark.engine import Engine
 from floodmark.errors import FilesMissing, InvalidSetting, Permanent, Retryable
 from floodmark.files import advisory_lock, make_directory
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
 from floodmark.layout import Layout
-from floodmark.maintenance.remover import Remover
+from floodmark.maintenance.remover import end_unfinished
 from floodmark.maintenance.table_copy import Copied, Levelling, Turn
-from floodmark.read import Reader
 
 ATTEMPTS_MAX = 5
 """How often one call takes over from itself."""
@@ -77,14 +74,7 @@ class RebuildReport:
 class Rebuilder:
     """Rebuilds datasets of one store. Any number of processes may try at once; each step is guarded."""
 
-    root: Path
-    database: Database
-    lake: Lake
-    flusher: Flusher
-    remover: Remover
-    reader: Reader
-    clock: Clock
-    copy_rows_max: int = COPY_ROWS_MAX
+    engine: Engine
     progress: Callable[[RebuildReport], None] = field(default=lambda _: None)
 
     def rebuild(
@@ -97,7 +87,7 @@ class Rebuilder:
     ) -> RebuildReport:
         """Bring a dataset into a new table, from wherever an earlier attempt stands."""
         layout = self._wanted(dataset, change)
-        directory = self.root / "spool" / dataset
+        directory = self.engine.root / "spool" / dataset
         make_directory(directory, private=True)
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
             if not alone and not takeover:
@@ -105,31 +95,17 @@ class Rebuilder:
                     f"Dataset {dataset!r} is being rebuilt by another process of this machine.",
                     hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
                 )
-            removed = self.remove_retired(dataset, grace=grace)
-            self.flusher.recover(dataset)
-            self.remover.end_unfinished(dataset)
+            removed = remove_retired(self.engine, dataset, grace=grace)
+            recover(self.engine, dataset)
+            end_unfinished(self.engine, dataset)
             self._make_old(dataset)
             report = self._attempts(dataset, layout)
         return replace(report, removed=removed)
 
-    def remove_retired(self, dataset: str, *, grace: timedelta = GRACE) -> tuple[int, ...]:
-        """Drop the tables of generations that were retired long enough ago."""
-        declared = self._declared(dataset)
-        before = self.clock.now() - grace
-        gone = []
-        for item in self.database.read(lambda c: generations.everyone(c, dataset)):
-            if item.state != "retired" or item.retired_at is None or item.retired_at > before:
-                continue
-            own = declared.of_generation(item.generation)
-            self.lake.drop(own.fenced_name)
-            self.lake.drop(own.table_name)
-            faults.reach("rebuild.dropped")
-            self.database.transact(lambda c, number=item.generation: generations.forget(c, dataset, number))  # type: ignore[misc]
-            gone.append(item.generation)
-        return tuple(gone)
-
     def _wanted(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
-        declared, begun = self.database.read(lambda c: (datasets.get(c, dataset), generations.unfinished(c, dataset)))
+        declared, begun = self.engine.database.read(
+            lambda c: (datasets.get(c, dataset), generations.unfinished(c, dataset))
+        )
         unknown = sorted(set(change(declared.layout).sort) - set(declared.schema.names))
         if unknown:
             raise InvalidSetting(
@@ -149,7 +125,7 @@ class Rebuilder:
         failed: Retryable | None = None
         for _ in range(ATTEMPTS_MAX):
             # U21: every attempt begins with a takeover.
-            turn = Turn(self.database, self.lake, self._take_over(dataset, layout))
+            turn = Turn(self.engine, self._take_over(dataset, layout))
             try:
                 return self._attempt(turn)
             except TakenOver:
@@ -164,13 +140,11 @@ class Rebuilder:
 
     def _attempt(self, turn: Turn) -> RebuildReport:
         self._name_staging(turn)
-        levelling = Levelling(
-            turn, self.reader, self.copy_rows_max, progress=lambda copied: self.progress(_report(turn.mine, copied))
-        )
+        levelling = Levelling(turn, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(turn.mine, copied)))
         if not turn.declared().fenced:
             levelling.bring_level()
             faults.reach("rebuild.caught_up")
-        with self.flusher.quietly_alone(turn.dataset):  # flushes on this machine wait, instead of being told to
+        with quietly_alone(self.engine, turn.dataset):  # flushes on this machine wait, instead of being told to
             self._fence(turn)
             self._settle(turn)
             rows = levelling.bring_level()
@@ -182,21 +156,21 @@ class Rebuilder:
     def _take_over(self, dataset: str, layout: Layout) -> Rebuild:
         """U20: with a number that neither the records nor the lake know."""
         for _ in range(TRIES_MAX):
-            declared, number = self.database.read(
+            declared, number = self.engine.database.read(
                 lambda c: (datasets.get(c, dataset), generations.highest(c, dataset) + 1)
             )
             # A control database that was restored from a backup may have forgotten generations.
-            while any(self.lake.load(name) for name in _names(declared.of_generation(number))):
+            while any(self.engine.lake.load(name) for name in _names(declared.of_generation(number))):
                 number += 1
             try:
-                mine = self.database.transact(
+                mine = self.engine.database.transact(
                     lambda c, number=number: generations.take_over(  # type: ignore[misc]
                         c,
                         id=uuid.uuid4().hex,
                         dataset=dataset,
                         generation=number,
                         layout=layout,
-                        now=self.clock.now(),
+                        now=self.engine.clock.now(),
                     ),
                     landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
                 )
@@ -211,27 +185,27 @@ class Rebuilder:
         declared = turn.declared()
         earlier = [
             item.generation
-            for item in self.database.read(lambda c: generations.everyone(c, turn.dataset))
+            for item in self.engine.database.read(lambda c: generations.everyone(c, turn.dataset))
             if item.state == "staging" and item.generation != turn.mine.generation
         ]
         name = declared.of_generation(turn.mine.generation).table_name
         turn.check_mine()  # from a later epoch nothing is taken away
         for number in reversed(earlier):
-            if self.lake.rename(declared.of_generation(number).table_name, name):
+            if self.engine.lake.rename(declared.of_generation(number).table_name, name):
                 break
         faults.reach("rebuild.named")
         try:
             staging = self._made(turn, name)
         except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
             turn.check_mine()
-            self.lake.drop(name)
+            self.engine.lake.drop(name)
             staging = self._made(turn, name)
-        turn.synced, turn.copied_through = staging.head, self.lake.highest_seq(staging)
+        turn.synced, turn.copied_through = staging.head, self.engine.lake.highest_seq(staging)
 
     def _made(self, turn: Turn, name: str) -> TableState:
-        self.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
+        self.engine.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
         staging = turn.staging()
-        self.lake.sync(staging, since=None)
+        self.engine.lake.sync(staging, since=None)
         return staging
 
     # ── the fence, and behind it ─────────────────────────────────────────────────────────────────────────────────
@@ -239,30 +213,30 @@ class Rebuilder:
     def _fence(self, turn: Turn) -> None:
         for _ in range(TRIES_MAX):
             try:
-                self.database.transact(
+                self.engine.database.transact(
                     lambda c: generations.fence(c, turn.mine), landed=lambda c: datasets.get(c, turn.dataset).fenced
                 )
                 break
             except RemovalUnderWay:  # U24
-                self.remover.end_unfinished(turn.dataset)
+                end_unfinished(self.engine, turn.dataset)
         else:
             raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
         faults.reach("rebuild.fenced")
         declared = turn.declared()
-        if declared.fenced and self.lake.load(declared.fenced_name) is None:
-            self.lake.rename(declared.table_name, declared.fenced_name)
+        if declared.fenced and self.engine.lake.load(declared.fenced_name) is None:
+            self.engine.lake.rename(declared.table_name, declared.fenced_name)
         faults.reach("rebuild.renamed")
 
     def _settle(self, turn: Turn) -> None:
         """U22: decide the last block of the old table, and find what a restored control database has forgotten."""
         for _ in range(TRIES_MAX):
-            if self.database.read(lambda c: blocks.undecided(c, turn.dataset)) is None:
+            if self.engine.database.read(lambda c: blocks.undecided(c, turn.dataset)) is None:
                 declared, old = turn.old()
                 if old is not None:
-                    self.flusher.recovery.catch_up(declared, old, self.flusher.settle)
+                    catch_up(self.engine, declared, old)
                 faults.reach("rebuild.settled")
                 return
-            self.flusher.settle(turn.dataset)
+            decide(self.engine, turn.dataset)
         raise Retryable(f"The last block of {turn.dataset!r} cannot be decided yet.", hint="Run it again.")
 
     def _switch(self, turn: Turn, report: RebuildReport) -> RebuildReport:
@@ -270,36 +244,56 @@ class Rebuilder:
         staging = turn.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
-            self.lake.raise_max_seq(staging.name, self.lake.highest_seq(old))
+            self.engine.lake.raise_max_seq(staging.name, self.engine.lake.highest_seq(old))
         staging = turn.make_durable()
-        locations = (None if old is None else self.lake.location(old.name), self.lake.location(staging.name))
-        self.database.transact(
+        locations = (
+            None if old is None else self.engine.lake.location(old.name),
+            self.engine.lake.location(staging.name),
+        )
+        self.engine.database.transact(
             lambda c: generations.switch(
                 c,
                 turn.mine,
                 old=declared.generation,
                 synced_snapshot=staging.head,
                 locations=locations,
-                now=self.clock.now(),
+                now=self.engine.clock.now(),
             ),
             landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
         )
         faults.reach("rebuild.switched")
         # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
         now = turn.declared()
-        self.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
+        self.engine.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 
     # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _declared(self, dataset: str) -> Dataset:
-        return self.database.read(lambda c: datasets.get(c, dataset))
+        return self.engine.database.read(lambda c: datasets.get(c, dataset))
 
     def _make_old(self, dataset: str) -> None:
         """A dataset that was never flushed has no table to fence."""
-        declared, old = find_table(self.database, self.lake, self._declared(dataset))
+        declared, old = find_table(self.engine.database, self.engine.lake, self._declared(dataset))
         if old is None and not declared.horizon:
-            self.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+            self.engine.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+
+
+def remove_retired(engine: Engine, dataset: str, *, grace: timedelta = GRACE) -> tuple[int, ...]:
+    """Drop the tables of generations that were retired long enough ago."""
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    before = engine.clock.now() - grace
+    gone = []
+    for item in engine.database.read(lambda c: generations.everyone(c, dataset)):
+        if item.state != "retired" or item.retired_at is None or item.retired_at > before:
+            continue
+        own = declared.of_generation(item.generation)
+        engine.lake.drop(own.fenced_name)
+        engine.lake.drop(own.table_name)
+        faults.reach("rebuild.dropped")
+        engine.database.transact(lambda c, number=item.generation: generations.forget(c, dataset, number))  # type: ignore[misc]
+        gone.append(item.generation)
+    return tuple(gone)
 
 
 def _names(declared: Dataset) -> Iterator[str]:

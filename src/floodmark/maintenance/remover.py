@@ -19,22 +19,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.flush import Flusher
 from floodmark.commit.protocol import Snapshot, TableState, Verdict
+from floodmark.commit.recovery import decide, recover
 from floodmark.control import datasets, generations, removals
 from floodmark.control.blocks import BlockUndecided
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
+from floodmark.engine import Engine
 from floodmark.errors import Permanent, Retryable, reason_of
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
-from floodmark.maintenance.expiry import Expiry
+from floodmark.maintenance.expiry import expire_snapshots, make_durable
 from floodmark.maintenance.pending_deliveries import Needs, Position, needs_of, positions_of
 from floodmark.removal import Part, Selection, Stretch, cuts_of
 from floodmark.sequence import SequenceRange, Tally
@@ -90,293 +89,290 @@ class Gone:
         return sum((part.tally for part in self.parts), Tally()).rows
 
 
-@dataclass(slots=True)
-class Remover:
-    """Carries operations out. Any number of processes may try at once; each step is guarded or harmless to repeat."""
+def tables_of(engine: Engine, declared: Dataset) -> list[str]:
+    """All tables that may hold rows of a dataset: those of retired generations too."""
+    return [declared.table_name, *engine.database.read(lambda c: generations.retired_tables(c, declared.name))]
 
-    database: Database
-    lake: Lake
-    flusher: Flusher
-    clock: Clock
 
-    def tables(self, declared: Dataset) -> list[str]:
-        """All tables that may hold rows of a dataset: those of retired generations too."""
-        return [declared.table_name, *self.database.read(lambda c: generations.retired_tables(c, declared.name))]
+def prepare(engine: Engine, dataset: str) -> Dataset:
+    """Bring the dataset into order before anything is decided about it, and end what another left unfinished."""
+    recover(engine, dataset)
+    decide(engine, dataset)
+    end_unfinished(engine, dataset)
+    return engine.database.read(lambda c: datasets.get(c, dataset))
 
-    def ready(self, dataset: str) -> Dataset:
-        """Bring the dataset into order before anything is decided about it, and end what another left unfinished."""
-        self.flusher.recover(dataset)
-        self.flusher.settle(dataset)
-        self.end_unfinished(dataset)
-        return self.database.read(lambda c: datasets.get(c, dataset))
 
-    def end_unfinished(self, dataset: str) -> None:
-        """Bring to its end what another began: there is one operation at a time."""
-        unfinished = self.database.read(lambda c: removals.unfinished(c, dataset))
-        if unfinished is not None:
-            self.carry_out(unfinished)
+def end_unfinished(engine: Engine, dataset: str) -> None:
+    """Bring to its end what another began: there is one operation at a time."""
+    unfinished = engine.database.read(lambda c: removals.unfinished(c, dataset))
+    if unfinished is not None:
+        carry_out(engine, unfinished)
 
-    @contextlib.contextmanager
-    def again_if_moved(self, look: Look) -> Iterator[None]:
-        """U17: go on behind this block, to count again, if other operations have begun or ended since the look."""
+
+@contextlib.contextmanager
+def again_if_moved(engine: Engine, look: Look) -> Iterator[None]:
+    """U17: go on behind this block, to count again, if other operations have begun or ended since the look."""
+    try:
+        yield
+    except RowsMoved:
+        return
+    except Retryable:  # what was looked at may have gone with them
+        if engine.database.read(lambda c: removals.moment(c, look.declared.name)) == look.moment:
+            raise
+
+
+def look_at(engine: Engine, dataset: str) -> Look:
+    """U17: what the records say before the table is looked at."""
+
+    def work(connection: Connection) -> Look:
+        declared = datasets.get(connection, dataset)
+        needs, positions = needs_of(connection, declared), positions_of(connection, declared)
+        return Look(declared, needs, tuple(positions), removals.moment(connection, dataset))
+
+    return engine.database.read(work)
+
+
+def count_rows(engine: Engine, look: Look, selection: Selection, *, state: TableState | None = None) -> Counted:
+    """The rows that a selection names, counted apart at the positions of the sinks, and by the sinks' filters.
+
+    In a state that was loaded after the look, or in the newest.
+    """
+    declared = look.declared
+    if state is None:
+        declared, state = find_table(engine.database, engine.lake, declared)
+    if state is None or state.head is None or selection.through == 0:
+        return Counted(state, {}, look.needs.filters)
+    cuts = {*cuts_of(look.needs.everyone, through=selection.through)}
+    cuts |= {end for item in look.positions for end in (item.delivered.after, item.delivered.through)}
+    inside = sorted(cut for cut in cuts if 0 < cut < selection.through)
+    found = _stretches(engine, declared, state, state.head, selection, cuts=inside, filters=look.needs.filters)
+    faults.reach("removal.counted")
+    return Counted(state, found, look.needs.filters)
+
+
+def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:
+    """Run a planning transaction; while a flush is under way it is settled first (U13)."""
+    for _ in range(PLANS_MAX):
         try:
-            yield
-        except RowsMoved:
+            planned = engine.database.transact(work)
+        except BlockUndecided:
+            decide(engine, dataset)
+            continue
+        faults.reach("removal.planned")
+        return planned
+    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
+
+
+def carry_out(engine: Engine, operation: Operation) -> Gone:
+    """From `planned` to its end, from wherever it stands."""
+    if operation.kind == "settle":
+        return _decide_operation(engine, operation)
+    declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
+    tables = tables_of(engine, declared)
+    before = sum(engine.lake.stored_bytes(table) for table in tables)
+    if operation.state == "planned":
+        for table in tables:
+            _delete(engine, table, declared, operation)
+        _record_gone(engine, declared, operation, partial(_taken, engine))
+    expire_snapshots(engine, declared.name, tables)
+    faults.reach("removal.expired")
+    _end_operation(engine, operation)
+    parts = tuple(engine.database.read(lambda c: removals.parts_of(c, operation)))
+    return Gone(parts, max(0, before - sum(engine.lake.stored_bytes(table) for table in tables)))
+
+
+def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation) -> None:
+    selection = operation.selection
+    if engine.lake.load(table) is None:
+        return
+    engine.lake.raise_max_seq(table, selection.through)  # U15
+    faults.reach("removal.max_seq_raised")
+    failed: Retryable | None = None
+    for _ in range(DELETES_MAX):
+        if not _left(engine, table, declared, operation):
+            faults.reach("removal.deleted")
             return
-        except Retryable:  # what was looked at may have gone with them
-            if self.database.read(lambda c: removals.moment(c, look.declared.name)) == look.moment:
-                raise
-
-    def look(self, dataset: str) -> Look:
-        """U17: what the records say before the table is looked at."""
-
-        def work(connection: Connection) -> Look:
-            declared = datasets.get(connection, dataset)
-            needs, positions = needs_of(connection, declared), positions_of(connection, declared)
-            return Look(declared, needs, tuple(positions), removals.moment(connection, dataset))
-
-        return self.database.read(work)
-
-    def count(self, look: Look, selection: Selection, *, state: TableState | None = None) -> Counted:
-        """The rows that a selection names, counted apart at the positions of the sinks, and by the sinks' filters.
-
-        In a state that was loaded after the look, or in the newest.
-        """
-        declared = look.declared
-        if state is None:
-            declared, state = find_table(self.database, self.lake, declared)
-        if state is None or state.head is None or selection.through == 0:
-            return Counted(state, {}, look.needs.filters)
-        cuts = {*cuts_of(look.needs.everyone, through=selection.through)}
-        cuts |= {end for item in look.positions for end in (item.delivered.after, item.delivered.through)}
-        inside = sorted(cut for cut in cuts if 0 < cut < selection.through)
-        found = self._stretches(declared, state, state.head, selection, cuts=inside, filters=look.needs.filters)
-        faults.reach("removal.counted")
-        return Counted(state, found, look.needs.filters)
-
-    def plan(self, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:
-        """Run a planning transaction; while a flush is under way it is settled first (U13)."""
-        for _ in range(PLANS_MAX):
-            try:
-                planned = self.database.transact(work)
-            except BlockUndecided:
-                self.flusher.settle(dataset)
-                continue
-            faults.reach("removal.planned")
-            return planned
-        raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
-
-    def carry_out(self, operation: Operation) -> Gone:
-        """From `planned` to its end, from wherever it stands."""
-        if operation.kind == "settle":
-            return self._decide(operation)
-        declared = self.database.read(lambda c: datasets.get(c, operation.dataset))
-        tables = self.tables(declared)
-        before = sum(self.lake.stored_bytes(table) for table in tables)
-        if operation.state == "planned":
-            for table in tables:
-                self._delete(table, declared, operation)
-            self._record(declared, operation, self._taken)
-        self._expiry().expire(declared.name, tables)
-        faults.reach("removal.expired")
-        self._end(operation)
-        parts = tuple(self.database.read(lambda c: removals.parts_of(c, operation)))
-        return Gone(parts, max(0, before - sum(self.lake.stored_bytes(table) for table in tables)))
-
-    # ── the steps of a removal ───────────────────────────────────────────────────────────────────────────────────
-
-    def _delete(self, table: str, declared: Dataset, operation: Operation) -> None:
-        selection = operation.selection
-        if self.lake.load(table) is None:
-            return
-        self.lake.raise_max_seq(table, selection.through)  # U15
-        faults.reach("removal.max_seq_raised")
-        failed: Retryable | None = None
-        for _ in range(DELETES_MAX):
-            if not self._left(table, declared, operation):
-                faults.reach("removal.deleted")
-                return
-            try:
-                self.lake.remove(table, selection=selection, schema=declared.schema, partition_by=declared.partition_by)
-            except Retryable as error:  # another commit came in between, or the answer was lost: look again
-                failed = error
-        if self._left(table, declared, operation):
-            raise Retryable(
-                f"Rows of {declared.name!r} could not be deleted beside other commits.", hint="Run it again."
-            ) from failed
-        faults.reach("removal.deleted")
-
-    def _left(self, table: str, declared: Dataset, operation: Operation) -> bool:
-        state = self.lake.load(table)
-        if state is None or state.head is None:
-            return False
-        if state.uuid == operation.table_uuid and state.head == operation.base:
-            return True  # they were counted in this very state
-        return bool(self._stretches(declared, state, state.head, operation.selection))
-
-    def _taken(self, declared: Dataset, operation: Operation) -> list[Part] | None:
-        """U17: what the delete took, counted in the state before it; None if it is what was planned.
-
-        Operations exclude each other, so since the base nothing else has deleted rows or changed them.
-        """
-        planned = self.database.read(lambda c: removals.parts_of(c, operation))
-        state = self.lake.load(declared.table_name)
-        since = None if state is None or state.uuid != operation.table_uuid else state.since(operation.base)
-        if state is None or since is None or operation.base is None:
-            return None  # a restored control database: its history is gone, and what was planned is all that is known
-        deletes = [one for one in since if one.operation in ("delete", "overwrite") and one.block is None]
-        before = deletes[-1].parent if deletes else state.head
-        if before not in {one.id for one in state.lineage}:
-            return None
-        taken = self._stretches(declared, state, before, operation.selection) if deletes and before else {}
-        if _tallies(Part(key, item.range, item.tally) for key, items in taken.items() for item in items) == _tallies(
-            planned
-        ):
-            return None
-        return self._parts(declared, state, before, operation, planned) if taken and before else []
-
-    def _parts(
-        self, declared: Dataset, state: TableState, snapshot: int, operation: Operation, planned: list[Part]
-    ) -> list[Part]:
-        """What a selection names in a snapshot, counted apart where it was when it was planned."""
-        cuts = sorted({end for part in planned for end in (part.range.after, part.range.through) if end})
-        inside = [cut for cut in cuts if cut < operation.selection.through]
-        filters = self.database.read(lambda c: removals.filters_of(c, operation))
-        found = self._stretches(declared, state, snapshot, operation.selection, cuts=inside, filters=filters)
-        return [Part(key, item.range, item.tally, item.filtered) for key in sorted(found) for item in found[key]]
-
-    def _record(
-        self, declared: Dataset, operation: Operation, counted: Callable[[Dataset, Operation], list[Part] | None]
-    ) -> None:
-        state = self.make_durable(declared)  # U2: before the old files go
-        parts = counted(declared, operation)
-        self.database.transact(
-            lambda c: removals.finish(
-                c,
-                operation,
-                synced_snapshot=None if state is None else state.head,
-                now=self.clock.now(),
-                parts=parts,
-            )
-        )
-        faults.reach("removal.recorded")
-
-    def _end(self, operation: Operation) -> None:
-        self.database.transact(lambda c: removals.end(c, operation, now=self.clock.now()))
-
-    # ── the verdict on a settlement ──────────────────────────────────────────────────────────────────────────────
-
-    def _decide(self, operation: Operation) -> Gone:
-        """U18: by the table. Whoever finds one that may still land makes sure that it cannot, and looks again."""
-        declared = self.database.read(lambda c: datasets.get(c, operation.dataset))
-        failed: Exception | None = None
-        for _ in range(DECISIONS_MAX):
-            state = self.lake.load(declared.table_name)
-            outcome, landed = verdict(operation.id, table_uuid=operation.table_uuid, base=operation.base, state=state)
-            if operation.state == "removed" or outcome is Verdict.LANDED:
-                return self._landed(declared, operation, state, landed)
-            if outcome is Verdict.VOID:
-                return self._void(declared, operation, state)
-            if state is not None and state.head is not None:
-                failed = self._supersede(declared, state.name, state.head)
+        try:
+            engine.lake.remove(table, selection=selection, schema=declared.schema, partition_by=declared.partition_by)
+        except Retryable as error:  # another commit came in between, or the answer was lost: look again
+            failed = error
+    if _left(engine, table, declared, operation):
         raise Retryable(
-            f"Nobody knows yet whether rows of {declared.name!r} were settled again"
-            f"{'' if failed is None else f': {reason_of(failed)}'}.",
-            hint="Nothing is lost. Compact it again.",
+            f"Rows of {declared.name!r} could not be deleted beside other commits.", hint="Run it again."
         ) from failed
+    faults.reach("removal.deleted")
 
-    def _supersede(self, declared: Dataset, table: str, snapshot: int) -> Exception | None:
-        try:
-            self.lake.supersede(table, snapshot=snapshot, horizon=declared.horizon, schema=declared.schema)
-        except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
-            return error
-        finally:
-            faults.reach("settle.superseded")
+
+def _left(engine: Engine, table: str, declared: Dataset, operation: Operation) -> bool:
+    state = engine.lake.load(table)
+    if state is None or state.head is None:
+        return False
+    if state.uuid == operation.table_uuid and state.head == operation.base:
+        return True  # they were counted in this very state
+    return bool(_stretches(engine, declared, state, state.head, operation.selection))
+
+
+def _taken(engine: Engine, declared: Dataset, operation: Operation) -> list[Part] | None:
+    """U17: what the delete took, counted in the state before it; None if it is what was planned.
+
+    Operations exclude each other, so since the base nothing else has deleted rows or changed them.
+    """
+    planned = engine.database.read(lambda c: removals.parts_of(c, operation))
+    state = engine.lake.load(declared.table_name)
+    since = None if state is None or state.uuid != operation.table_uuid else state.since(operation.base)
+    if state is None or since is None or operation.base is None:
+        return None  # a restored control database: its history is gone, and what was planned is all that is known
+    deletes = [one for one in since if one.operation in ("delete", "overwrite") and one.block is None]
+    before = deletes[-1].parent if deletes else state.head
+    if before not in {one.id for one in state.lineage}:
         return None
+    taken = _stretches(engine, declared, state, before, operation.selection) if deletes and before else {}
+    if _tallies(Part(key, item.range, item.tally) for key, items in taken.items() for item in items) == _tallies(
+        planned
+    ):
+        return None
+    return _parts(engine, declared, state, before, operation, planned) if taken and before else []
 
-    def _landed(
-        self, declared: Dataset, operation: Operation, state: TableState | None, landed: Snapshot | None
-    ) -> Gone:
-        def went(declared: Dataset, operation: Operation) -> list[Part] | None:
-            """U17: the named rows that were there before the commit, and are not there behind it."""
-            planned = self.database.read(lambda c: removals.parts_of(c, operation))
-            known = set() if state is None else {one.id for one in state.lineage}
-            if state is None or landed is None or landed.parent not in known or landed.parent is None or not planned:
-                return None
-            before = self._parts(declared, state, landed.parent, operation, planned)
-            left = self._parts(declared, state, landed.id, operation, planned)
-            return None if _tallies(before) == _tallies(planned) and not left else before
 
-        if operation.state == "planned":
-            self._record(declared, operation, went)
-        self._end(operation)
-        return Gone(tuple(self.database.read(lambda c: removals.parts_of(c, operation))))
+def _parts(
+    engine: Engine, declared: Dataset, state: TableState, snapshot: int, operation: Operation, planned: list[Part]
+) -> list[Part]:
+    """What a selection names in a snapshot, counted apart where it was when it was planned."""
+    cuts = sorted({end for part in planned for end in (part.range.after, part.range.through) if end})
+    inside = [cut for cut in cuts if cut < operation.selection.through]
+    filters = engine.database.read(lambda c: removals.filters_of(c, operation))
+    found = _stretches(engine, declared, state, snapshot, operation.selection, cuts=inside, filters=filters)
+    return [Part(key, item.range, item.tally, item.filtered) for key in sorted(found) for item in found[key]]
 
-    def _void(self, declared: Dataset, operation: Operation, state: TableState | None) -> Gone:
-        """Its commit is not in the table's history, and can never come there."""
-        if self._went_unseen(declared, operation, state):
-            return self._landed(declared, operation, state, None)
-        self.make_durable(declared)  # what stands in its way must not be lost with the power
-        self.database.transact(lambda c: removals.drop(c, operation))
-        faults.reach("settle.dropped")
-        return Gone(landed=False)
 
-    def _went_unseen(self, declared: Dataset, operation: Operation, state: TableState | None) -> bool:
-        """Whether the rows went with a commit that is not known any more: a restored control database, or an operation
-        that an earlier version planned.
-        """
-        if state is None or state.head is None or not self.database.read(lambda c: removals.parts_of(c, operation)):
-            return False
-        known = operation.base is not None and state.uuid == operation.table_uuid
-        if known and state.since(operation.base) is not None:
-            return False
-        return not self._stretches(declared, state, state.head, operation.selection)
+def _record_gone(
+    engine: Engine, declared: Dataset, operation: Operation, counted: Callable[[Dataset, Operation], list[Part] | None]
+) -> None:
+    state = make_durable(engine, declared)  # U2: before the old files go
+    parts = counted(declared, operation)
+    engine.database.transact(
+        lambda c: removals.finish(
+            c,
+            operation,
+            synced_snapshot=None if state is None else state.head,
+            now=engine.clock.now(),
+            parts=parts,
+        )
+    )
+    faults.reach("removal.recorded")
 
-    # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stretches(
-        self,
-        declared: Dataset,
-        state: TableState,
-        snapshot: int,
-        selection: Selection,
-        *,
-        cuts: Iterable[int] = (),
-        filters: Iterable[str] = (),
-    ) -> dict[str, list[Stretch]]:
-        def figures(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
-            counted = self.lake.doomed(
-                state.name,
-                snapshot=snapshot,
-                selection=chosen,
-                schema=declared.schema,
-                partition_by=declared.partition_by,
-                cuts=tuple(cuts),
-            )
-            return {
-                (between, item.partition): Stretch(SequenceRange(item.first_seq - 1, item.last_seq), item.tally)
-                for between, item in counted
-            }
+def _end_operation(engine: Engine, operation: Operation) -> None:
+    engine.database.transact(lambda c: removals.end(c, operation, now=engine.clock.now()))
 
-        whole = figures(selection)
-        by_filter: dict[str, dict[tuple[SequenceRange, str], Stretch]] = {}
-        for condition in sorted(filters) if whole else ():
-            try:
-                by_filter[condition] = figures(selection.also(condition))
-            except Permanent:  # it does not fit this dataset, so its sink has got nothing of it
-                continue
-        found: dict[str, list[Stretch]] = {}
-        for (between, partition), item in whole.items():
-            filtered = tuple((name, counted.get((between, partition))) for name, counted in by_filter.items())
-            found.setdefault(partition, []).append(Stretch(item.range, item.tally, filtered))
-        return found
 
-    def make_durable(self, declared: Dataset) -> TableState | None:
-        """See to it that a table's newest files are on the disk, and on record as such."""
-        return self._expiry().make_durable(declared)
+def _decide_operation(engine: Engine, operation: Operation) -> Gone:
+    """U18: by the table. Whoever finds one that may still land makes sure that it cannot, and looks again."""
+    declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
+    failed: Exception | None = None
+    for _ in range(DECISIONS_MAX):
+        state = engine.lake.load(declared.table_name)
+        outcome, landed = verdict(operation.id, table_uuid=operation.table_uuid, base=operation.base, state=state)
+        if operation.state == "removed" or outcome is Verdict.LANDED:
+            return _landed(engine, declared, operation, state, landed)
+        if outcome is Verdict.VOID:
+            return _void(engine, declared, operation, state)
+        if state is not None and state.head is not None:
+            failed = _supersede(engine, declared, state.name, state.head)
+    raise Retryable(
+        f"Nobody knows yet whether rows of {declared.name!r} were settled again"
+        f"{'' if failed is None else f': {reason_of(failed)}'}.",
+        hint="Nothing is lost. Compact it again.",
+    ) from failed
 
-    def _expiry(self) -> Expiry:
-        return Expiry(self.database, self.lake, self.flusher, self.clock)
+
+def _supersede(engine: Engine, declared: Dataset, table: str, snapshot: int) -> Exception | None:
+    try:
+        engine.lake.supersede(table, snapshot=snapshot, horizon=declared.horizon, schema=declared.schema)
+    except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
+        return error
+    finally:
+        faults.reach("settle.superseded")
+    return None
+
+
+def _landed(
+    engine: Engine, declared: Dataset, operation: Operation, state: TableState | None, landed: Snapshot | None
+) -> Gone:
+    def went(declared: Dataset, operation: Operation) -> list[Part] | None:
+        """U17: the named rows that were there before the commit, and are not there behind it."""
+        planned = engine.database.read(lambda c: removals.parts_of(c, operation))
+        known = set() if state is None else {one.id for one in state.lineage}
+        if state is None or landed is None or landed.parent not in known or landed.parent is None or not planned:
+            return None
+        before = _parts(engine, declared, state, landed.parent, operation, planned)
+        left = _parts(engine, declared, state, landed.id, operation, planned)
+        return None if _tallies(before) == _tallies(planned) and not left else before
+
+    if operation.state == "planned":
+        _record_gone(engine, declared, operation, went)
+    _end_operation(engine, operation)
+    return Gone(tuple(engine.database.read(lambda c: removals.parts_of(c, operation))))
+
+
+def _void(engine: Engine, declared: Dataset, operation: Operation, state: TableState | None) -> Gone:
+    """Its commit is not in the table's history, and can never come there."""
+    if _went_unseen(engine, declared, operation, state):
+        return _landed(engine, declared, operation, state, None)
+    make_durable(engine, declared)  # what stands in its way must not be lost with the power
+    engine.database.transact(lambda c: removals.drop(c, operation))
+    faults.reach("settle.dropped")
+    return Gone(landed=False)
+
+
+def _went_unseen(engine: Engine, declared: Dataset, operation: Operation, state: TableState | None) -> bool:
+    """Whether the rows went with a commit that is not known any more: a restored control database, or an operation
+    that an earlier version planned.
+    """
+    if state is None or state.head is None or not engine.database.read(lambda c: removals.parts_of(c, operation)):
+        return False
+    known = operation.base is not None and state.uuid == operation.table_uuid
+    if known and state.since(operation.base) is not None:
+        return False
+    return not _stretches(engine, declared, state, state.head, operation.selection)
+
+
+def _stretches(
+    engine: Engine,
+    declared: Dataset,
+    state: TableState,
+    snapshot: int,
+    selection: Selection,
+    *,
+    cuts: Iterable[int] = (),
+    filters: Iterable[str] = (),
+) -> dict[str, list[Stretch]]:
+    def figures(chosen: Selection) -> dict[tuple[SequenceRange, str], Stretch]:
+        counted = engine.lake.doomed(
+            state.name,
+            snapshot=snapshot,
+            selection=chosen,
+            schema=declared.schema,
+            partition_by=declared.partition_by,
+            cuts=tuple(cuts),
+        )
+        return {
+            (between, item.partition): Stretch(SequenceRange(item.first_seq - 1, item.last_seq), item.tally)
+            for between, item in counted
+        }
+
+    whole = figures(selection)
+    by_filter: dict[str, dict[tuple[SequenceRange, str], Stretch]] = {}
+    for condition in sorted(filters) if whole else ():
+        try:
+            by_filter[condition] = figures(selection.also(condition))
+        except Permanent:  # it does not fit this dataset, so its sink has got nothing of it
+            continue
+    found: dict[str, list[Stretch]] = {}
+    for (between, partition), item in whole.items():
+        filtered = tuple((name, counted.get((between, partition))) for name, counted in by_filter.items())
+        found.setdefault(partition, []).append(Stretch(item.range, item.tally, filtered))
+    return found
 
 
 def check_same(counted: Counted, needs: Needs) -> None:

@@ -16,12 +16,25 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
+from floodmark.commit.flush import quietly_alone
 from floodmark.control import blocks, datasets, removals, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
+from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Retryable
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
-from floodmark.maintenance.remover import Counted, Look, Remover, check_same
+from floodmark.maintenance.remover import (
+    Counted,
+    Look,
+    again_if_moved,
+    carry_out,
+    check_same,
+    count_rows,
+    end_unfinished,
+    look_at,
+    plan_operation,
+    prepare,
+)
 from floodmark.removal import Part, Selection, Verdict, judge
 from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
@@ -87,167 +100,163 @@ class RetainReport:
     dry_run: bool = False
 
 
-@dataclass(slots=True)
-class Retention:
-    """Removes what is old."""
+def retain(
+    engine: Engine,
+    dataset: str,
+    *,
+    older_than: str | timedelta | None = None,
+    by: str = "event_time",
+    keep_rows: int | None = None,
+    give_up: str | Sequence[str] | None = None,
+    dry_run: bool = False,
+) -> RetainReport:
+    age = _age(older_than, keep_rows, by)
+    given_up = _instances(engine, give_up)
+    if not dry_run:
+        prepare(engine, dataset)
+    with quietly_alone(engine, dataset):
+        for _ in range(TRIES_MAX):
+            if not dry_run:
+                end_unfinished(engine, dataset)
+            look = look_at(engine, dataset)
+            with again_if_moved(engine, look):
+                selection = _selection(engine, look.declared, age, by=by, keep_rows=keep_rows)
+                if selection is None:
+                    return RetainReport(dataset, dry_run=dry_run)
+                counted = count_rows(engine, look, selection)
+                if dry_run:
+                    verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
+                    return _report(engine, look.declared, verdict, look.needs, selection, dry_run=True)
+                return _go(engine, look, selection, counted, given_up)
+    raise Retryable(f"Rows of {dataset!r} are being changed all the time.", hint="Run it again.")
 
-    remover: Remover
 
-    def retain(
-        self,
-        dataset: str,
-        *,
-        older_than: str | timedelta | None = None,
-        by: str = "event_time",
-        keep_rows: int | None = None,
-        give_up: str | Sequence[str] | None = None,
-        dry_run: bool = False,
-    ) -> RetainReport:
-        age = _age(older_than, keep_rows, by)
-        given_up = self._instances(give_up)
-        if not dry_run:
-            self.remover.ready(dataset)
-        with self.remover.flusher.quietly_alone(dataset):
-            for _ in range(TRIES_MAX):
-                if not dry_run:
-                    self.remover.end_unfinished(dataset)
-                look = self.remover.look(dataset)
-                with self.remover.again_if_moved(look):
-                    selection = self._selection(look.declared, age, by=by, keep_rows=keep_rows)
-                    if selection is None:
-                        return RetainReport(dataset, dry_run=dry_run)
-                    counted = self.remover.count(look, selection)
-                    if dry_run:
-                        verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
-                        return self._report(look.declared, verdict, look.needs, selection, dry_run=True)
-                    return self._go(look, selection, counted, given_up)
-        raise Retryable(f"Rows of {dataset!r} are being changed all the time.", hint="Run it again.")
+def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
+    declared = look.declared
+    decided: list[tuple[Verdict, Needs]] = []
 
-    def _go(self, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
-        declared = look.declared
-        decided: list[tuple[Verdict, Needs]] = []
-
-        def work(connection: Connection) -> Operation | None:
-            # U10: positions of this very instant. A sink that was added since the rows were counted needs them too.
-            needs = needs_of(connection, declared)
-            check_same(counted, needs)
-            verdict = judge(counted.stretches, needs.by_partition, given_up=given_up)
-            decided[:] = [(verdict, needs)]
-            if selection.before is not None:
-                removals.raise_cutoff(connection, declared.name, to=selection.before)
-            if not verdict.parts:
-                return None
-            operation = Operation(
-                uuid.uuid4().hex,
-                declared.name,
-                "retain",
-                "planned",
-                _spare(selection, verdict),
-                counted.table_uuid,
-                counted.base,
-            )
-            removals.plan(
-                connection,
-                operation,
-                seen=look.moment,
-                parts=verdict.parts,
-                given_up=verdict.forfeits,
-                reason=_reason(selection),
-                now=self.remover.clock.now(),
-            )
-            return operation
-
-        operation = self.remover.plan(declared.name, work)
-        verdict, needs = decided[0]
-        report = self._report(declared, verdict, needs, selection, dry_run=False)
-        if operation is None:
-            return report
-        gone = self.remover.carry_out(operation)
-        return replace(report, rows=gone.rows, bytes_freed=gone.bytes_freed, removed=_removed(gone.parts))
-
-    # ── the rule ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _instances(self, give_up: str | Sequence[str] | None) -> list[str]:
-        names = [give_up] if isinstance(give_up, str) else list(give_up or ())
-        return self.remover.database.read(lambda c: [sinks.get(c, name).instance for name in names])
-
-    def _selection(
-        self, declared: Dataset, age: timedelta | None, *, by: str, keep_rows: int | None
-    ) -> Selection | None:
-        if age is None:
-            through = self._all_but(declared, keep_rows or 0)
-            return None if through == 0 else Selection(through)
-        until = self.remover.clock.now() - age
-        if by == "ingest_time":
-            through = self.remover.database.read(lambda c: blocks.committed_before(c, declared.name, until))
-            return None if through == 0 else Selection(through)
-        if declared.event_time is None:
-            raise InvalidSetting(
-                f"Dataset {declared.name!r} has no event time.", hint="Retain by ingest time, or by a number of rows."
-            )
-        cutoff = (until - _EPOCH) // timedelta(microseconds=1)
-        if declared.schema.column(declared.event_time).type == DATE:
-            cutoff -= cutoff % _DAY  # a day is over when all of it is
-        return Selection(declared.horizon, event_time=declared.event_time, before=cutoff)
-
-    def _all_but(self, declared: Dataset, keep_rows: int) -> int:
-        """The number of the last row that is not among the newest ones to keep."""
-        lake = self.remover.lake
-        state = lake.load(declared.table_name)
-        if state is None or state.head is None:
-            return 0
-        if keep_rows == 0:
-            return declared.horizon
-        left = keep_rows
-        for window in self._windows(declared, rows=keep_rows):
-            parts = lake.scan(declared.table_name, snapshot=state.head, within=window, columns=())
-            numbers = [seq for part in parts for seq in part[SEQ].to_pylist()]
-            if len(numbers) > left:
-                return int(numbers[len(numbers) - left - 1])
-            left -= len(numbers)
-        return 0
-
-    def _windows(self, declared: Dataset, *, rows: int) -> Iterator[SequenceRange]:
-        """The dataset from its end back, in pieces of about so many rows: earlier removals may have taken some."""
-        through, count = declared.horizon, 0
-        for block in self.remover.database.read(lambda c: blocks.newest_first(c, declared.name)):
-            count += block.rows
-            if count >= min(rows, WINDOW_ROWS_MAX):
-                yield SequenceRange(block.range.after, through)
-                through, count = block.range.after, 0
-        if through:
-            yield SequenceRange(0, through)
-
-    # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _report(
-        self, declared: Dataset, verdict: Verdict, needs: Needs, selection: Selection, *, dry_run: bool
-    ) -> RetainReport:
-        database, lake = self.remover.database, self.remover.lake
-        rows = max(1, database.read(lambda c: datasets.row_count(c, declared.name)))
-        each = lake.stored_bytes(declared.table_name) / rows if verdict.held else 0
-        holding = [
-            HoldingSink(
-                needs.names[sink],
-                database.read(lambda c, sink=sink: lag_rows(c, declared, needs, sink)),  # type: ignore[misc]
-                tally.rows,
-                round(tally.rows * each),
-            )
-            for sink, tally in verdict.held.items()
-        ]
-        return RetainReport(
+    def work(connection: Connection) -> Operation | None:
+        # U10: positions of this very instant. A sink that was added since the rows were counted needs them too.
+        needs = needs_of(connection, declared)
+        check_same(counted, needs)
+        verdict = judge(counted.stretches, needs.by_partition, given_up=given_up)
+        decided[:] = [(verdict, needs)]
+        if selection.before is not None:
+            removals.raise_cutoff(connection, declared.name, to=selection.before)
+        if not verdict.parts:
+            return None
+        operation = Operation(
+            uuid.uuid4().hex,
             declared.name,
-            verdict.tally.rows,
-            0,
-            _removed(verdict.parts),
-            tuple(sorted(holding, key=lambda item: item.sink)),
-            tuple(
-                ForfeitedRows(needs.names[f.sink], f.partition, f.range, f.tally.rows, f.tally.checksum_text)
-                for f in verdict.forfeits
-            ),
-            None if selection.before is None else _EPOCH + timedelta(microseconds=selection.before),
-            dry_run,
+            "retain",
+            "planned",
+            _spare(selection, verdict),
+            counted.table_uuid,
+            counted.base,
         )
+        removals.plan(
+            connection,
+            operation,
+            seen=look.moment,
+            parts=verdict.parts,
+            given_up=verdict.forfeits,
+            reason=_reason(selection),
+            now=engine.clock.now(),
+        )
+        return operation
+
+    operation = plan_operation(engine, declared.name, work)
+    verdict, needs = decided[0]
+    report = _report(engine, declared, verdict, needs, selection, dry_run=False)
+    if operation is None:
+        return report
+    gone = carry_out(engine, operation)
+    return replace(report, rows=gone.rows, bytes_freed=gone.bytes_freed, removed=_removed(gone.parts))
+
+
+def _instances(engine: Engine, give_up: str | Sequence[str] | None) -> list[str]:
+    names = [give_up] if isinstance(give_up, str) else list(give_up or ())
+    return engine.database.read(lambda c: [sinks.get(c, name).instance for name in names])
+
+
+def _selection(
+    engine: Engine, declared: Dataset, age: timedelta | None, *, by: str, keep_rows: int | None
+) -> Selection | None:
+    if age is None:
+        through = _all_but(engine, declared, keep_rows or 0)
+        return None if through == 0 else Selection(through)
+    until = engine.clock.now() - age
+    if by == "ingest_time":
+        through = engine.database.read(lambda c: blocks.committed_before(c, declared.name, until))
+        return None if through == 0 else Selection(through)
+    if declared.event_time is None:
+        raise InvalidSetting(
+            f"Dataset {declared.name!r} has no event time.", hint="Retain by ingest time, or by a number of rows."
+        )
+    cutoff = (until - _EPOCH) // timedelta(microseconds=1)
+    if declared.schema.column(declared.event_time).type == DATE:
+        cutoff -= cutoff % _DAY  # a day is over when all of it is
+    return Selection(declared.horizon, event_time=declared.event_time, before=cutoff)
+
+
+def _all_but(engine: Engine, declared: Dataset, keep_rows: int) -> int:
+    """The number of the last row that is not among the newest ones to keep."""
+    lake = engine.lake
+    state = lake.load(declared.table_name)
+    if state is None or state.head is None:
+        return 0
+    if keep_rows == 0:
+        return declared.horizon
+    left = keep_rows
+    for window in _row_windows(engine, declared, rows=keep_rows):
+        parts = lake.scan(declared.table_name, snapshot=state.head, within=window, columns=())
+        numbers = [seq for part in parts for seq in part[SEQ].to_pylist()]
+        if len(numbers) > left:
+            return int(numbers[len(numbers) - left - 1])
+        left -= len(numbers)
+    return 0
+
+
+def _row_windows(engine: Engine, declared: Dataset, *, rows: int) -> Iterator[SequenceRange]:
+    """The dataset from its end back, in pieces of about so many rows: earlier removals may have taken some."""
+    through, count = declared.horizon, 0
+    for block in engine.database.read(lambda c: blocks.newest_first(c, declared.name)):
+        count += block.rows
+        if count >= min(rows, WINDOW_ROWS_MAX):
+            yield SequenceRange(block.range.after, through)
+            through, count = block.range.after, 0
+    if through:
+        yield SequenceRange(0, through)
+
+
+def _report(
+    engine: Engine, declared: Dataset, verdict: Verdict, needs: Needs, selection: Selection, *, dry_run: bool
+) -> RetainReport:
+    database, lake = engine.database, engine.lake
+    rows = max(1, database.read(lambda c: datasets.row_count(c, declared.name)))
+    each = lake.stored_bytes(declared.table_name) / rows if verdict.held else 0
+    holding = [
+        HoldingSink(
+            needs.names[sink],
+            database.read(lambda c, sink=sink: lag_rows(c, declared, needs, sink)),  # type: ignore[misc]
+            tally.rows,
+            round(tally.rows * each),
+        )
+        for sink, tally in verdict.held.items()
+    ]
+    return RetainReport(
+        declared.name,
+        verdict.tally.rows,
+        0,
+        _removed(verdict.parts),
+        tuple(sorted(holding, key=lambda item: item.sink)),
+        tuple(
+            ForfeitedRows(needs.names[f.sink], f.partition, f.range, f.tally.rows, f.tally.checksum_text)
+            for f in verdict.forfeits
+        ),
+        None if selection.before is None else _EPOCH + timedelta(microseconds=selection.before),
+        dry_run,
+    )
 
 
 def _removed(parts: Sequence[Part]) -> tuple[RemovedRows, ...]:

@@ -18,13 +18,26 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
+from floodmark.commit.flush import quietly_alone
 from floodmark.commit.protocol import TableState
+from floodmark.commit.recovery import decide
 from floodmark.control import datasets, removals
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation, RowsMoved
+from floodmark.engine import Engine
 from floodmark.errors import Retryable, reason_of
 from floodmark.maintenance.pending_deliveries import needs_of
-from floodmark.maintenance.remover import Counted, Look, Remover, check_same
+from floodmark.maintenance.remover import (
+    Counted,
+    Look,
+    again_if_moved,
+    carry_out,
+    check_same,
+    count_rows,
+    look_at,
+    plan_operation,
+    prepare,
+)
 from floodmark.removal import Selection, judge, kept_back, under_way
 from floodmark.sequence import SequenceRange
 from floodmark.settlement import CHANGED_MAX, Resettled, Resettling
@@ -49,111 +62,108 @@ class SettledAgain:
     """Why nothing was done."""
 
 
-@dataclass(slots=True)
-class Resettler:
-    """Settles committed rows."""
+def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX) -> SettledAgain:
+    """Ask the dataset's function once more; nothing, if it has none."""
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    if declared.settle is None:
+        return SettledAgain()
+    for _ in range(TRIES_MAX):
+        prepare(engine, dataset)
+        with quietly_alone(engine, dataset):
+            decide(engine, dataset)
+            look = look_at(engine, dataset)
+            with again_if_moved(engine, look):
+                return _once(engine, look, changed_max)
+    raise Retryable(f"Rows of {dataset!r} are being removed all the time.", hint="Compact it again.")
 
-    remover: Remover
-    changed_max: int = CHANGED_MAX
 
-    def settle(self, dataset: str) -> SettledAgain:
-        """Ask the dataset's function once more; nothing, if it has none."""
-        declared = self.remover.database.read(lambda c: datasets.get(c, dataset))
-        if declared.settle is None:
-            return SettledAgain()
-        for _ in range(TRIES_MAX):
-            self.remover.ready(dataset)
-            with self.remover.flusher.quietly_alone(dataset):
-                self.remover.flusher.settle(dataset)
-                look = self.remover.look(dataset)
-                with self.remover.again_if_moved(look):
-                    return self._once(look)
-        raise Retryable(f"Rows of {dataset!r} are being removed all the time.", hint="Compact it again.")
+def _once(engine: Engine, look: Look, changed_max: int) -> SettledAgain:
+    state = engine.lake.load(look.declared.table_name)
+    found = _asked(engine, look, state, changed_max)
+    faults.reach("settle.asked")
+    if found.problem is not None or not found.touched:
+        return SettledAgain(waiting=found.waiting, problem=found.problem)
+    operation = _planned(engine, look, found, state)
+    if operation is None:
+        return SettledAgain(problem="Rows that are to change are on their way to a sink: settle again later.")
+    return _carry_out(engine, look.declared, operation, found)
 
-    def _once(self, look: Look) -> SettledAgain:
-        state = self.remover.lake.load(look.declared.table_name)
-        found = self._asked(look, state)
-        faults.reach("settle.asked")
-        if found.problem is not None or not found.touched:
-            return SettledAgain(waiting=found.waiting, problem=found.problem)
-        operation = self._planned(look, found, state)
-        if operation is None:
-            return SettledAgain(problem="Rows that are to change are on their way to a sink: settle again later.")
-        return self._carry_out(look.declared, operation, found)
 
-    def _asked(self, look: Look, state: TableState | None) -> Resettled:
-        declared = look.declared
-        if state is None or state.head is None or declared.settle is None:
-            return Resettled()
-        request = Resettling(
-            declared.table_name,
-            state.head,
-            declared.horizon,
-            declared.schema,
-            declared.settle,
-            declared.identity,
-            declared.event_time,
-            declared.partition_by,
-            self.changed_max,
-            kept_back(look.needs.by_partition),
-            any_time=declared.identity_scope == datasets.ALL,
-            by_content=declared.by_content,
+def _asked(engine: Engine, look: Look, state: TableState | None, changed_max: int) -> Resettled:
+    declared = look.declared
+    if state is None or state.head is None or declared.settle is None:
+        return Resettled()
+    request = Resettling(
+        declared.table_name,
+        state.head,
+        declared.horizon,
+        declared.schema,
+        declared.settle,
+        declared.identity,
+        declared.event_time,
+        declared.partition_by,
+        changed_max,
+        kept_back(look.needs.by_partition),
+        any_time=declared.identity_scope == datasets.ALL,
+        by_content=declared.by_content,
+    )
+    return engine.lake.resettle(request)
+
+
+def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: Resettled) -> SettledAgain:
+    engine.lake.raise_max_seq(declared.table_name, declared.horizon)  # U15: the newest row may go
+    faults.reach("settle.planned")
+    failed: Exception | None = None
+    try:
+        found.commit(operation.id)
+    except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
+        failed = error
+    faults.reach("settle.committed")
+    if not carry_out(engine, operation).landed:
+        what = "Rows were appended meanwhile." if failed is None else f"Nothing was changed: {reason_of(failed)}."
+        return SettledAgain(waiting=found.waiting, problem=what)
+    return SettledAgain(len(found.changed), len(found.collapsed), len(found.dropped), found.waiting)
+
+
+def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | None) -> Operation | None:
+    """The operation, on record; None if some of its rows are on their way by now."""
+    declared = look.declared
+    touched = count_rows(engine, look, Selection(declared.horizon, numbers=found.touched), state=state)
+    selection = Selection(declared.horizon, numbers=found.gone)
+    gone = (
+        count_rows(engine, look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
+    )
+
+    def work(connection: Connection) -> Operation | None:
+        removals.check_decided(connection, declared.name)
+        now = needs_of(connection, declared)
+        check_same(gone, now)
+        # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
+        if datasets.get(connection, declared.name).horizon != declared.horizon:
+            raise RowsMoved(f"Rows of {declared.name!r} were committed just now.", hint="Compact it again.")
+        if removals.is_rebuilding(connection, declared.name):
+            raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
+        if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
+            return None
+        # Its twin is what every sink gets, so no sink needs the one that goes.
+        verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
+        if verdict.spared:
+            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Compact it again.")
+        id = uuid.uuid4().hex
+        operation = Operation(id, declared.name, "settle", "planned", selection, touched.table_uuid, touched.base)
+        removals.plan(
+            connection,
+            operation,
+            seen=look.moment,
+            parts=verdict.parts,
+            given_up=verdict.forfeits,
+            reason="settled",
+            now=engine.clock.now(),
+            touching={
+                partition: SequenceRange(items[0].range.after, max(item.range.through for item in items))
+                for partition, items in touched.stretches.items()
+            },
         )
-        return self.remover.lake.resettle(request)
+        return operation
 
-    def _carry_out(self, declared: Dataset, operation: Operation, found: Resettled) -> SettledAgain:
-        self.remover.lake.raise_max_seq(declared.table_name, declared.horizon)  # U15: the newest row may go
-        faults.reach("settle.planned")
-        failed: Exception | None = None
-        try:
-            found.commit(operation.id)
-        except Exception as error:  # noqa: BLE001 - U18: whatever it was, the table decides, not the error
-            failed = error
-        faults.reach("settle.committed")
-        if not self.remover.carry_out(operation).landed:
-            what = "Rows were appended meanwhile." if failed is None else f"Nothing was changed: {reason_of(failed)}."
-            return SettledAgain(waiting=found.waiting, problem=what)
-        return SettledAgain(len(found.changed), len(found.collapsed), len(found.dropped), found.waiting)
-
-    def _planned(self, look: Look, found: Resettled, state: TableState | None) -> Operation | None:
-        """The operation, on record; None if some of its rows are on their way by now."""
-        declared, remover = look.declared, self.remover
-        touched = remover.count(look, Selection(declared.horizon, numbers=found.touched), state=state)
-        selection = Selection(declared.horizon, numbers=found.gone)
-        gone = (
-            remover.count(look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
-        )
-
-        def work(connection: Connection) -> Operation | None:
-            removals.check_decided(connection, declared.name)
-            now = needs_of(connection, declared)
-            check_same(gone, now)
-            # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
-            if datasets.get(connection, declared.name).horizon != declared.horizon:
-                raise RowsMoved(f"Rows of {declared.name!r} were committed just now.", hint="Compact it again.")
-            if removals.is_rebuilding(connection, declared.name):
-                raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
-            if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
-                return None
-            # Its twin is what every sink gets, so no sink needs the one that goes.
-            verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
-            if verdict.spared:
-                raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Compact it again.")
-            id = uuid.uuid4().hex
-            operation = Operation(id, declared.name, "settle", "planned", selection, touched.table_uuid, touched.base)
-            removals.plan(
-                connection,
-                operation,
-                seen=look.moment,
-                parts=verdict.parts,
-                given_up=verdict.forfeits,
-                reason="settled",
-                now=remover.clock.now(),
-                touching={
-                    partition: SequenceRange(items[0].range.after, max(item.range.through for item in items))
-                    for partition, items in touched.stretches.items()
-                },
-            )
-            return operation
-
-        return remover.plan(declared.name, work)
+    return plan_operation(engine, declared.name, work)

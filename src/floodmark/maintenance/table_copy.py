@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from floodmark import faults
 from floodmark.commit.protocol import Base, TableState
 from floodmark.control import datasets, generations
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.generations import Rebuild, TakenOver
+from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
 from floodmark.lake.generations import Copy, find_table
-from floodmark.lake.table import Lake
-from floodmark.read import Reader
+from floodmark.read import row_windows
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -33,8 +32,7 @@ from floodmark.sequence import SequenceRange, Tally
 class Turn:
     """One epoch: what it may rely on, because nobody else can write to its staging table."""
 
-    database: Database
-    lake: Lake
+    engine: Engine
     mine: Rebuild
     copied_through: int = 0
     synced: int | None = None
@@ -45,16 +43,16 @@ class Turn:
         return self.mine.dataset
 
     def declared(self) -> Dataset:
-        return self.database.read(lambda c: datasets.get(c, self.dataset))
+        return self.engine.database.read(lambda c: datasets.get(c, self.dataset))
 
     def check_mine(self) -> None:
         """`TakenOver` if another process has it now."""
-        self.database.read(lambda c: generations.check_mine(c, self.mine))
+        self.engine.database.read(lambda c: generations.check_mine(c, self.mine))
 
     def old(self) -> tuple[Dataset, TableState | None]:
         """The table that readers see. The horizon is read before it, so it has every row up to there (I9)."""
         self.check_mine()
-        declared, old = find_table(self.database, self.lake, self.declared())
+        declared, old = find_table(self.engine.database, self.engine.lake, self.declared())
         if declared.generation == self.mine.generation:
             raise TakenOver(f"Dataset {self.dataset!r} has been rebuilt.", hint="Nothing is left to do here.")
         if old is None and declared.horizon:
@@ -66,7 +64,7 @@ class Turn:
 
     def staging(self) -> TableState:
         """The table that nobody reads yet."""
-        state = self.lake.load(self.declared().of_generation(self.mine.generation).table_name)
+        state = self.engine.lake.load(self.declared().of_generation(self.mine.generation).table_name)
         if state is None:
             self.check_mine()
             raise Retryable(f"The staging table of {self.dataset!r} is not there.", hint="Run it again.")
@@ -75,7 +73,7 @@ class Turn:
     def make_durable(self) -> TableState:
         """As it goes along, so that behind the fence there is little left to do."""
         staging = self.staging()
-        self.lake.sync(staging, since=self.synced)
+        self.engine.lake.sync(staging, since=self.synced)
         self.synced = staging.head
         return staging
 
@@ -114,7 +112,6 @@ class Levelling:
     """Brings the staging table of one turn level with the old one, as often as it is asked to."""
 
     turn: Turn
-    reader: Reader
     copy_rows_max: int
     progress: Callable[[Copied], None]
     copied: Copied = field(default_factory=Copied)
@@ -167,7 +164,7 @@ class Levelling:
     def _tallies(self, state: TableState | None, within: SequenceRange, schema: Schema) -> dict[int, Tally]:
         if state is None or state.head is None:
             return {}
-        lake = self.turn.lake
+        lake = self.turn.engine.lake
         return lake.tallies(state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema)
 
     # ── copying ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,32 +175,32 @@ class Levelling:
         if old is None or old.head is None or turn.copied_through >= declared.horizon:
             return
         left = SequenceRange(turn.copied_through, declared.horizon)
-        for window in self.reader.windows(turn.dataset, left, rows_max=self.copy_rows_max):
+        for window in row_windows(turn.engine, turn.dataset, left, rows_max=self.copy_rows_max):
             self._copy(old, window)
             turn.copied_through = window.through
 
     def _copy_again(self, within: SequenceRange) -> None:
         turn = self.turn
         staging = turn.staging()
-        if staging.head is not None and turn.lake.has_rows(staging.name, snapshot=staging.head, within=within):
+        if staging.head is not None and turn.engine.lake.has_rows(staging.name, snapshot=staging.head, within=within):
             turn.check_mine()
             with _nobody_knows(f"whether {within} was cleared"):
-                turn.lake.clear(staging.name, within)
+                turn.engine.lake.clear(staging.name, within)
             faults.reach("rebuild.cleared")
         _, old = turn.old()
         self.copied = replace(self.copied, buckets_repaired=self.copied.buckets_repaired + 1)
         if old is not None:
-            for window in self.reader.windows(turn.dataset, within, rows_max=self.copy_rows_max):
+            for window in row_windows(turn.engine, turn.dataset, within, rows_max=self.copy_rows_max):
                 self._copy(old, window)
 
     def _copy(self, old: TableState, window: SequenceRange) -> None:
         turn = self.turn
-        if old.head is None or not turn.lake.has_rows(old.name, snapshot=old.head, within=window):
+        if old.head is None or not turn.engine.lake.has_rows(old.name, snapshot=old.head, within=window):
             return
         turn.check_mine()
         declared = turn.declared()  # behind the old table, whose columns it has all
         staging = turn.staging()
-        turn.lake.ensure(staging.name, declared.schema, create=False)
+        turn.engine.lake.ensure(staging.name, declared.schema, create=False)
         request = Copy(
             source=old.name,
             snapshot=old.head,
@@ -215,7 +212,7 @@ class Levelling:
         )
         faults.reach("rebuild.copying")
         with _nobody_knows(f"whether {window} was copied"):
-            turn.lake.copy(request)
+            turn.engine.lake.copy(request)
         faults.reach("rebuild.copied")
         turn.make_durable()
         copied = self.copied

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -24,11 +23,11 @@ from floodmark.control.deliveries import Channel
 from floodmark.control.inspection import ChunkRecord, GivenUpRow, Removal
 from floodmark.control.quarantine import Entry
 from floodmark.control.sinks import Sink
-from floodmark.delivery.destination import Surroundings
 from floodmark.delivery.scope import Scope
+from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
 from floodmark.lake.inspection import StoredRow
-from floodmark.read import Reader, View
+from floodmark.read import View, view_of
 from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
 from floodmark.sequence import SequenceRange
@@ -205,21 +204,19 @@ class Trace:
 class Tracer:
     """Follows rows of one store."""
 
-    root: Path
-    surroundings: Surroundings
-    reader: Reader
+    engine: Engine
 
     @property
     def database(self) -> Database:
-        return self.surroundings.database
+        return self.engine.database
 
     def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
         # The spool before the lake: a row that is committed meanwhile is then found twice, and never not at all.
-        view = self.reader.view(dataset)
+        view = view_of(self.engine, dataset)
         wanted = Wanted.of(asked, view.dataset.schema)
         spooled = (*self._landing(view.dataset, wanted), *self._segments(view.dataset, wanted))
         held = [*self._quarantined(view.dataset, wanted)]
-        committed = self._committed(self.reader.view(dataset), wanted)
+        committed = self._committed(view_of(self.engine, dataset), wanted)
         numbers = {row.seq for row in committed}
         held += [item for item in self._undelivered(dataset) if item.seq in numbers]
         gone = {row.segment for row in committed}
@@ -232,7 +229,7 @@ class Tracer:
     def _landing(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
         """What was captured and not yet sealed."""
         states = self.database.read(lambda c: inspection.landing_states(c, dataset.name))
-        for path in landing_files(self.root / "spool" / dataset.name / "landing"):
+        for path in landing_files(self.engine.root / "spool" / dataset.name / "landing"):
             state, offset = states.get(path.stem, ("open", 0))
             if state != "open":
                 continue
@@ -242,7 +239,7 @@ class Tracer:
                     for line in file:
                         for _ in self._places(dataset, wanted, line):
                             why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
-                            yield SpooledRow(str(path.relative_to(self.root)), offset, None, why)
+                            yield SpooledRow(str(path.relative_to(self.engine.root)), offset, None, why)
                         offset += len(line)
             except FileNotFoundError:
                 continue  # sealed and removed since
@@ -264,7 +261,7 @@ class Tracer:
         block = self.database.read(lambda c: blocks.undecided(c, dataset.name))
         for item in found:
             try:
-                file = pq.ParquetFile(self.root / item.path)
+                file = pq.ParquetFile(self.engine.root / item.path)
                 names = [name for name in (*wanted.values, CONTENT_ID) if name in file.schema_arrow.names]
                 rows = file.read(columns=list(dict.fromkeys(names)))
             except (OSError, pa.ArrowException):
@@ -288,7 +285,7 @@ class Tracer:
 
     def _is_in(self, dataset: Dataset, wanted: Wanted, entry: Entry) -> bool:
         try:
-            envelope = decode_envelope(kept_payload(self.root, entry))
+            envelope = decode_envelope(kept_payload(self.engine.root, entry))
         except (Corrupt, MalformedEnvelope):
             return False
         # Only the columns that were asked for: another one is what does not fit.
@@ -316,7 +313,7 @@ class Tracer:
         if view.snapshot is None:
             return []
         dataset = view.dataset
-        rows = self.surroundings.lake.find_rows(
+        rows = self.engine.lake.find_rows(
             view.table,
             snapshot=view.snapshot,
             where=wanted.values,
@@ -397,7 +394,7 @@ class Tracer:
         by = view.dataset.partition_by
         if view.snapshot is None:
             return False
-        figures = self.surroundings.lake.figures(
+        figures = self.engine.lake.figures(
             view.table,
             snapshot=view.snapshot,
             within=SequenceRange(seq - 1, seq),

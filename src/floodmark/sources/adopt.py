@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
+from floodmark.commit.flush import flush
 from floodmark.control import sources
-from floodmark.control.database import Database
 from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source
+from floodmark.engine import Engine
 from floodmark.lake.adoptable import LegacyData, Part
 from floodmark.spool.capture import Capture
 
@@ -45,9 +46,8 @@ class AdoptReport:
 class Adopter:
     """Adopts data into one store."""
 
-    database: Database
+    engine: Engine
     capture: Capture
-    flush: Callable[[str], object]
 
     def begun_with(self, dataset: str, name: str) -> str | None:
         """The version that an earlier run began with: a later one goes on with the same."""
@@ -77,11 +77,11 @@ class Adopter:
             )
             waiting += done[0]
             if waiting >= FLUSH_ROWS:
-                self.flush(dataset)
+                flush(self.engine, dataset)
                 waiting = 0
             if progress is not None:
                 progress(report)
-        self.flush(dataset)
+        flush(self.engine, dataset)
         return report
 
     def _take(self, source: Source, data: LegacyData, part: Part, *, index: int, last: bool) -> tuple[int, int] | None:
@@ -104,4 +104,4 @@ class Adopter:
         def work(connection: Connection) -> Source:
             return sources.begin(connection, id=f"adopt:{name}", dataset=dataset, position=_BEGIN)
 
-        return self.database.transact(work)
+        return self.engine.database.transact(work)

@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 
-from floodmark.clock import Clock
-from floodmark.control import datasets, quarantine, sources
-from floodmark.control.database import Database
+from floodmark.control import datasets, sources
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source
+from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict, UnserialisableValue
 from floodmark.rows import encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
-from floodmark.spool.segments import SegmentStore
+from floodmark.spool.ingest import store
 
 if TYPE_CHECKING:
     from floodmark.eventlog import EventLog, RecordedEvent
@@ -83,95 +82,83 @@ def event_dataset(name: str) -> Dataset:
     return Dataset(name=name, identity=IDENTITY, event_time=EVENT_TIME, partition_by=(), schema=Schema.declare(COLUMNS))
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Feeds a store's dataset from event logs."""
-
-    database: Database
-    segments: SegmentStore
-    clock: Clock
-
-    def feed(self, dataset: str, log: EventLog) -> FeedReport:
-        """Store every event that has arrived in the log since the last feeding."""
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
-        if declared.identity != IDENTITY or declared.event_time != EVENT_TIME:
-            raise SchemaConflict(
-                f"Dataset {dataset!r} is not declared for events.",
-                hint="Feed a dataset of its own: it is declared by the first feeding.",
-            )
-        log.refresh()
-        # The markers first: an event then never stands in the dataset without what was above it in the log.
-        markers = self._feed_markers(declared, log, FeedReport(dataset))
-        return self._feed_events(declared, log, markers)
-
-    def _feed_markers(self, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
-        empty = [transaction for transaction in log.history if not transaction.events]
-        for _ in range(RACES_MAX):
-            source = self.database.transact(
-                lambda c: sources.begin(c, id=f"eventlog:{log.identity}:markers", dataset=declared.name, position="[]")
-            )
-            fed = json.loads(source.position)
-            known = set(fed)
-            for transactions in _steps(t for t in empty if t.id not in known):
-                fed += [transaction.id for transaction in transactions]
-                rows = [_marker(t, log.identity, depth=log.history.graph.depth[t.id]) for t in transactions]
-                if not self._step(declared, source, rows, position=json.dumps(fed)):
-                    break  # another process took this step: go on from where it got
-                source = replace(source, next_ordinal=source.next_ordinal + 1)
-                report = replace(report, markers=report.markers + len(rows), steps=report.steps + 1)
-            else:
-                return report
-        raise _outrun(declared.name)
-
-    def _feed_events(self, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
-        for _ in range(RACES_MAX):
-            source = self._source(declared.name, log)
-            arrivals = log.arrivals(_position(source)[0])
-            report = replace(report, position=_position(source)[0])
-            for events in _steps(event for event in arrivals if event.seq is not None):
-                position = _text(events[-1].seq, events[-1].event_id)
-                rows = [_row(event, log.identity) for event in events]
-                if not self._step(declared, source, rows, position=position):
-                    break  # another process took this step: go on from where it got
-                source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
-                report = replace(
-                    report, events=report.events + len(events), steps=report.steps + 1, position=events[-1].seq or 0
-                )
-            else:
-                return report
-        raise _outrun(declared.name)
-
-    def _source(self, dataset: str, log: EventLog) -> Source:
-        """Where to go on. A position that names another event than it did is not trusted: from the beginning, then."""
-        found = self.database.transact(
-            lambda c: sources.begin(c, id=f"eventlog:{log.identity}", dataset=dataset, position=_text(0, None))
+def feed(engine: Engine, dataset: str, log: EventLog) -> FeedReport:
+    """Store every event that has arrived in the log since the last feeding."""
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    if declared.identity != IDENTITY or declared.event_time != EVENT_TIME:
+        raise SchemaConflict(
+            f"Dataset {dataset!r} is not declared for events.",
+            hint="Feed a dataset of its own: it is declared by the first feeding.",
         )
-        seq, event_id = _position(found)
-        if seq and log.ingestion.entry_at(seq) != event_id:
-            return replace(found, position=_text(0, None))
-        return found
+    log.refresh()
+    # The markers first: an event then never stands in the dataset without what was above it in the log.
+    markers = _feed_markers(engine, declared, log, FeedReport(dataset))
+    return _feed_events(engine, declared, log, markers)
 
-    def _step(self, declared: Dataset, source: Source, rows: list[dict[str, Any]], *, position: str) -> bool:
-        values = [[row[name] for row in rows] for name in COLUMNS]
-        fitted = fit(declared.schema, list(COLUMNS), values, rows=len(rows))
-        held = [
-            Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
-            for row, reason in reasons_by_row(fitted.misfits).items()
-        ]
 
-        def move(connection: Connection) -> bool:
-            return sources.advance(connection, source, position=position)
+def _feed_markers(engine: Engine, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
+    empty = [transaction for transaction in log.history if not transaction.events]
+    for _ in range(RACES_MAX):
+        source = engine.database.transact(
+            lambda c: sources.begin(c, id=f"eventlog:{log.identity}:markers", dataset=declared.name, position="[]")
+        )
+        fed = json.loads(source.position)
+        known = set(fed)
+        for transactions in _steps(t for t in empty if t.id not in known):
+            fed += [transaction.id for transaction in transactions]
+            rows = [_marker(t, log.identity, depth=log.history.graph.depth[t.id]) for t in transactions]
+            if not _step(engine, declared, source, rows, position=json.dumps(fed)):
+                break  # another process took this step: go on from where it got
+            source = replace(source, next_ordinal=source.next_ordinal + 1)
+            report = replace(report, markers=report.markers + len(rows), steps=report.steps + 1)
+        else:
+            return report
+    raise _outrun(declared.name)
 
-        def pass_over(connection: Connection) -> bool:
-            moved = move(connection)
-            if moved:
-                quarantine.hold(connection, declared.name, held, now=self.clock.now())
-            return moved
 
-        if fitted.table.num_rows == 0:
-            return self.database.transact(pass_over)
-        step = SourceStep(source.id, source.next_ordinal)
-        return self.segments.add(declared, fitted.table, step=step, held=held, also=move)
+def _feed_events(engine: Engine, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
+    for _ in range(RACES_MAX):
+        source = _source(engine, declared.name, log)
+        arrivals = log.arrivals(_position(source)[0])
+        report = replace(report, position=_position(source)[0])
+        for events in _steps(event for event in arrivals if event.seq is not None):
+            position = _text(events[-1].seq, events[-1].event_id)
+            rows = [_row(event, log.identity) for event in events]
+            if not _step(engine, declared, source, rows, position=position):
+                break  # another process took this step: go on from where it got
+            source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
+            report = replace(
+                report, events=report.events + len(events), steps=report.steps + 1, position=events[-1].seq or 0
+            )
+        else:
+            return report
+    raise _outrun(declared.name)
+
+
+def _source(engine: Engine, dataset: str, log: EventLog) -> Source:
+    """Where to go on. A position that names another event than it did is not trusted: from the beginning, then."""
+    found = engine.database.transact(
+        lambda c: sources.begin(c, id=f"eventlog:{log.identity}", dataset=dataset, position=_text(0, None))
+    )
+    seq, event_id = _position(found)
+    if seq and log.ingestion.entry_at(seq) != event_id:
+        return replace(found, position=_text(0, None))
+    return found
+
+
+def _step(engine: Engine, declared: Dataset, source: Source, rows: list[dict[str, Any]], *, position: str) -> bool:
+    values = [[row[name] for row in rows] for name in COLUMNS]
+    fitted = fit(declared.schema, list(COLUMNS), values, rows=len(rows))
+    held = [
+        Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
+        for row, reason in reasons_by_row(fitted.misfits).items()
+    ]
+
+    def move(connection: Connection) -> bool:
+        return sources.advance(connection, source, position=position)
+
+    step = SourceStep(source.id, source.next_ordinal)
+    return store(engine, declared, fitted.table, position=step, held=held, also=move)
 
 
 def _payload(row: dict[str, Any]) -> str:

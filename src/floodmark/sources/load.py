@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.commit.flush import Flusher
-from floodmark.config import SpoolSettings
-from floodmark.control import blocks, datasets, quarantine, sources
+from floodmark.commit.flush import flush
+from floodmark.commit.recovery import recover
+from floodmark.control import blocks, datasets, sources
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
@@ -42,6 +41,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source as SourceRecord
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
 from floodmark.lake.generations import find_table
 from floodmark.lake.overlap import ABSENT
@@ -51,8 +51,9 @@ from floodmark.rows.identities import identity_hashes, rows_without_identity
 from floodmark.sources.shaping import Shape, Shaper
 from floodmark.sources.units import BackfillReport, Batch, Mark, Source, Unit
 from floodmark.spool.capture import Capture
-from floodmark.spool.sealing import joined
-from floodmark.spool.segments import ORIGIN, SOURCE, SegmentStore, WrittenSegment
+from floodmark.spool.ingest import store
+from floodmark.spool.sealing import joined, seal
+from floodmark.spool.segments import ORIGIN, SOURCE, WrittenSegment, drop_segment, register_segment, write_segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,20 +214,20 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         return Stored()  # what cannot be seen is not judged
 
 
-def waiting_identities(database: Database, segments: SegmentStore, declared: Dataset) -> Waiting:
+def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
     """What waits at this moment. With a settle function identities may still change, so none is compared (B2)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    count, rows, _ = database.read(lambda c: segment_records.backlog(c, declared.name))
+    count, rows, _ = engine.database.read(lambda c: segment_records.backlog(c, declared.name))
     if not declared.identity or declared.settle is not None or not count or rows > WAITING_ROWS_MAX:
         return Waiting(declared)
     wanted = {name for names in declared.identity for name in names} | {declared.event_time}
     found: list[str | None] = []
-    for path in database.read(lambda c: segment_records.sealed_paths(c, declared.name)).values():
+    for path in engine.database.read(lambda c: segment_records.sealed_paths(c, declared.name)).values():
         try:
-            held = pq.read_schema(segments.path(path)).names
-            keys = pq.read_table(segments.path(path), columns=[name for name in held if name in wanted])
+            held = pq.read_schema(engine.root / path).names
+            keys = pq.read_table(engine.root / path, columns=[name for name in held if name in wanted])
         except (OSError, pa.ArrowInvalid):
             continue  # committed a moment ago, or unreadable: not for a forecast to judge
         found += identity_hashes(keys, declared.identity, declared.key_time)
@@ -251,28 +252,22 @@ Progress = Callable[[BackfillReport], None]
 class Backfiller:
     """Loads sources into one store."""
 
-    root: Path
-    database: Database
-    lake: Lake
-    segments: SegmentStore
+    engine: Engine
     capture: Capture
-    flusher: Flusher
-    clock: Clock
-    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
     def load(
         self, dataset: str, source: Source, shape: Shape, *, named: bool, progress: Progress | None = None
     ) -> BackfillReport:
         """Load what is not loaded yet, and commit it. `named`: the source has an id that the user gave."""
-        self.flusher.recover(dataset)
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        recover(self.engine, dataset)
+        declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
         if shape.is_windowed and declared.event_time is None:
             raise InvalidSetting(
                 f"Dataset {dataset!r} has no event time to load a part by.",
                 hint="Load all of it, or into a dataset that is declared with an event time.",
             )
         # What was captured before counts as stored: sealed first, it is in a segment that the forecast sees.
-        self.flusher.sealer.seal(dataset)
+        seal(self.engine, dataset)
         faults.reach("backfill.sealed")
         run = _Run(self, declared, source, shape, named, progress)
         run.check_loaded_once()
@@ -283,7 +278,7 @@ class Backfiller:
                 run.give_up()
                 raise
         faults.reach("backfill.loaded")
-        self.flusher.flush(dataset)
+        flush(self.engine, dataset)
         return run.final()
 
     def _load(self, run: _Run) -> None:
@@ -296,14 +291,14 @@ class Backfiller:
 
     def is_loaded(self, dataset: str, whole: Source, shape: Shape, *, named: bool) -> bool:
         """Whether a source that is known as a whole was loaded to its end; B3 is checked before it is read."""
-        declared = self.database.read(lambda c: datasets.get(c, dataset))
+        declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
         run = _Run(self, declared, whole, shape, named, None)
         run.check_loaded_once()
         return run.is_done()
 
     def is_begun(self, dataset: str, name: str) -> bool:
         """Whether some of a staged source's rows are loaded."""
-        known = self.database.read(lambda c: sources.of_dataset(c, dataset))
+        known = self.engine.database.read(lambda c: sources.of_dataset(c, dataset))
         return any(f":{name} " in id for id in known)
 
 
@@ -351,8 +346,8 @@ class _Run:
     def __post_init__(self) -> None:
         parts, name = self.parts, self.declared.name
         self.report = BackfillReport(name, self.source.name, bytes_total=self.source.bytes)
-        self.shaper = Shaper(parts.root, parts.database, name, self.shape, parts.limits)
-        self.waiting = waiting_identities(parts.database, parts.segments, self.declared)
+        self.shaper = Shaper(parts.engine, name, self.shape)
+        self.waiting = waiting_identities(parts.engine, self.declared)
 
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -404,7 +399,9 @@ class _Run:
     def _stored(self, known: dict[str, SourceRecord]) -> Stored:
         begun = {id for id, record in known.items() if json.loads(record.position)["done"]}
         left = [unit for unit in self.source.units if self._id(unit) not in begun]
-        return stored_rows(self.parts.lake, self.declared, left, {} if self.shape.applied else self.shape.renamed)
+        return stored_rows(
+            self.parts.engine.lake, self.declared, left, {} if self.shape.applied else self.shape.renamed
+        )
 
     def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
         """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
@@ -439,7 +436,7 @@ class _Run:
         )
 
     def _known(self) -> dict[str, SourceRecord]:
-        found = self.parts.database.read(lambda c: sources.of_dataset(c, self.declared.name))
+        found = self.parts.engine.database.read(lambda c: sources.of_dataset(c, self.declared.name))
         return {id: record for id, record in found.items() if id.startswith("backfill:")}
 
     def _id(self, unit: Unit) -> str:
@@ -525,7 +522,7 @@ class _Run:
         if not step.rows:
             return None
         notes = {ORIGIN: SOURCE, **(step.notes or {})}
-        return self.parts.segments.write(declared, joined(step.tables, declared.schema), notes=notes)
+        return write_segment(self.parts.engine, declared, joined(step.tables, declared.schema), notes=notes)
 
     def give_up(self) -> None:
         """Drop what is written and cannot be registered any more: the next run, or another process, reads it again."""
@@ -534,12 +531,14 @@ class _Run:
             with contextlib.suppress(FloodmarkError):  # one that could not be written left nothing
                 written = writing.result()
                 if written is not None:
-                    self.parts.segments.drop(written)
+                    drop_segment(self.parts.engine, written)
 
     def _register(self, step: _Step, written: WrittenSegment) -> bool:
         id, (seen, _) = next(reversed(step.moves.items()))
         own = SourceStep(id, seen.next_ordinal if seen else 0)
-        if not self.parts.segments.register(self.declared, written, step=own, held=step.held, also=self._mover(step)):
+        if not register_segment(
+            self.parts.engine, self.declared, written, step=own, held=step.held, also=self._mover(step)
+        ):
             return False
         self.parts.capture.count(self.declared.name, step.bytes)
         self.steps.append(own)
@@ -547,15 +546,7 @@ class _Run:
 
     def _pass_over(self, step: _Step) -> bool:
         """Nothing of the step is a row to store."""
-        move = self._mover(step)
-
-        def work(connection: Connection) -> bool:
-            if not move(connection):
-                return False
-            quarantine.hold(connection, self.declared.name, step.held, now=self.parts.clock.now())
-            return True
-
-        return self.parts.database.transact(work)
+        return store(self.parts.engine, self.declared, None, held=step.held, also=self._mover(step))
 
     def _mover(self, step: _Step) -> Callable[[Connection], bool]:
         return lambda connection: sources.advance_all(connection, self.declared.name, step.moves)
@@ -569,12 +560,12 @@ class _Run:
             self.parts.capture.check_room(self.declared.name)
 
     def _flush(self) -> None:
-        self.parts.flusher.flush(self.declared.name)
+        flush(self.parts.engine, self.declared.name)
         self.unflushed = 0
 
     def final(self) -> BackfillReport:
         """The report with the numbers of the blocks in place of the forecast."""
-        found = decided_rows(self.parts.database, self.parts.lake, self.declared.name, self.steps)
+        found = decided_rows(self.parts.engine.database, self.parts.engine.lake, self.declared.name, self.steps)
         return replace(
             self.report,
             new=found.new + found.waiting,

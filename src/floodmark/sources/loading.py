@@ -57,7 +57,7 @@ def load_frame(
     anonymous = source_id is None and frame.name is None
     named = source_id is not None
     whole = Unit(name, lambda _: iter(()), fingerprint="" if named else frame.version)
-    staging = Staging.of(backfiller.root, declared.name)
+    staging = Staging.of(backfiller.engine.root, declared.name)
     known = Source(name, (whole,), anonymous)
     if backfiller.is_loaded(declared.name, known, shape, named=named):
         staging.forget(whole, name=name)  # whoever loaded it may have died before it could, or before it flushed
@@ -121,8 +121,6 @@ class Loader:
     """Loads whatever a user names into one store."""
 
     backfiller: Backfiller
-    session: Callable[[str | None], SparkSession]
-    """The Spark session, with the catalog of a table if one is named."""
 
     def load(
         self,
@@ -145,7 +143,7 @@ class Loader:
             format=format,
             source_id=source_id,
             provider=provider,
-            limits=self.backfiller.limits,
+            limits=self.backfiller.engine.settings.spool,
         )
         with self._workers(declared, shape).reading(opened) as read:
             return self.backfiller.load(declared.name, read, shape, named=source_id is not None, progress=progress)
@@ -159,36 +157,42 @@ class Loader:
         if hasattr(source, "sparkSession"):
             frame = source
         elif is_table_name(source):
-            name, version, frame = staging.table_frame(self.session(source), source)
+            name, version, frame = staging.table_frame(self._session(source), source)
         elif isinstance(source, str | Path):
             paths, kind, version = _files(source, format=format)
-            frame = staging.files_frame(self.session(None), paths, format=kind)
+            frame = staging.files_frame(self._session(None), paths, format=kind)
             name = str(Path(source).expanduser().absolute())
         else:
-            frame = staging.given_frame(self.session(None), source)
+            frame = staging.given_frame(self._session(None), source)
         asked = staging.FrameShape(shape.select, shape.renamed, declared.event_time, shape.since, shape.until)
         return Frame(name, version, lambda directory: staging.stage(frame, directory, asked))
 
+    def _session(self, table: str | None) -> SparkSession:
+        from floodmark.lake.embedded import session_with
+
+        engine = self.backfiller.engine
+        return session_with(engine.lake, table, engine.settings.catalogs)
+
     def _workers(self, declared: Dataset, shape: Shape) -> Workers:
-        parts, dataset = self.backfiller, declared.name
+        engine, dataset = self.backfiller.engine, declared.name
 
         def gathered(tasks: Sequence[Any], work: Any, *, columns: str) -> list[Row]:
             from floodmark.lake import parallel_text
 
-            return parallel_text.gathered(self.session(None), tasks, work, columns=columns)
+            return parallel_text.gathered(self._session(None), tasks, work, columns=columns)
 
         def written(tasks: Sequence[Any], work: Any, directory: Path, *, columns: str) -> list[Path]:
             from floodmark.lake import parallel_text
 
-            return parallel_text.written(self.session(None), tasks, work, directory, columns=columns)
+            return parallel_text.written(self._session(None), tasks, work, directory, columns=columns)
 
         return Workers(
             gathered=gathered,
             written=written,
-            staging=Staging.of(parts.root, dataset),
-            schema=lambda: parts.database.read(lambda c: datasets.get(c, dataset)).schema,
+            staging=Staging.of(engine.root, dataset),
+            schema=lambda: engine.database.read(lambda c: datasets.get(c, dataset)).schema,
             renamed=shape.renamed,
-            demands=declared.demands(parts.limits),
+            demands=declared.demands(engine.settings.spool),
         )
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.config import SpoolSettings
 from floodmark.control import datasets
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held, source_key
-from floodmark.errors import InvalidSetting, Retryable, SchemaConflict
+from floodmark.engine import Engine
+from floodmark.errors import InvalidSetting, SchemaConflict
 from floodmark.rows import Demands, Fit, fit_each, fit_table, reasons_by_row, row_payload
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
 from floodmark.sources.files import KindOf
 from floodmark.sources.units import Batch, Problem
+from floodmark.spool.ingest import fit_and_evolve
 from floodmark.spool.payloads import keep_payload
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ def _payload(rows: list[dict[str, Any]] | pa.Table, row: int, renamed: Mapping[s
 # ── Shaping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-SCHEMA_RACES_MAX = 10
 ALIKE_ROWS = 100
 """So many rows of which none fits are a wrong mapping, and not rows for the quarantine."""
 
@@ -139,11 +137,9 @@ def moment(value: str | date | datetime | None) -> int | None:
 class Shaper:
     """Shapes the batches of one backfill."""
 
-    root: Path
-    database: Database
+    engine: Engine
     dataset: str
     shape: Shape
-    limits: SpoolSettings
 
     def shaped(self, batch: Batch, *, first: bool) -> Shaped:
         """The rows that fit, and the others as they go to quarantine; `SchemaConflict` if none of many fits."""
@@ -162,27 +158,16 @@ class Shaper:
         return Shaped(declared, rows, held, fitted.table.num_rows - rows.num_rows)
 
     def _fitted(self, batch: Batch, renamed: Mapping[str, str]) -> tuple[Dataset, Fit]:
-        for _ in range(SCHEMA_RACES_MAX):
-            declared = self._grown(batch)
-            fitted = fit_batch(declared.schema, batch, renamed, declared.demands(self.limits))
-            if not fitted.evolves:
-                return declared, fitted
-            grow = partial(datasets.evolve, name=self.dataset, columns=(*fitted.new_columns, *fitted.widened))
-            try:
-                return self.database.transact(grow), fitted
-            except SchemaConflict:
-                continue  # another writer gave a new column another type a moment ago: fit again, to that
-        raise Retryable(f"The schema of {self.dataset!r} kept changing while rows were fitted to it.")
+        def fitting(current: Dataset) -> Fit:
+            schema = current.schema
+            with contextlib.suppress(SchemaConflict):
+                # The columns that the batch was found to bring. If an earlier batch brought one of them with another
+                # type, the rows are judged by that.
+                schema = schema.merge(batch.columns)
+            return fit_batch(schema, batch, renamed, current.demands(self.engine.settings.spool))
 
-    def _grown(self, batch: Batch) -> Dataset:
-        """The dataset, with the columns that a batch was found to bring, where they can be added."""
-        declared = self.database.read(lambda c: datasets.get(c, self.dataset))
-        try:
-            if declared.schema.merge(batch.columns) == declared.schema:
-                return declared
-            return self.database.transact(partial(datasets.evolve, name=self.dataset, columns=batch.columns))
-        except SchemaConflict:
-            return declared  # an earlier batch brought the same column with another type: the rows are judged by that
+        known = self.engine.database.read(lambda c: datasets.get(c, self.dataset))
+        return fit_and_evolve(self.engine, known, fitting)
 
     def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
         """The rows whose event time lies in the window; a row without one does not."""
@@ -206,5 +191,5 @@ class Shaper:
 
     def _held(self, problem: Problem, *, lasting: bool) -> Held:
         key = source_key(problem.place, problem.payload) if lasting else None
-        text, path = keep_payload(self.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
+        text, path = keep_payload(self.engine.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
         return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path, source_key=key)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from floodmark import faults
 from floodmark.config import SpoolSettings
 from floodmark.control import sources
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
+from floodmark.engine import Engine
 from floodmark.errors import Permanent, Retryable, SchemaConflict
 from floodmark.files import (
     PRIVATE_DIRECTORY,
@@ -38,7 +38,6 @@ from floodmark.files import (
     try_lock,
 )
 from floodmark.lake.filters import check_text
-from floodmark.lake.table import Lake
 from floodmark.rows import Fit, fit, fit_table
 from floodmark.rows.identities import identity_hashes
 from floodmark.sources.files import file_source
@@ -225,65 +224,62 @@ class _Found:
         return sum(1 for place in self.places if place >= self.loaded)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPurge:
-    """The staged rows of one store, under a condition."""
+def count_staged(engine: Engine, declared: Dataset, where: str) -> int:
+    """How many rows match that are still to be loaded. Changes nothing."""
+    found = [Staged.at(place) for place in Staging.of(engine.root, declared.name).places()]
+    return sum(item.waiting for staged in found if staged for item in _matching(engine, declared, staged, where))
 
-    root: Path
-    database: Database
-    lake: Lake
 
-    def count(self, declared: Dataset, where: str) -> int:
-        """How many rows match that are still to be loaded. Changes nothing."""
-        found = [Staged.at(place) for place in Staging.of(self.root, declared.name).places()]
-        return sum(item.waiting for staged in found if staged for item in self._matching(declared, staged, where))
+def purge_staged(
+    engine: Engine, declared: Dataset, where: str, remember: Callable[[list[str]], int]
+) -> tuple[int, int]:
+    """(rows, identities that `remember` had not known). `Retryable` while another process loads a source."""
+    rows = hashes = 0
+    for place in Staging.of(engine.root, declared.name).places():
+        with _nobody_loads(place, declared.name):
+            staged = Staged.at(place)
+            if staged is None:
+                shutil.rmtree(place)  # its process died over it: it is written down anew, or never
+                continue
+            staged.remove_others()
+            found = _matching(engine, declared, staged, where)
+            if any(item.places for item in found):
+                hashes += remember([hash for item in found for hash in item.hashes])
+                _replace(staged, found)
+                rows += sum(item.waiting for item in found)
+    return rows, hashes
 
-    def purge(self, declared: Dataset, where: str, remember: Callable[[list[str]], int]) -> tuple[int, int]:
-        """(rows, identities that `remember` had not known). `Retryable` while another process loads a source."""
-        rows = hashes = 0
-        for place in Staging.of(self.root, declared.name).places():
-            with _nobody_loads(place, declared.name):
-                staged = Staged.at(place)
-                if staged is None:
-                    shutil.rmtree(place)  # its process died over it: it is written down anew, or never
-                    continue
-                staged.remove_others()
-                found = self._matching(declared, staged, where)
-                if any(item.places for item in found):
-                    hashes += remember([hash for item in found for hash in item.hashes])
-                    _replace(staged, found)
-                    rows += sum(item.waiting for item in found)
-        return rows, hashes
 
-    def _matching(self, declared: Dataset, staged: Staged, where: str) -> list[_Found]:
-        records = self.database.read(lambda c: sources.of_dataset(c, declared.name))
-        found = []
-        for part in staged.parts:
-            name = staged.unit_name(part)
-            # Nobody else's id has the token in it; what stands behind the name depends on how it was asked for.
-            position = next((item.position for id, item in records.items() if name in id), None)
-            found.append(self._judged(declared, part, where, loaded=_loaded(position, part)))
-        return found
+def _matching(engine: Engine, declared: Dataset, staged: Staged, where: str) -> list[_Found]:
+    records = engine.database.read(lambda c: sources.of_dataset(c, declared.name))
+    found = []
+    for part in staged.parts:
+        name = staged.unit_name(part)
+        # Nobody else's id has the token in it; what stands behind the name depends on how it was asked for.
+        position = next((item.position for id, item in records.items() if name in id), None)
+        found.append(_judged(engine, declared, part, where, loaded=_loaded(position, part)))
+    return found
 
-    def _judged(self, declared: Dataset, part: Path, where: str, *, loaded: int) -> _Found:
-        """A row that does not fit is not judged: it is not loaded but quarantined, and judged there."""
-        import pyarrow as pa
 
-        asked = check_text(where, declared.schema.names).union(*declared.identity)
-        if declared.event_time is not None:
-            asked |= {declared.event_time}
-        places: list[int] = []
-        hashes: list[str] = []
-        first = 0
-        for rows in _batches(part, asked):
-            fitted = _fitted(declared, rows)
-            matching = pa.array(self.lake.matching(fitted.table, where, schema=fitted.schema), pa.int64())
-            kept = range(rows.num_rows) if fitted.kept is None else fitted.kept
-            places += [first + kept[place] for place in matching.to_pylist()]
-            gone = identity_hashes(fitted.table.take(matching), declared.identity, declared.key_time)
-            hashes += [item for item in gone if item is not None]
-            first += rows.num_rows
-        return _Found(part, loaded, tuple(places), tuple(hashes))
+def _judged(engine: Engine, declared: Dataset, part: Path, where: str, *, loaded: int) -> _Found:
+    """A row that does not fit is not judged: it is not loaded but quarantined, and judged there."""
+    import pyarrow as pa
+
+    asked = check_text(where, declared.schema.names).union(*declared.identity)
+    if declared.event_time is not None:
+        asked |= {declared.event_time}
+    places: list[int] = []
+    hashes: list[str] = []
+    first = 0
+    for rows in _batches(part, asked):
+        fitted = _fitted(declared, rows)
+        matching = pa.array(engine.lake.matching(fitted.table, where, schema=fitted.schema), pa.int64())
+        kept = range(rows.num_rows) if fitted.kept is None else fitted.kept
+        places += [first + kept[place] for place in matching.to_pylist()]
+        gone = identity_hashes(fitted.table.take(matching), declared.identity, declared.key_time)
+        hashes += [item for item in gone if item is not None]
+        first += rows.num_rows
+    return _Found(part, loaded, tuple(places), tuple(hashes))
 
 
 @contextlib.contextmanager

@@ -13,23 +13,19 @@ uses, so what is acknowledged here is what will be committed:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.clock import Clock
-from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
+from floodmark.engine import Engine
 from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows import (
     Fit,
@@ -42,10 +38,9 @@ from floodmark.rows import (
     reasons_by_row,
     row_payload,
 )
-from floodmark.schema import Schema
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
-from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,12 +98,7 @@ class _BacklogLook:
 class Capture:
     """One process's way into the spool. Threads may share it."""
 
-    root: Path
-    database: Database
-    segments: SegmentStore
-    clock: Clock
-    backlog_bytes_max: int
-    limits: SpoolSettings = field(default_factory=SpoolSettings)
+    engine: Engine
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _looks: dict[str, _BacklogLook] = field(default_factory=dict)
@@ -119,7 +109,7 @@ class Capture:
     def capture(self, dataset: str, rows: Any) -> Receipt:
         """Store a list of dicts or an Arrow table; durable on return."""
         self._forget_after_fork()
-        self.database.check_writable()
+        self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
@@ -138,7 +128,7 @@ class Capture:
 
     def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
-            self.segments.add(grown, table, held=held)
+            store(self.engine, grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(grown.name, held)
@@ -156,14 +146,14 @@ class Capture:
         elif found.line is not None:
             self._store(found.dataset, found.table, found.line, found.held)
         else:
-            self.segments.add(found.dataset, found.table, held=found.held)
+            store(self.engine, found.dataset, found.table, held=found.held)
             self.count(dataset, found.table.nbytes)
         return found.receipt
 
     def prepare(self, dataset: str, texts: Texts, *, sender: Sender | None = None, as_line: bool = False) -> Prepared:
         """Fit what was read from a text, to be stored by `store`."""
         self._forget_after_fork()
-        self.database.check_writable()
+        self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
         with self._parsing:
@@ -186,16 +176,8 @@ class Capture:
         # Schemas only grow: the one that has most columns is the newest.
         grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
 
-        def put_away(connection: Connection) -> bool:
-            if not also(connection):
-                return False
-            quarantine.hold(connection, grown.name, held, now=self.clock.now())
-            return True
-
-        if not tables:
-            return self.database.transact(put_away)
-        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-        if not self.segments.add(grown, table, held=held, also=also):
+        table = pa.concat_tables(tables, promote_options="permissive") if tables else None
+        if not store(self.engine, grown, table, held=held, also=also):
             return False
         self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
@@ -204,8 +186,8 @@ class Capture:
         """The dataset as it is grown by the rows, the fit, and the line to store, unless they are typed already."""
         fitted_rows: list[FittedRows] = []
 
-        def fitting(schema: Schema) -> Fit:
-            demands = self._dataset(declared.name).demands(self.limits)
+        def fitting(declared: Dataset) -> Fit:
+            schema, demands = declared.schema, declared.demands(self.engine.settings.spool)
             rows = texts.rows
             if not isinstance(rows, list):
                 try:
@@ -231,7 +213,7 @@ class Capture:
         held = self._held(
             dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        if not self.segments.add(grown, fitted.table, step=step, held=held, also=also):
+        if not store(self.engine, grown, fitted.table, position=step, held=held, also=also):
             return None
         self.count(dataset, table.nbytes)
         return _receipt(fitted, held)
@@ -244,8 +226,8 @@ class Capture:
         """The dataset as it is grown by the rows, the fit, and the line to store."""
         made: list[FittedRows] = []
 
-        def fitting(schema: Schema) -> Fit:
-            made.append(fit_rows(schema, rows, self._dataset(declared.name).demands(self.limits)))
+        def fitting(declared: Dataset) -> Fit:
+            made.append(fit_rows(declared.schema, rows, declared.demands(self.engine.settings.spool)))
             return made[-1].fit
 
         grown, fitted = self._fitted(declared, fitting)
@@ -253,8 +235,10 @@ class Capture:
         return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
 
     def _fitted_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> tuple[Dataset, Fit]:
-        demands = declared.demands(self.limits)
-        grown, fitted = self._fitted(declared, lambda schema: fit_table(schema, table, demands=demands))
+        limits = self.engine.settings.spool
+        grown, fitted = self._fitted(
+            declared, lambda current: fit_table(current.schema, table, demands=current.demands(limits))
+        )
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         return grown, fitted
 
@@ -272,7 +256,7 @@ class Capture:
         held = []
         for item in entries:
             key = quarantine.source_key(item.place, item.payload) if lasting else None
-            text, path = keep_payload(self.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
+            text, path = keep_payload(self.engine.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
             reason = f"{item.place}: {item.reason}" if item.place else item.reason
             token = None if sender is None else sender.token
             held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
@@ -280,7 +264,7 @@ class Capture:
 
     def _hold(self, dataset: str, held: list[Held]) -> None:
         if held:
-            self.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.clock.now()))
+            self.engine.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.engine.clock.now()))
 
     def close(self) -> None:
         """Give the landing files up, so that they can be sealed to their ends."""
@@ -303,42 +287,25 @@ class Capture:
         held = self._held(
             declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        self.segments.add(grown, fitted.table, held=held)
+        store(self.engine, grown, fitted.table, held=held)
         self.count(declared.name, table.nbytes)
         return _receipt(fitted, held)
 
-    def _fitted(self, declared: Dataset, fitting: Callable[[Schema], Fit]) -> tuple[Dataset, Fit]:
-        """Fit, and grow the dataset by what the rows that fit bring.
-
-        The schema this process remembers may be narrower than the dataset's by now, so it is looked at afresh
-        before a row is called a misfit or the call is refused.
-        """
-        with contextlib.suppress(SchemaConflict):
-            fitted = fitting(declared.schema)
-            if not fitted.misfits:
-                return self._grow(declared, fitted), fitted
-        declared = self._dataset(declared.name, fresh=True)
-        fitted = fitting(declared.schema)
-        return (self._grow(declared, fitted) if fitted.table.num_rows else declared), fitted
-
-    def _grow(self, declared: Dataset, fitted: Fit) -> Dataset:
-        if not fitted.evolves:
-            return declared
-        changes = (*fitted.new_columns, *fitted.widened)
-        grown = self.database.transact(lambda c: datasets.evolve(c, declared.name, changes))
+    def _fitted(self, declared: Dataset, fitting: Callable[[Dataset], Fit]) -> tuple[Dataset, Fit]:
+        grown, fitted = fit_and_evolve(self.engine, declared, fitting)
         self._known[declared.name] = grown
-        return grown
+        return grown, fitted
 
-    def _dataset(self, name: str, *, fresh: bool = False) -> Dataset:
-        """The dataset as this process last saw it. Schemas only grow, so an old one is narrow, never wrong."""
-        if fresh or name not in self._known:
-            self._known[name] = self.database.read(lambda c: datasets.get(c, name))
+    def _dataset(self, name: str) -> Dataset:
+        """The dataset as this process last saw it."""
+        if name not in self._known:
+            self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 
     def _writer(self, dataset: str) -> LandingWriter:
         with self._lock:
             if dataset not in self._writers:
-                self._writers[dataset] = LandingWriter(self.root / "spool" / dataset / "landing")
+                self._writers[dataset] = LandingWriter(self.engine.root / "spool" / dataset / "landing")
             return self._writers[dataset]
 
     # ── back-pressure ────────────────────────────────────────────────────────────────────────────────────────────
@@ -346,21 +313,22 @@ class Capture:
     def check_room(self, dataset: str) -> None:
         """`SpoolFull` if the dataset's backlog is at its limit."""
         look = self._looks.get(dataset)
-        now = self.clock.monotonic_seconds()
-        full = look is not None and look.bytes >= self.backlog_bytes_max
+        now = self.engine.clock.monotonic_seconds()
+        limit = self.engine.settings.spool.backlog_bytes_max
+        full = look is not None and look.bytes >= limit
         if look is None or full or now - look.at_seconds > BACKLOG_CHECK_SECONDS:
             look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
-        if look.bytes >= self.backlog_bytes_max:
+        if look.bytes >= limit:
             raise SpoolFull(
-                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {self.backlog_bytes_max:,}.",
+                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {limit:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
 
     def backlog_bytes(self, dataset: str) -> int:
         """Bytes that wait: landing lines that are not sealed and segments that are not committed."""
-        _, _, sealed = self.database.read(lambda c: segment_records.backlog(c, dataset))
-        offsets = self.database.read(lambda c: segment_records.landing_offsets(c, dataset))
-        return sealed + landing_bytes(self.root / "spool" / dataset / "landing", sealed=offsets)
+        _, _, sealed = self.engine.database.read(lambda c: segment_records.backlog(c, dataset))
+        offsets = self.engine.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+        return sealed + landing_bytes(self.engine.root / "spool" / dataset / "landing", sealed=offsets)
 
     def count(self, dataset: str, size: int) -> None:
         """Add what was just stored to the backlog, until it is looked at again."""

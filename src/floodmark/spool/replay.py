@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from floodmark.clock import Clock
-from floodmark.config import SpoolSettings
 from floodmark.control import datasets, quarantine
-from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Entry
+from floodmark.engine import Engine
 from floodmark.errors import Permanent, SchemaConflict
-from floodmark.rows import MalformedEnvelope, fit
+from floodmark.rows import Fit, MalformedEnvelope, fit
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.payloads import decode_payload, kept_payload
-from floodmark.spool.segments import SegmentStore
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
     """A store's quarantine: what is held, and the two ways out of it."""
 
-    root: Path
-    database: Database
-    segments: SegmentStore
-    clock: Clock
-    limits: SpoolSettings = field(default_factory=SpoolSettings)
+    engine: Engine
 
     def entries(self, dataset: str | None = None) -> list[Entry]:
         """What is held, oldest first."""
-        return self.database.read(lambda c: quarantine.entries(c, dataset=dataset))
+        return self.engine.database.read(lambda c: quarantine.entries(c, dataset=dataset))
 
     def show(self, id: str) -> tuple[Entry, bytes]:
         """One entry with its whole payload."""
-        entry = self.database.read(lambda c: quarantine.get(c, id))
-        return entry, kept_payload(self.root, entry)
+        entry = self.engine.database.read(lambda c: quarantine.get(c, id))
+        return entry, kept_payload(self.engine.root, entry)
 
     def replay(self, id: str) -> int:
         """Make an entry a segment, if it fits now; returns its rows. `SchemaConflict` says why it still does not.
@@ -53,27 +47,27 @@ class Quarantine:
                 f"Entry {entry.id} is not an envelope of rows: {error.message}",
                 hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
             ) from error
-        declared = self.database.read(lambda c: datasets.get(c, entry.dataset))
-        fitted = fit(
-            declared.schema,
-            envelope.columns,
-            envelope.values,
-            rows=envelope.rows,
-            demands=declared.demands(self.limits),
-        )
-        if fitted.misfits:
-            raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
-        if fitted.evolves:
-            changes = (*fitted.new_columns, *fitted.widened)
-            declared = self.database.transact(lambda c: datasets.evolve(c, entry.dataset, changes))
-        stored = self.segments.add(
-            declared,
+        declared = self.engine.database.read(lambda c: datasets.get(c, entry.dataset))
+
+        def fitting(current: Dataset) -> Fit:
+            demands = current.demands(self.engine.settings.spool)
+            fitted = fit(current.schema, envelope.columns, envelope.values, rows=envelope.rows, demands=demands)
+            if fitted.misfits:
+                raise SchemaConflict(f"Entry {entry.id} still does not fit: {fitted.misfits[0].reason}.")
+            return fitted
+
+        grown, fitted = fit_and_evolve(self.engine, declared, fitting)
+        stored = store(
+            self.engine,
+            grown,
             fitted.table,
-            also=lambda c: quarantine.decide(c, entry.id, state="replayed", now=self.clock.now()),
+            also=lambda c: quarantine.decide(c, entry.id, state="replayed", now=self.engine.clock.now()),
         )
         return fitted.table.num_rows if stored else 0
 
     def discard(self, id: str) -> bool:
         """Give an entry up for good; its record stays."""
-        entry = self.database.read(lambda c: quarantine.get(c, id))
-        return self.database.transact(lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.clock.now()))
+        entry = self.engine.database.read(lambda c: quarantine.get(c, id))
+        return self.engine.database.transact(
+            lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.engine.clock.now())
+        )

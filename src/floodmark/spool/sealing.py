@@ -21,31 +21,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
-
 from floodmark import faults
-from floodmark.clock import Clock
-from floodmark.config import SpoolSettings
-from floodmark.control import datasets, quarantine
+from floodmark.control import datasets
 from floodmark.control import segments as records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.segments import LandingRange
-from floodmark.errors import InvalidName, Retryable, SchemaConflict, UnserialisableValue
+from floodmark.engine import Engine
+from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
 from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
+from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files
 from floodmark.spool.payloads import keep_payload
-from floodmark.spool.segments import SegmentStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SEAL_BYTES_MAX = 64 << 20
 """How many landing bytes one segment takes; a longer line is taken whole."""
-SCHEMA_RACES_MAX = 10
 SEAL_TRIES_MAX = 3
 """How often the same lines are tried when neither this sealer nor another gets them registered."""
 
@@ -70,202 +65,191 @@ class _Run:
     """For each row the offset of its line and its place in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sealer:
-    """Turns a store's landing files into segments."""
+def landing_directory(engine: Engine, dataset: str) -> Path:
+    return engine.root / "spool" / dataset / "landing"
 
-    root: Path
-    database: Database
-    segments: SegmentStore
-    clock: Clock
-    limits: SpoolSettings = field(default_factory=SpoolSettings)
 
-    def landing_directory(self, dataset: str) -> Path:
-        return self.root / "spool" / dataset / "landing"
+def seal(engine: Engine, dataset: str) -> SealReport:
+    """Seal everything that is acknowledged at this moment."""
+    report = SealReport()
+    engine.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
+    for path in landing_files(landing_directory(engine, dataset)):
+        _seal_file(engine, dataset, path, report)
+    return report
 
-    def seal(self, dataset: str) -> SealReport:
-        """Seal everything that is acknowledged at this moment."""
-        report = SealReport()
-        self.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
-        for path in landing_files(self.landing_directory(dataset)):
-            self._seal_file(dataset, path, report)
-        return report
 
-    def _seal_file(self, dataset: str, path: Path, report: SealReport) -> None:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return  # another sealer removed it
-        try:
-            writer_gone = try_lock(descriptor)
-            size = os.fstat(descriptor).st_size
-            offset = self._offset(dataset, path)
-            tries = 0
-            while offset is not None and offset < size and tries < SEAL_TRIES_MAX:
-                if not self._seal_lines(
-                    dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
-                ):
-                    break
-                # Where the records say, not where these lines ended: another sealer may have been first, and with fewer
-                # of them. Taking our own end for sealed would remove the file with the rest of them in it.
-                before, offset = offset, self._offset(dataset, path)
-                tries = tries + 1 if offset == before else 0
-            if offset is None:
-                # Its row says removed: a crash came between the unlink and its way to the disk.
-                durable_remove(path)
-            elif writer_gone and offset >= size:  # above it: the power went before unsynced, sealed lines were written
-                self._remove(path, report)
-        finally:
-            os.close(descriptor)
+def _seal_file(engine: Engine, dataset: str, path: Path, report: SealReport) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return  # another sealer removed it
+    try:
+        writer_gone = try_lock(descriptor)
+        size = os.fstat(descriptor).st_size
+        offset = _offset(engine, dataset, path)
+        tries = 0
+        while offset is not None and offset < size and tries < SEAL_TRIES_MAX:
+            if not _seal_lines(
+                engine, dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
+            ):
+                break
+            # Where the records say, not where these lines ended: another sealer may have been first, and with fewer
+            # of them. Taking our own end for sealed would remove the file with the rest of them in it.
+            before, offset = offset, _offset(engine, dataset, path)
+            tries = tries + 1 if offset == before else 0
+        if offset is None:
+            # Its row says removed: a crash came between the unlink and its way to the disk.
+            durable_remove(path)
+        elif writer_gone and offset >= size:  # above it: the power went before unsynced, sealed lines were written
+            _remove(engine, path, report)
+    finally:
+        os.close(descriptor)
 
-    def _offset(self, dataset: str, path: Path) -> int | None:
-        return self.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
 
-    def _remove(self, path: Path, report: SealReport) -> None:
-        """L5. The row says so first: a file that is still there behind it is removed by whoever seals next. One that is
-        gone while its row says that it is open is damage, and nothing else.
-        """
-        faults.reach("seal.landing_finished")
-        self.database.transact(lambda c: records.close_landing(c, path.stem, now=self.clock.now()))
-        faults.reach("seal.landing_removed")
-        durable_remove(path)
-        report.files_removed += 1
+def _offset(engine: Engine, dataset: str, path: Path) -> int | None:
+    return engine.database.transact(lambda c: records.landing_offset(c, file=path.stem, dataset=dataset))
 
-    def _seal_lines(
-        self, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
-    ) -> bool:
-        """Seal the next lines of a file; false if there are none but one that its writer may still complete."""
-        content = _whole_lines(descriptor, start=start, size=size)
-        if not content:
-            if not torn:
-                return False
-            content = os.pread(descriptor, size - start, start)  # L4
-        lines = LandingRange(path.stem, start, start + len(content))
-        declared, table, held = self._parse(dataset, lines, content)
-        if table is not None and table.num_rows:
-            if self.segments.add(declared, table, lines=lines, held=held):
-                report.segments += 1
-                report.rows += table.num_rows
-                report.quarantined += len(held)
-        elif self.database.transact(lambda c: self._pass_over(c, dataset, lines, held)):
-            report.quarantined += len(held)
-        return True
 
-    def _pass_over(self, connection: Connection, dataset: str, lines: LandingRange, held: list[Held]) -> bool:
-        """Nothing in these lines is a row: quarantine and offset move together."""
-        if not records.advance_landing(connection, lines):
+def _remove(engine: Engine, path: Path, report: SealReport) -> None:
+    """L5. The row says so first: a file that is still there behind it is removed by whoever seals next. One that is
+    gone while its row says that it is open is damage, and nothing else.
+    """
+    faults.reach("seal.landing_finished")
+    engine.database.transact(lambda c: records.close_landing(c, path.stem, now=engine.clock.now()))
+    faults.reach("seal.landing_removed")
+    durable_remove(path)
+    report.files_removed += 1
+
+
+def _seal_lines(
+    engine: Engine, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
+) -> bool:
+    """Seal the next lines of a file; false if there are none but one that its writer may still complete."""
+    content = _whole_lines(descriptor, start=start, size=size)
+    if not content:
+        if not torn:
             return False
-        quarantine.hold(connection, dataset, held, now=self.clock.now())
-        return True
+        content = os.pread(descriptor, size - start, start)  # L4
+    lines = LandingRange(path.stem, start, start + len(content))
+    declared, table, held = _parse(engine, dataset, lines, content)
+    if store(engine, declared, table, position=lines, held=held):
+        rows = 0 if table is None else table.num_rows
+        report.segments += rows > 0
+        report.rows += rows
+        report.quarantined += len(held)
+    return True
 
-    def _parse(self, dataset: str, lines: LandingRange, content: bytes) -> tuple[Dataset, pa.Table | None, list[Held]]:
-        """Fit the lines to the dataset's schema, which grows by the columns they bring."""
-        held: list[Held] = []
-        runs = list(self._runs(dataset, lines, content, held))
-        for _ in range(SCHEMA_RACES_MAX):
-            declared = self.database.read(lambda c: datasets.get(c, dataset))
-            fits, misfits, schema = self._fit_runs(declared, lines, runs, content)
-            try:
-                declared = self._grow(declared, schema)
-            except SchemaConflict:
-                continue  # another writer gave a new column another type a moment ago: fit again, to that
-            tables = [item.table for item in fits]
-            return declared, joined(tables, declared.schema), held + misfits
-        raise Retryable(f"The schema of {dataset!r} kept changing while its landing log was sealed.")
 
-    def _grow(self, declared: Dataset, schema: Schema) -> Dataset:
-        if schema == declared.schema:
-            return declared
-        return self.database.transact(lambda c: datasets.evolve(c, declared.name, schema.columns))
+def _parse(
+    engine: Engine, dataset: str, lines: LandingRange, content: bytes
+) -> tuple[Dataset, pa.Table | None, list[Held]]:
+    """Fit the lines to the dataset's schema, which grows by the columns they bring."""
+    held: list[Held] = []
+    runs = list(_runs(engine, dataset, lines, content, held))
+    known = engine.database.read(lambda c: datasets.get(c, dataset))
+    declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
+    return declared, joined([item.table for item in fitted.fits], declared.schema), held + fitted.misfits
 
-    def _fit_runs(
-        self, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes
-    ) -> tuple[list[Fit], list[Held], Schema]:
-        dataset, schema, demands = declared.name, declared.schema, declared.demands(self.limits)
-        fits: list[Fit] = []
-        held: list[Held] = []
-        for run in runs:
-            try:
-                fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
-            except (InvalidName, SchemaConflict) as error:  # a name that no column can have, or one too many
-                reasons = dict.fromkeys(range(len(run.origins)), error.message)
-            else:
-                schema = fitted.schema
-                fits.append(fitted)
-                reasons = reasons_by_row(fitted.misfits)
-            for index, reason in reasons.items():
-                offset, row = run.origins[index]
-                try:
-                    payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
-                except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
-                    payload = next(_lines(content[offset - lines.start :]))
-                held.append(self._held(dataset, lines.file, offset, row, reason=reason, payload=payload))
-        return fits, held, schema
 
-    def _runs(self, dataset: str, lines: LandingRange, content: bytes, held: list[Held]) -> Iterator[_Run]:
-        """The envelopes, neighbours with equal columns taken together: one fit instead of thousands."""
-        run: _Run | None = None
-        offset = lines.start
-        for line in _lines(content):
-            try:
-                envelope = _envelope(line)
-            except MalformedEnvelope as error:
-                held.append(self._held(dataset, lines.file, offset, 0, reason=error.message, payload=line))
-            else:
-                if run is not None and run.columns != envelope.columns:
-                    yield run
-                    run = None
-                if run is None:
-                    run = _Run(envelope.columns, [[] for _ in envelope.columns])
-                for gathered, values in zip(run.values, envelope.values, strict=True):
-                    gathered.extend(values)
-                run.origins.extend((offset, row) for row in range(envelope.rows))
-            offset += len(line)
-        if run is not None:
-            yield run
+@dataclass(frozen=True, slots=True)
+class _FittedRuns:
+    """Several runs of lines, fitted one after the other: each to the schema that the ones before it grew."""
 
-    def lines_of(self, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
-        """The lines that segments were made of, with what among them was no row, as far as they are still there.
+    schema: Schema
+    fits: list[Fit]
+    misfits: list[Held]
 
-        A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
-        alone, so the next segment may begin behind them.
-        """
-        offsets = self.database.read(lambda c: records.landing_offsets(c, dataset))
-        for path in landing_files(self.landing_directory(dataset)):
-            begin = offset = offsets.get(path.stem, 0)
-            starts: list[int] = [begin]
-            held: list[Held] = []
-            with path.open("rb") as file:
-                file.seek(begin)
-                for line in file:
-                    bad = self._held_line(dataset, path.stem, offset, line)
-                    offset += len(line)
-                    found = {records.landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts}
-                    if ours := found & ids:
-                        yield ours.pop(), LandingRange(path.stem, begin, offset), held
-                        begin, starts, held = offset, [offset], []
-                    elif bad is not None:
-                        held.append(bad)
-                        starts.append(offset)
 
-    def _held_line(self, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
-        """A line that is no envelope, as it goes to quarantine; None if it is one."""
+def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes) -> _FittedRuns:
+    dataset, schema, demands = declared.name, declared.schema, declared.demands(engine.settings.spool)
+    fits: list[Fit] = []
+    held: list[Held] = []
+    for run in runs:
         try:
-            _envelope(line)
-        except MalformedEnvelope as error:
-            return self._held(dataset, file, offset, 0, reason=error.message, payload=line)
-        return None
+            fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
+        except (InvalidName, SchemaConflict) as error:  # a name that no column can have, or one too many
+            reasons = dict.fromkeys(range(len(run.origins)), error.message)
+        else:
+            schema = fitted.schema
+            fits.append(fitted)
+            reasons = reasons_by_row(fitted.misfits)
+        for index, reason in reasons.items():
+            offset, row = run.origins[index]
+            try:
+                payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
+            except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
+                payload = next(_lines(content[offset - lines.start :]))
+            held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
+    return _FittedRuns(schema, fits, held)
 
-    def _held(self, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
-        text, path = keep_payload(self.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)
-        return Held(
-            reason=reason,
-            payload=text,
-            payload_path=path,
-            landing_file=file,
-            landing_offset=offset,
-            landing_row=row,
-        )
+
+def _runs(engine: Engine, dataset: str, lines: LandingRange, content: bytes, held: list[Held]) -> Iterator[_Run]:
+    """The envelopes, neighbours with equal columns taken together: one fit instead of thousands."""
+    run: _Run | None = None
+    offset = lines.start
+    for line in _lines(content):
+        try:
+            envelope = _envelope(line)
+        except MalformedEnvelope as error:
+            held.append(_held(engine, dataset, lines.file, offset, 0, reason=error.message, payload=line))
+        else:
+            if run is not None and run.columns != envelope.columns:
+                yield run
+                run = None
+            if run is None:
+                run = _Run(envelope.columns, [[] for _ in envelope.columns])
+            for gathered, values in zip(run.values, envelope.values, strict=True):
+                gathered.extend(values)
+            run.origins.extend((offset, row) for row in range(envelope.rows))
+        offset += len(line)
+    if run is not None:
+        yield run
+
+
+def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
+    """The lines that segments were made of, with what among them was no row, as far as they are still there.
+
+    A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
+    alone, so the next segment may begin behind them.
+    """
+    offsets = engine.database.read(lambda c: records.landing_offsets(c, dataset))
+    for path in landing_files(landing_directory(engine, dataset)):
+        begin = offset = offsets.get(path.stem, 0)
+        starts: list[int] = [begin]
+        held: list[Held] = []
+        with path.open("rb") as file:
+            file.seek(begin)
+            for line in file:
+                bad = _held_line(engine, dataset, path.stem, offset, line)
+                offset += len(line)
+                found = {records.landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts}
+                if ours := found & ids:
+                    yield ours.pop(), LandingRange(path.stem, begin, offset), held
+                    begin, starts, held = offset, [offset], []
+                elif bad is not None:
+                    held.append(bad)
+                    starts.append(offset)
+
+
+def _held_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
+    """A line that is no envelope, as it goes to quarantine; None if it is one."""
+    try:
+        _envelope(line)
+    except MalformedEnvelope as error:
+        return _held(engine, dataset, file, offset, 0, reason=error.message, payload=line)
+    return None
+
+
+def _held(engine: Engine, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
+    text, path = keep_payload(engine.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)
+    return Held(
+        reason=reason,
+        payload=text,
+        payload_path=path,
+        landing_file=file,
+        landing_offset=offset,
+        landing_row=row,
+    )
 
 
 def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:

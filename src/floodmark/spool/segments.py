@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, select
 
 from floodmark import faults
-from floodmark.clock import Clock
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, reason_of
 from floodmark.files import (
     create_private,
@@ -86,237 +85,234 @@ class WrittenSegment:
     content: SegmentContent
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentStore:
-    """Where a store keeps its segments."""
+def segment_directory(engine: Engine, dataset: str) -> Path:
+    return engine.root / "spool" / dataset / "segments"
 
-    root: Path
-    database: Database
-    clock: Clock
 
-    def directory(self, dataset: str) -> Path:
-        return self.root / "spool" / dataset / "segments"
+def segment_damage(engine: Engine, relative: str, size: int) -> str | None:
+    """What a look at a registered segment's file shows: None, or what is wrong with it."""
+    try:
+        found = (engine.root / relative).stat().st_size
+    except OSError as error:
+        return f"its file {relative} is gone." if isinstance(error, FileNotFoundError) else f"{error}."
+    return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
 
-    def path(self, relative: str) -> Path:
-        return self.root / relative
 
-    def damage(self, relative: str, size: int) -> str | None:
-        """What a look at a registered segment's file shows: None, or what is wrong with it."""
-        try:
-            found = self.path(relative).stat().st_size
-        except OSError as error:
-            return f"its file {relative} is gone." if isinstance(error, FileNotFoundError) else f"{error}."
-        return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
+def add_segment(
+    engine: Engine,
+    dataset: Dataset,
+    table: pa.Table,
+    *,
+    lines: LandingRange | None = None,
+    step: SourceStep | None = None,
+    held: Sequence[Held] = (),
+    also: Callable[[Connection], bool] | None = None,
+    notes: Mapping[bytes, bytes] | None = None,
+) -> bool:
+    """Store rows as a registered segment; false if somebody else registered the same lines or step first.
 
-    def add(
-        self,
-        dataset: Dataset,
-        table: pa.Table,
-        *,
-        lines: LandingRange | None = None,
-        step: SourceStep | None = None,
-        held: Sequence[Held] = (),
-        also: Callable[[Connection], bool] | None = None,
-        notes: Mapping[bytes, bytes] | None = None,
-    ) -> bool:
-        """Store rows as a registered segment; false if somebody else registered the same lines or step first.
+    `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
+    gives the segment up. `notes` stand in the file.
+    """
+    origin = CAPTURED if step is None and also is None else SOURCE
+    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
+    return register_segment(engine, dataset, written, lines=lines, step=step, held=held, also=also)
 
-        `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
-        gives the segment up. `notes` stand in the file.
-        """
-        origin = CAPTURED if step is None and also is None else SOURCE
-        written = self.write(dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
-        return self.register(dataset, written, lines=lines, step=step, held=held, also=also)
 
-    def write(
-        self,
-        dataset: Dataset,
-        table: pa.Table,
-        *,
-        lines: LandingRange | None = None,
-        notes: Mapping[bytes, bytes] | None = None,
-    ) -> WrittenSegment:
-        """Announce a segment and write its file. It is one only when it is registered."""
-        id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
-        relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
-        self.database.transact(
-            lambda connection: records.announce(
-                connection,
-                id=id,
-                dataset=dataset.name,
-                path=relative,
-                owner=process_identity(),
-                now=self.clock.now(),
-            )
-        )
-        faults.reach("segment.announced")
-        content = self._write(dataset, table, id=id, relative=relative, notes=notes or {})
-        faults.reach("segment.written")
-        return WrittenSegment(id, content)
-
-    def register(
-        self,
-        dataset: Dataset,
-        written: WrittenSegment,
-        *,
-        lines: LandingRange | None = None,
-        step: SourceStep | None = None,
-        held: Sequence[Held] = (),
-        also: Callable[[Connection], bool] | None = None,
-    ) -> bool:
-        """The second half of `add`. What is not registered is dropped."""
-        id, content = written.id, written.content
-        try:
-            registered = self.database.transact(
-                lambda connection: self._register(
-                    connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
-                ),
-                landed=lambda connection: _is_at(connection, id=id, path=content.path),
-            )
-        except _GivenUp:
-            registered = False
-        if not registered:
-            # Under a writer's hands a control database was restored, and a flush took the file up by itself: it is
-            # registered. What belongs to a source is not, because its position did not move.
-            alone = lines is None and step is None and also is None
-            if alone and self.database.read(lambda c: _is_at(c, id=id, path=content.path)):
-                return True
-            self.drop(written)
-            return False
-        faults.reach("segment.registered")
-        return True
-
-    def drop(self, written: WrittenSegment) -> None:
-        """Give up a segment that was written and is not registered."""
-        self._drop(written.id, written.content.path)
-
-    def _register(
-        self,
-        connection: Connection,
-        dataset: Dataset,
-        *,
-        id: int,
-        content: SegmentContent,
-        lines: LandingRange | None,
-        step: SourceStep | None,
-        held: Sequence[Held],
-        also: Callable[[Connection], bool] | None,
-    ) -> bool:
-        if also is not None and not also(connection):
-            return False  # another was first, and has the source's step with it
-        if not records.register(connection, id=id, content=content, lines=lines, step=step):
-            raise _GivenUp
-        quarantine.hold(connection, dataset.name, held, now=self.clock.now())
-        return True
-
-    def adopt(
-        self, dataset: Dataset, file: SegmentFile, *, lines: LandingRange | None = None, held: Sequence[Held] = ()
-    ) -> bool:
-        """Register a whole file that this control database knows nothing of; false if somebody else just did.
-
-        It was registered once, in a time that a restored backup has forgotten: its rows were acknowledged. `lines` are
-        those of a landing file that it was made of, if that is still there.
-        """
-        relative = f"spool/{dataset.name}/segments/{file.name}"
-        content = self._content(dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
-
-        def work(connection: Connection) -> bool:
-            datasets.evolve(connection, dataset.name, file.columns)
-            if _is_known(connection, file.id):
-                return False
-            now = self.clock.now()
-            records.announce(
-                connection, id=file.id, dataset=dataset.name, path=relative, owner=process_identity(), now=now
-            )
-            if lines is not None:
-                records.landing_offset(connection, file=lines.file, dataset=dataset.name)
-            if not records.register(connection, id=file.id, content=content, lines=lines):
-                raise _GivenUp
-            quarantine.hold(connection, dataset.name, held, now=now)
-            return True
-
-        try:
-            return self.database.transact(work)
-        except _GivenUp:
-            return False
-
-    def _drop(self, id: int, relative: str) -> bool:
-        """Row first, then file. A file that is registered meanwhile stays: its rows are somebody's."""
-        dropped = self.database.transact(partial(records.drop, id=id, path=relative))
-        if not dropped and self.database.read(lambda c: _is_at(c, id=id, path=relative)):
-            return False
-        with contextlib.suppress(FileNotFoundError):  # its writer may have died before it made the directory
-            durable_remove(self.path(relative))
-        return dropped
-
-    def _write(
-        self, dataset: Dataset, table: pa.Table, *, id: int, relative: str, notes: Mapping[bytes, bytes]
-    ) -> SegmentContent:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.path(relative)
-        origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
-        # Hashed with a system column in it: rows that have no column of their own are still so many.
-        identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
-        stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
-        stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
-        try:
-            make_directory(path.parent, private=True)
-            create_private(path)
-            pq.write_table(
-                stamped,
-                path,
-                compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
-                row_group_size=_group_rows(stamped),
-                use_dictionary=False,  # … so building dictionaries would cost more than they save
-            )
-            sync_file(path)
-            sync_directory(path.parent)
-            size = path.stat().st_size
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-            raise retryable_os_error(error, doing=f"Writing a segment of {dataset.name!r}") from error
-        return self._content(dataset, table, prefixes, relative=relative, size=size)
-
-    def _content(
-        self, dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, relative: str, size: int
-    ) -> SegmentContent:
-        event_min, event_max = _event_span(table, dataset.event_time)
-        return SegmentContent(
+def write_segment(
+    engine: Engine,
+    dataset: Dataset,
+    table: pa.Table,
+    *,
+    lines: LandingRange | None = None,
+    notes: Mapping[bytes, bytes] | None = None,
+) -> WrittenSegment:
+    """Announce a segment and write its file. It is one only when it is registered."""
+    id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
+    relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
+    engine.database.transact(
+        lambda connection: records.announce(
+            connection,
+            id=id,
+            dataset=dataset.name,
             path=relative,
-            rows=table.num_rows,
-            bytes=size,
-            event_min=event_min,
-            event_max=event_max,
-            partitions=tuple(partition_figures(table, prefixes, dataset.partition_by)),
-            unfolded_bytes=table.nbytes,
+            owner=process_identity(),
+            now=engine.clock.now(),
         )
+    )
+    faults.reach("segment.announced")
+    content = _write(engine, dataset, table, id=id, relative=relative, notes=notes or {})
+    faults.reach("segment.written")
+    return WrittenSegment(id, content)
 
-    def drop_dead_writers(self, dataset: str) -> int:
-        """Give up the segments whose writers died before they registered them. Rows first, then files."""
-        dropped = 0
-        for id, relative, owner in self.database.read(lambda c: records.unfinished(c, dataset)):
-            if is_certainly_dead(owner):
-                dropped += self._drop(id, relative)
-        return dropped
 
-    def remove_leftovers(self, dataset: str) -> int:
-        """Delete the files of segments that are committed or dropped: their process died before it could."""
-        directory = self.directory(dataset)
-        ids = segment_names(directory)
-        if not ids:
-            return 0
-        kept = self.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
-        removed = 0
-        for name, id in ids.items():
-            if id in kept and kept[id] != f"spool/{dataset}/segments/{name}":
-                (directory / name).unlink(missing_ok=True)
-                removed += 1
-        if removed:
-            sync_directory(directory)
-        return removed
+def register_segment(
+    engine: Engine,
+    dataset: Dataset,
+    written: WrittenSegment,
+    *,
+    lines: LandingRange | None = None,
+    step: SourceStep | None = None,
+    held: Sequence[Held] = (),
+    also: Callable[[Connection], bool] | None = None,
+) -> bool:
+    """The second half of `add`. What is not registered is dropped."""
+    id, content = written.id, written.content
+    try:
+        registered = engine.database.transact(
+            lambda connection: _register(
+                engine, connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
+            ),
+            landed=lambda connection: _is_at(connection, id=id, path=content.path),
+        )
+    except _GivenUp:
+        registered = False
+    if not registered:
+        # Under a writer's hands a control database was restored, and a flush took the file up by itself: it is
+        # registered. What belongs to a source is not, because its position did not move.
+        alone = lines is None and step is None and also is None
+        if alone and engine.database.read(lambda c: _is_at(c, id=id, path=content.path)):
+            return True
+        drop_segment(engine, written)
+        return False
+    faults.reach("segment.registered")
+    return True
+
+
+def drop_segment(engine: Engine, written: WrittenSegment) -> None:
+    """Give up a segment that was written and is not registered."""
+    _drop(engine, written.id, written.content.path)
+
+
+def _register(
+    engine: Engine,
+    connection: Connection,
+    dataset: Dataset,
+    *,
+    id: int,
+    content: SegmentContent,
+    lines: LandingRange | None,
+    step: SourceStep | None,
+    held: Sequence[Held],
+    also: Callable[[Connection], bool] | None,
+) -> bool:
+    if also is not None and not also(connection):
+        return False  # another was first, and has the source's step with it
+    if not records.register(connection, id=id, content=content, lines=lines, step=step):
+        raise _GivenUp
+    quarantine.hold(connection, dataset.name, held, now=engine.clock.now())
+    return True
+
+
+def adopt_segment(
+    engine: Engine, dataset: Dataset, file: SegmentFile, *, lines: LandingRange | None = None, held: Sequence[Held] = ()
+) -> bool:
+    """Register a whole file that this control database knows nothing of; false if somebody else just did.
+
+    It was registered once, in a time that a restored backup has forgotten: its rows were acknowledged. `lines` are
+    those of a landing file that it was made of, if that is still there.
+    """
+    relative = f"spool/{dataset.name}/segments/{file.name}"
+    content = _content(dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
+
+    def work(connection: Connection) -> bool:
+        datasets.evolve(connection, dataset.name, file.columns)
+        if _is_known(connection, file.id):
+            return False
+        now = engine.clock.now()
+        records.announce(connection, id=file.id, dataset=dataset.name, path=relative, owner=process_identity(), now=now)
+        if lines is not None:
+            records.landing_offset(connection, file=lines.file, dataset=dataset.name)
+        if not records.register(connection, id=file.id, content=content, lines=lines):
+            raise _GivenUp
+        quarantine.hold(connection, dataset.name, held, now=now)
+        return True
+
+    try:
+        return engine.database.transact(work)
+    except _GivenUp:
+        return False
+
+
+def _drop(engine: Engine, id: int, relative: str) -> bool:
+    """Row first, then file. A file that is registered meanwhile stays: its rows are somebody's."""
+    dropped = engine.database.transact(partial(records.drop, id=id, path=relative))
+    if not dropped and engine.database.read(lambda c: _is_at(c, id=id, path=relative)):
+        return False
+    with contextlib.suppress(FileNotFoundError):  # its writer may have died before it made the directory
+        durable_remove(engine.root / relative)
+    return dropped
+
+
+def _write(
+    engine: Engine, dataset: Dataset, table: pa.Table, *, id: int, relative: str, notes: Mapping[bytes, bytes]
+) -> SegmentContent:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = engine.root / relative
+    origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
+    # Hashed with a system column in it: rows that have no column of their own are still so many.
+    identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
+    stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
+    stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
+    try:
+        make_directory(path.parent, private=True)
+        create_private(path)
+        pq.write_table(
+            stamped,
+            path,
+            compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
+            row_group_size=_group_rows(stamped),
+            use_dictionary=False,  # … so building dictionaries would cost more than they save
+        )
+        sync_file(path)
+        sync_directory(path.parent)
+        size = path.stat().st_size
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise retryable_os_error(error, doing=f"Writing a segment of {dataset.name!r}") from error
+    return _content(dataset, table, prefixes, relative=relative, size=size)
+
+
+def _content(dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, relative: str, size: int) -> SegmentContent:
+    event_min, event_max = _event_span(table, dataset.event_time)
+    return SegmentContent(
+        path=relative,
+        rows=table.num_rows,
+        bytes=size,
+        event_min=event_min,
+        event_max=event_max,
+        partitions=tuple(partition_figures(table, prefixes, dataset.partition_by)),
+        unfolded_bytes=table.nbytes,
+    )
+
+
+def drop_dead_writers(engine: Engine, dataset: str) -> int:
+    """Give up the segments whose writers died before they registered them. Rows first, then files."""
+    dropped = 0
+    for id, relative, owner in engine.database.read(lambda c: records.unfinished(c, dataset)):
+        if is_certainly_dead(owner):
+            dropped += _drop(engine, id, relative)
+    return dropped
+
+
+def remove_leftovers(engine: Engine, dataset: str) -> int:
+    """Delete the files of segments that are committed or dropped: their process died before it could."""
+    directory = segment_directory(engine, dataset)
+    ids = segment_names(directory)
+    if not ids:
+        return 0
+    kept = engine.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
+    removed = 0
+    for name, id in ids.items():
+        if id in kept and kept[id] != f"spool/{dataset}/segments/{name}":
+            (directory / name).unlink(missing_ok=True)
+            removed += 1
+    if removed:
+        sync_directory(directory)
+    return removed
 
 
 def _group_rows(table: pa.Table) -> int:

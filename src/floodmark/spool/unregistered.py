@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,26 +16,26 @@ from sqlalchemy import Connection, select
 
 from floodmark.control import inspection
 from floodmark.control import segments as records
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.control.schema import ledger, requests, sources
 from floodmark.control.segments import LandingRange
+from floodmark.engine import Engine
 from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove
 from floodmark.lake.generations import find_table
-from floodmark.lake.table import Lake
 from floodmark.rows import content_ids, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.spool.landing import landing_files
-from floodmark.spool.sealing import Sealer
+from floodmark.spool.sealing import landing_directory, landing_lines
 from floodmark.spool.segments import (
     CAPTURED,
     SOURCE,
     SegmentFile,
-    SegmentStore,
+    adopt_segment,
     origin_of,
     read_segment_file,
+    segment_directory,
     segment_names,
 )
 
@@ -47,160 +46,161 @@ IDS_AT_ONCE = 5_000
 """How many content ids the lake is asked for in one look."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownSegments:
-    """Finds such files of one store, and registers them."""
+def unregistered_files(engine: Engine, dataset: str) -> dict[str, int]:
+    """The files without a row, with the ids that their names say. Files before rows, for the reason above."""
+    names = segment_names(segment_directory(engine, dataset))
+    known = engine.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
+    return {name: id for name, id in sorted(names.items()) if id not in known}
 
-    database: Database
-    lake: Lake
-    segments: SegmentStore
-    sealer: Sealer
 
-    def names(self, dataset: str) -> dict[str, int]:
-        """The files without a row, with the ids that their names say. Files before rows, for the reason above."""
-        names = segment_names(self.segments.directory(dataset))
-        known = self.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
-        return {name: id for name, id in sorted(names.items()) if id not in known}
+def register_files(engine: Engine, dataset: Dataset) -> list[str]:
+    """Register what can be registered, and say what was; what needs somebody's decision is left to fsck."""
+    names = unregistered_files(engine, dataset.name)
+    committed = committed_segments(engine, dataset) if names else None
+    done: list[str | None] = []
+    for name, id in names.items() if committed is not None else ():
+        if id in (committed or ()):
+            done.append(remove_file(engine, dataset, name))
+        elif comes_again(engine, dataset, name) is None:
+            with contextlib.suppress(Permanent):  # not whole, or there already: fsck tells, and asks
+                done.append(register_file(engine, dataset, name))
+    return [line for line in done if line]
 
-    def take_up(self, dataset: Dataset) -> list[str]:
-        """Register what can be registered, and say what was; what needs somebody's decision is left to fsck."""
-        names = self.names(dataset.name)
-        committed = self.committed(dataset) if names else None
-        done: list[str | None] = []
-        for name, id in names.items() if committed is not None else ():
-            if id in (committed or ()):
-                done.append(self.remove(dataset, name))
-            elif self.comes_again(dataset, name) is None:
-                with contextlib.suppress(Permanent):  # not whole, or there already: fsck tells, and asks
-                    done.append(self.adopt(dataset, name))
-        return [line for line in done if line]
 
-    def comes_again(self, dataset: Dataset, name: str) -> str | None:
-        """Why a file's rows may be on their way again; None if they are not. With an identity that does no harm.
+def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:
+    """Why a file's rows may be on their way again; None if they are not. With an identity that does no harm.
 
-        The file says where its rows came from. One of before files said so is judged by what the dataset is fed by.
-        """
-        if dataset.identity:
-            return None
-        origin = origin_of(self.segments.directory(dataset.name) / name)
-        if origin == CAPTURED:
-            return None
-        reason = self.database.read(lambda c: _kept_for(c, dataset))
-        if reason is None and origin == SOURCE:
-            reason = "Its sender or source may bring the rows again"
-        if reason is None:
-            return None
-        return f"{reason}, and without an identity the rows would be stored twice: it is not adopted by itself."
-
-    def committed(self, dataset: Dataset) -> set[int] | None:
-        """The ids of all segments that have rows in the table: the table decides what is committed.
-
-        None while files of it are missing: then nobody can say.
-        """
-        try:
-            _, state = find_table(self.database, self.lake, dataset)
-            if state is None or state.head is None:
-                return set()
-            if self.lake.inspect_files(state).missing:
-                return None
-        except FilesMissing:
-            return None
-        return self.lake.segments_above(state.name, snapshot=state.head, after=0)
-
-    def remove(self, dataset: Dataset, name: str) -> str:
-        durable_remove(self.segments.directory(dataset.name) / name)
-        return f"The segment file {name} of {dataset.name} is removed: its rows are committed."
-
-    def adopt(self, dataset: Dataset, name: str) -> str | None:
-        """Register a file; `Permanent` says why it cannot be.
-
-        Where the lines that it was made of still stand in the landing log, it is registered with them, and those before
-        it come first: the log would be sealed again from where it was sealed to, and the rows be stored twice.
-        """
-        names = self.names(dataset.name)
-        if name not in names:
-            return None
-        directory = self.segments.directory(dataset.name)
-        places = {id: directory / one for one, id in names.items()}
-        mine = names[name]
-        chain = list(self.sealer.lines_of(dataset.name, set(places)))
-        log = next((lines.file for id, lines, _ in chain if id == mine), None)
-        if log is None:
-            return self._register(dataset, directory / name, None, [])
-        done = []
-        for id, lines, held in chain:
-            if lines.file == log:
-                done.append(self._register(dataset, places[id], lines, held))
-            if id == mine:
-                break
-        return " ".join(line for line in done if line) or None
-
-    def refusal(self, dataset: Dataset, name: str) -> Permanent | None:
-        """Why a file cannot be taken up; None if it can be. Changes nothing."""
-        path = self.segments.directory(dataset.name) / name
-        names = self.names(dataset.name)
-        chain = self.sealer.lines_of(dataset.name, set(names.values()))
-        lines = next((lines for id, lines, _ in chain if id == names.get(name)), None)
-        try:
-            self._checked(dataset, path, lines)
-        except Permanent as error:
-            return error
+    The file says where its rows came from. One of before files said so is judged by what the dataset is fed by.
+    """
+    if dataset.identity:
         return None
+    origin = origin_of(segment_directory(engine, dataset.name) / name)
+    if origin == CAPTURED:
+        return None
+    reason = engine.database.read(lambda c: _kept_for(c, dataset))
+    if reason is None and origin == SOURCE:
+        reason = "Its sender or source may bring the rows again"
+    if reason is None:
+        return None
+    return f"{reason}, and without an identity the rows would be stored twice: it is not adopted by itself."
 
-    def _checked(self, dataset: Dataset, path: Path, lines: LandingRange | None) -> SegmentFile:
-        try:
-            file = read_segment_file(path, dataset)
-        except ValueError as error:
-            raise Permanent(
-                f"The segment file {path.name} is not whole: {error}.", hint="Keep it; restore it from a backup."
-            ) from error
-        if lines is None and not dataset.identity and self._is_there_already(dataset, file):
-            raise Permanent(
-                f"Rows of the segment file {path.name} are in the store already, under another segment.",
-                hint="Without an identity they would be stored twice: look into it, remove it, capture the rest.",
-            )
-        return file
 
-    def _register(self, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[Held]) -> str | None:
-        file = self._checked(dataset, path, lines)
-        if not self.segments.adopt(dataset, file, lines=lines, held=held):
-            return None
-        rows = file.rows.num_rows
-        return f"The segment {file.id} of {dataset.name} is registered again: {rows} rows wait for a flush."
+def committed_segments(engine: Engine, dataset: Dataset) -> set[int] | None:
+    """The ids of all segments that have rows in the table: the table decides what is committed.
 
-    def _is_there_already(self, dataset: Dataset, file: SegmentFile) -> bool:
-        """Whether the store has a row of the same content: in the landing log, in a waiting segment, or in the lake."""
-        import pyarrow.parquet as pq
-
-        ids = frozenset(content_ids(file.rows.append_column(SEGMENT, _nulls(file.rows.num_rows)))[0].to_pylist())
-        for identifiers in self._unsealed_ids(dataset):
-            if not ids.isdisjoint(identifiers):
-                return True
-        for item in self.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed")):
-            path = self.segments.path(item.path)
-            if path.exists() and not ids.isdisjoint(pq.read_table(path, columns=[CONTENT_ID])[CONTENT_ID].to_pylist()):
-                return True
-        _, state = find_table(self.database, self.lake, dataset)
+    None while files of it are missing: then nobody can say.
+    """
+    try:
+        _, state = find_table(engine.database, engine.lake, dataset)
         if state is None or state.head is None:
-            return False
-        asked = sorted(ids)
-        parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
-        return any(
-            self.lake.find_rows(state.name, snapshot=state.head, where={CONTENT_ID: part}, rows_max=1) for part in parts
-        )
+            return set()
+        if engine.lake.inspect_files(state).missing:
+            return None
+    except FilesMissing:
+        return None
+    return engine.lake.segments_above(state.name, snapshot=state.head, after=0)
 
-    def _unsealed_ids(self, dataset: Dataset) -> Iterator[list[str]]:
-        offsets = self.database.read(lambda c: records.landing_offsets(c, dataset.name))
-        for path in landing_files(self.sealer.landing_directory(dataset.name)):
-            with path.open("rb") as file:
-                file.seek(offsets.get(path.stem, 0))
-                for line in file:
-                    try:
-                        envelope = decode_envelope(line)
-                        rows = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows).table
-                    except FloodmarkError:
-                        continue  # not a row: it goes to quarantine
-                    yield content_ids(rows.append_column(SEGMENT, _nulls(rows.num_rows)))[0].to_pylist()
+
+def remove_file(engine: Engine, dataset: Dataset, name: str) -> str:
+    durable_remove(segment_directory(engine, dataset.name) / name)
+    return f"The segment file {name} of {dataset.name} is removed: its rows are committed."
+
+
+def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
+    """Register a file; `Permanent` says why it cannot be.
+
+    Where the lines that it was made of still stand in the landing log, it is registered with them, and those before
+    it come first: the log would be sealed again from where it was sealed to, and the rows be stored twice.
+    """
+    names = unregistered_files(engine, dataset.name)
+    if name not in names:
+        return None
+    directory = segment_directory(engine, dataset.name)
+    places = {id: directory / one for one, id in names.items()}
+    mine = names[name]
+    chain = list(landing_lines(engine, dataset.name, set(places)))
+    log = next((lines.file for id, lines, _ in chain if id == mine), None)
+    if log is None:
+        return _register(engine, dataset, directory / name, None, [])
+    done = []
+    for id, lines, held in chain:
+        if lines.file == log:
+            done.append(_register(engine, dataset, places[id], lines, held))
+        if id == mine:
+            break
+    return " ".join(line for line in done if line) or None
+
+
+def refusal_of(engine: Engine, dataset: Dataset, name: str) -> Permanent | None:
+    """Why a file cannot be taken up; None if it can be. Changes nothing."""
+    path = segment_directory(engine, dataset.name) / name
+    names = unregistered_files(engine, dataset.name)
+    chain = landing_lines(engine, dataset.name, set(names.values()))
+    lines = next((lines for id, lines, _ in chain if id == names.get(name)), None)
+    try:
+        _checked(engine, dataset, path, lines)
+    except Permanent as error:
+        return error
+    return None
+
+
+def _checked(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None) -> SegmentFile:
+    try:
+        file = read_segment_file(path, dataset)
+    except ValueError as error:
+        raise Permanent(
+            f"The segment file {path.name} is not whole: {error}.", hint="Keep it; restore it from a backup."
+        ) from error
+    if lines is None and not dataset.identity and _is_there_already(engine, dataset, file):
+        raise Permanent(
+            f"Rows of the segment file {path.name} are in the store already, under another segment.",
+            hint="Without an identity they would be stored twice: look into it, remove it, capture the rest.",
+        )
+    return file
+
+
+def _register(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[Held]) -> str | None:
+    file = _checked(engine, dataset, path, lines)
+    if not adopt_segment(engine, dataset, file, lines=lines, held=held):
+        return None
+    rows = file.rows.num_rows
+    return f"The segment {file.id} of {dataset.name} is registered again: {rows} rows wait for a flush."
+
+
+def _is_there_already(engine: Engine, dataset: Dataset, file: SegmentFile) -> bool:
+    """Whether the store has a row of the same content: in the landing log, in a waiting segment, or in the lake."""
+    import pyarrow.parquet as pq
+
+    ids = frozenset(content_ids(file.rows.append_column(SEGMENT, _nulls(file.rows.num_rows)))[0].to_pylist())
+    for identifiers in _unsealed_ids(engine, dataset):
+        if not ids.isdisjoint(identifiers):
+            return True
+    for item in engine.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed")):
+        path = engine.root / item.path
+        if path.exists() and not ids.isdisjoint(pq.read_table(path, columns=[CONTENT_ID])[CONTENT_ID].to_pylist()):
+            return True
+    _, state = find_table(engine.database, engine.lake, dataset)
+    if state is None or state.head is None:
+        return False
+    asked = sorted(ids)
+    parts = [frozenset(asked[start : start + IDS_AT_ONCE]) for start in range(0, len(asked), IDS_AT_ONCE)]
+    return any(
+        engine.lake.find_rows(state.name, snapshot=state.head, where={CONTENT_ID: part}, rows_max=1) for part in parts
+    )
+
+
+def _unsealed_ids(engine: Engine, dataset: Dataset) -> Iterator[list[str]]:
+    offsets = engine.database.read(lambda c: records.landing_offsets(c, dataset.name))
+    for path in landing_files(landing_directory(engine, dataset.name)):
+        with path.open("rb") as file:
+            file.seek(offsets.get(path.stem, 0))
+            for line in file:
+                try:
+                    envelope = decode_envelope(line)
+                    rows = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows).table
+                except FloodmarkError:
+                    continue  # not a row: it goes to quarantine
+                yield content_ids(rows.append_column(SEGMENT, _nulls(rows.num_rows)))[0].to_pylist()
 
 
 def _kept_for(connection: Connection, dataset: Dataset) -> str | None:

@@ -189,7 +189,7 @@ def waiting(store: Store) -> int:
         for item in status.datasets
     )
     undelivered = sum(store.rows_waiting(sink.name) for sink in store.sinks())
-    return spooled + undelivered + store._database.read(_open_intents)  # noqa: SLF001 - one more door into the same store
+    return spooled + undelivered + store.engine.database.read(_open_intents)
 
 
 def doing(store: Store) -> str:
@@ -201,7 +201,7 @@ def doing(store: Store) -> str:
         return " and ".join(under_way) or "no commit and no delivery"
 
     try:
-        return store._database.read(look)  # noqa: SLF001
+        return store.engine.database.read(look)
     except FloodmarkError:
         return "unknown"
 

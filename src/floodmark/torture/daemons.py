@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import signal
 import subprocess
@@ -38,13 +39,16 @@ class Told:
     life_spoke: bool = False
     life_worked: float | None = None
     """When its first work got through, or failed for a reason that will keep it waiting."""
+    life_delivered: float | None = None
+    """When it first delivered rows."""
     _offset: int = 0
 
     def new_life(self) -> None:
         with self.path.open("ab") as file:
             file.write(b"\n")  # the incomplete line of a killed process ends here
         self.listen()
-        self.life_began, self.life_spoke, self.life_worked = time.monotonic(), False, None
+        self.life_began, self.life_spoke = time.monotonic(), False
+        self.life_worked = self.life_delivered = None
         self.problems.clear()
 
     def listen(self) -> None:
@@ -73,6 +77,8 @@ class Told:
             self.duplicates += event.get("duplicates", 0)
             if self.life_worked is None:
                 self.life_worked = time.monotonic()
+            if name == "exported" and event["rows"] and self.life_delivered is None:
+                self.life_delivered = time.monotonic()
         elif name == "problem":
             self.problems[event["subject"]] = event["problem"]
             if not event["subject"].startswith("sink") and self.life_worked is None:
@@ -122,6 +128,37 @@ POINT_SECONDS = 8.0
 DOOMED_SECONDS_MAX = 20.0
 LIFE_SECONDS_MAX = 90.0
 KIN_SECONDS = 1.0
+FRUITLESS_MAX = 2
+"""After so many lives in a row that delivered nothing, one lasts until it has: where a JVM takes a minute to start,
+kills that come sooner would prove nothing of deliveries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a life of the daemon is to be like."""
+
+    manner: str
+    after_seconds: float
+    """After its start, after the first work that it told of, or after its first delivery."""
+    latest: float
+    """It dies then, whatever it has done."""
+
+    @classmethod
+    def planned(cls, chance: random.Random, *, fruitless: int, life_seconds: float) -> Life:
+        """The next life, after so many in a row that delivered nothing."""
+        if fruitless >= FRUITLESS_MAX:
+            return cls("delivering", chance.uniform(0.1, life_seconds), math.inf)
+        manner = chance.choice(("early", "at work", "point"))
+        longest = EARLY_SECONDS_MAX if manner == "early" else life_seconds
+        return cls(manner, chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
+
+    def due(self, told: Told) -> bool:
+        """Whether its time has come."""
+        since = {"early": told.life_began, "delivering": told.life_delivered}.get(self.manner, told.life_worked)
+        # A point may never be reached: then it dies a little later, as others do.
+        patience = POINT_SECONDS if self.manner == "point" else 0.0
+        now = time.monotonic()
+        return now >= self.latest or (since is not None and now >= since + patience + self.after_seconds)
 
 
 class DaemonMember:
@@ -153,7 +190,8 @@ class DaemonMember:
         self._process: subprocess.Popen[bytes] | None = None
         self._kin: set[Kin] = set()
         self._counted = 0.0
-        self._plan = _Life("", 0.0, 0.0)
+        self._plan = Life("", 0.0, 0.0)
+        self._fruitless = 0
         self._fault: str | None = None
         self._ours = False
         """This life's end is our doing."""
@@ -170,7 +208,7 @@ class DaemonMember:
             # Its JVM was killed. The daemon restarts when it detects this; without work it never does.
             if time.monotonic() >= self._plan.latest:
                 self._process.kill()
-        elif trouble and self._due():
+        elif trouble and self._plan.due(self.told):
             self._kill()
 
     def stop(self, seconds_max: float) -> int | None:
@@ -201,26 +239,15 @@ class DaemonMember:
 
     def _start(self, *, trouble: bool) -> None:
         self._fault, self._ours = None, False
+        delivered = self.told.life_delivered is not None or self.records.starts == 0
+        self._fruitless = 0 if delivered else self._fruitless + 1
         if trouble:
-            manner = self._chance.choices(("early", "at work", "point"), (3, 3, 3))[0]
-            longest = EARLY_SECONDS_MAX if manner == "early" else self._life_seconds
-            self._plan = _Life(manner, self._chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
-            if manner == "point":
+            self._plan = Life.planned(self._chance, fruitless=self._fruitless, life_seconds=self._life_seconds)
+            if self._plan.manner == "point":
                 self._fault = self._turns.next()
         self.told.new_life()
         self._process = start(self._command, output=self.told.path, errors=self._log, fault=self._fault)
         self.records.starts += 1
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now >= self._plan.latest:
-            return True
-        if self._plan.manner == "early":
-            return now >= self.told.life_began + self._plan.after_seconds
-        # A point may never be reached: then it is killed a little later.
-        patience = POINT_SECONDS if self._plan.manner == "point" else 0.0
-        worked = self.told.life_worked
-        return worked is not None and now >= worked + patience + self._plan.after_seconds
 
     def _kill(self) -> None:
         if self._process is None:
@@ -231,7 +258,7 @@ class DaemonMember:
         how = self._chance.choices(("alone", "with its JVM", "its JVM only"), (4, 3, 2 if jvms else 0))[0]
         if how == "its JVM only":
             jvms[0].kill()
-            self._plan = _Life("doomed", 0.0, time.monotonic() + DOOMED_SECONDS_MAX)
+            self._plan = Life("doomed", 0.0, time.monotonic() + DOOMED_SECONDS_MAX)
         elif how == "alone":
             self._process.kill()  # the JVM finds out in its own time, and what it is doing may still land
             self._process.wait()
@@ -252,14 +279,3 @@ class DaemonMember:
 
     def _note(self, how: str, where: str) -> None:
         self.records.killed(Kill(time.monotonic() - self._began, self.kind, how, where))
-
-
-@dataclass(frozen=True, slots=True)
-class _Life:
-    """What a life of the daemon is to be like."""
-
-    manner: str
-    after_seconds: float
-    """Counted from its start, or from the first work that it reported."""
-    latest: float
-    """It is killed then in any case."""

@@ -132,9 +132,11 @@ def _word(name: str) -> str:
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_store(root: Path, like: Settings | None, datasets: dict[str, bool], sinks: Sequence[Planned]) -> Store:
+def make_store(
+    root: Path, like: Settings | None, datasets: dict[str, bool], sinks: Sequence[Planned], *, control: str = ""
+) -> Store:
     """A fresh store with Spark and catalogs as in the user's settings; datasets by name, and whether by identity."""
-    with init(root) as made:
+    with init(root, control=control) as made:
         settings = made.settings
     if like is not None:
         settings = replace(settings, spark=like.spark, catalogs=like.catalogs)
@@ -150,6 +152,8 @@ def make_store(root: Path, like: Settings | None, datasets: dict[str, bool], sin
 def settings_text(settings: Settings) -> str:
     """The settings file of a scratch store: everything at once and as often as possible."""
     lines = [f"store_id = {_toml(settings.store_id)}", ""]
+    if settings.control.url:
+        lines += ["[control]", f"url = {_toml(settings.control.url)}", ""]
     lines += ["[flush]", "patience_seconds = 1", ""]
     lines += ["[run]", "flush_seconds = 1", "export_seconds = 1", "stop_seconds_max = 100", ""]
     spark = settings.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -118,6 +119,24 @@ def test_a_file_of_another_kind_is_an_error_and_not_a_traceback(shop, tmp_path: 
     assert done.code == 1
     assert "cannot be read as parquet" in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_an_arrow_file_whose_offsets_point_outside_of_it_is_refused(shop, tmp_path: Path, views: bool):
+    """Arrow follows offsets without a look: such a file ended the process (SIGBUS)."""
+    path = tmp_path / "rows.arrow"
+    kind = pa.string_view() if views else pa.string()
+    batch = pa.record_batch({"id": pa.array(["a" * 50, "b", "c"], kind)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    if not views:
+        content = path.read_bytes()
+        path.write_bytes(
+            content.replace(struct.pack("<iiii", 0, 50, 51, 52), struct.pack("<iiii", 0, 50, 2**31 - 10, 52))
+        )
+    done = shop("capture", "orders", str(path))
+    assert done.code == 1
+    assert "cannot be read as arrow" in done.err
 
 
 def test_a_file_that_is_not_there_and_a_dataset_that_is_not_there_are_told(shop, tmp_path: Path):

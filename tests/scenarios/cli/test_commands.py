@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_input import lines
 
+from floodmark.cli.demo.story import Claim, Story
+
 
 def test_init_refuses_an_existing_store_and_leaves_it_as_it_is(cli, tmp_path: Path):
     made = cli("init", "--json")
@@ -143,3 +145,12 @@ def test_quarantine_of_an_unknown_dataset_is_an_error(held):
 @pytest.mark.parametrize("arguments", [(), ("--all", "x"), ("x", "--dataset", "orders")])
 def test_ids_and_all_exclude_each_other(held, arguments):
     assert held("quarantine", "replay", *arguments).code == 2
+
+
+def test_a_claim_of_the_demo_that_fails_is_told_by_the_exit_code(cli, monkeypatch: pytest.MonkeyPatch):
+    claims = [Claim("rows sent", wanted=3, found=3), Claim("rows committed", wanted=3, found=2)]
+    monkeypatch.setattr(Story, "run", lambda story: story.claims.extend(claims))
+    done = cli("demo")
+    assert done.code == 1
+    assert [line.split()[-1] for line in done.out.splitlines() if line.startswith("rows ")] == ["yes", "NO"]
+    assert "A check failed" in done.out

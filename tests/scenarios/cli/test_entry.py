@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from floodmark.cli.entry import run
 from floodmark.cli.group import COMMANDS, app
 from floodmark.errors import Corrupt, Retryable
 from floodmark.store import Store, init
+from waiting import wait_until
 
 FLOODMARK = [sys.executable, "-m", "floodmark.cli"]
 HEAVY = ("pyarrow", "sqlalchemy", "pyspark", "pyiceberg", "rich", "orjson", "msgspec")
@@ -101,11 +101,8 @@ def test_a_pipe_that_pauses_has_its_rows_stored(tmp_path: Path):
         assert process.stdin is not None
         process.stdin.write(b'{"id": 1}\n{"id": 2}\n{"id": ')
         process.stdin.flush()
-        deadline = time.monotonic() + 60
-        while not store.status().datasets[0].spool.landing_bytes:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_until(lambda: store.status().datasets[0].spool.landing_bytes or process.poll() is not None)
+        assert process.poll() is None
         out, _ = process.communicate(b"3}")
     assert out == b"Stored 3 rows of orders. Read to line 3.\n"
     store.close()

@@ -91,7 +91,7 @@ def test_where_rows_say_they_came_from_is_listed_and_taken_back(shop, tmp_path):
     assert "no forwarded rows" in shop("provenance", "list").out
     with open_store(tmp_path / "store", lake=MemoryLake()) as store:
         for dataset in ("orders", "other"):
-            store._database.transact(
+            store.engine.database.transact(
                 lambda c, dataset=dataset: provenance.record(c, origin="edge", dataset=dataset, stores=["far"])
             )
     assert len(shop("provenance", "list", "--json").json) == 4

@@ -9,7 +9,6 @@ from typing import Self
 import uvicorn
 
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.serve import BoundedProtocol
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store
@@ -19,7 +18,7 @@ class RunningHub:
     """Serves one store; another one may take its place at the same address."""
 
     def __init__(self, store: Store, *, port: int = 0) -> None:
-        self._hub = Hub(Intake.of(store), HubSettings())
+        self._hub = Hub(store.engine, store.spool, HubSettings())
         self._listening = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listening.getsockname()[1]
         settings = HubSettings()

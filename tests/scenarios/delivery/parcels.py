@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from engines import engine_of
 from floodmark.control import datasets
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.destination import Parcel, Surroundings
+from floodmark.delivery.destination import Parcel
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.forward import KIND, ForwardSink
 from floodmark.errors import FloodmarkError
@@ -60,8 +61,8 @@ class Sender:
         """
         whole = {**KIND.defaults, "timeout_seconds": 5, "accept": "status", "url": url, **settings}
         KIND.check(whole)
-        surroundings = Surroundings(STORE, self.database, MemoryLake(), self.clock)
-        made = KIND.connect(surroundings, CHANNEL, whole)
+        engine = engine_of(self.database, MemoryLake(), self.clock, store_id=STORE)
+        made = KIND.connect(engine, CHANNEL, whole)
         assert isinstance(made, ForwardSink)
         self.opened.append(made)
         return made

@@ -54,7 +54,7 @@ def plain_depths(transactions):
     return depths
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories(), st.data())
 def test_depth_heads_and_order_follow_the_definition_in_whatever_pieces_files_arrive(transactions, data):
     depths = plain_depths(transactions)
@@ -85,7 +85,7 @@ def test_depth_heads_and_order_follow_the_definition_in_whatever_pieces_files_ar
         assert [history.first_version(stream, t) for t in writers] == list(range(1, len(writers) + 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories())
 def test_ancestry_forks_and_identities_follow_the_definition(transactions):
     history = History.of(transactions)

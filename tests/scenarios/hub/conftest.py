@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 
 from floodmark import wire
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.intake import Intake
 from floodmark.hub.settings import HubSettings
 from floodmark.store import Store
 from sending import DATASET, Chunk
@@ -64,7 +63,7 @@ def start_hub() -> Iterator[StartHub]:
     started: list[Client] = []
 
     def start(store: Store, **limits: Any) -> Client:
-        hub = Hub(Intake.of(store), HubSettings(**limits))
+        hub = Hub(store.engine, store.spool, HubSettings(**limits))
         started.append(Client(hub, build_app(hub)))
         return started[-1]
 

@@ -13,9 +13,11 @@ from answers import problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engines import set_spool
 from floodmark import faults, wire
 from floodmark.control import ledger, provenance
 from floodmark.errors import Retryable
+from floodmark.hub import chunks
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, Tally
 from floodmark.store import init
@@ -157,18 +159,18 @@ def die() -> None:
 
 def test_a_control_database_that_loses_its_answer_stores_once(hub, store, sender, monkeypatch):
     """The commit may have happened: it is looked for by the segment's id before anything is repeated."""
-    real = store._database.transact
+    real = store.engine.database.transact
     lost = []
 
     def transact(work, *, landed=None):
         result = real(work, landed=landed)
         if landed is not None and not lost:
             lost.append(True)
-            assert store._database.read(landed)
+            assert store.engine.database.read(landed)
         return result
 
     monkeypatch.setattr(
-        type(store._database), "transact", lambda _self, work, *, landed=None: transact(work, landed=landed)
+        type(store.engine.database), "transact", lambda _self, work, *, landed=None: transact(work, landed=landed)
     )
     hub.send(sender.chunk(0, 10))
     hub.send(sender.chunk(10, 20))
@@ -310,7 +312,7 @@ def test_rows_that_were_here_before_are_refused_so_that_two_hubs_cannot_send_in_
 def test_the_stores_that_rows_passed_are_remembered_for_those_who_forward_them_on(hub, store, sender):
     hub.send(sender.chunk(0, 4, path=("far", "edge-1")))
     hub.send(sender.chunk(4, 10, path=("farther", "edge-1")))
-    assert store._database.read(lambda c: provenance.stores_before(c, "events")) == ["edge-1", "far", "farther"]
+    assert store.engine.database.read(lambda c: provenance.stores_before(c, "events")) == ["edge-1", "far", "farther"]
 
 
 def test_totals_of_no_rows_with_a_checksum_make_no_sense(hub, sender):
@@ -421,8 +423,8 @@ def test_the_ledger_does_not_grow_with_what_has_arrived(hub, store):
     sizes = []
     for after in range(0, 60, 2):
         hub.send(sender.chunk(after, after + 2))
-        rows = store._database.read(lambda c: ledger.of_origin(c, "edge-1"))
-        named = store._database.read(lambda c: provenance.everything(c, dataset="events"))
+        rows = store.engine.database.read(lambda c: ledger.of_origin(c, "edge-1"))
+        named = store.engine.database.read(lambda c: provenance.everything(c, dataset="events"))
         sizes.append((len(rows), len(never_got(store, rows[0])), len(named)))
     assert set(sizes) == {(1, 0, 1)}
     for after in range(0, 60, 3):  # whatever the chunking of a retry, however old it is
@@ -520,14 +522,14 @@ def test_an_unknown_dataset_is_not_made_by_sending_to_it(hub, store, sender):
 
 def test_a_full_spool_asks_for_patience_and_stores_nothing(hub, store, sender, clock):
     hub.send(sender.chunk(0, 4))
-    store._capture.backlog_bytes_max = 1
+    set_spool(store, backlog_bytes_max=1)
     clock.advance(5)
     response = hub.send(sender.chunk(4, 10))
     problem(response, 503, "SpoolFull")
     assert int(response.headers["retry-after"]) > 0
     assert hub.send(sender.chunk(0, 4)).json()["stored"] == 0, "what is there already needs no room"
     check(store, sender, through=4)
-    store._capture.backlog_bytes_max = 1 << 30
+    set_spool(store, backlog_bytes_max=1 << 30)
     assert hub.send(sender.chunk(4, 10)).json()["stored"] == 6
 
 
@@ -535,7 +537,7 @@ def test_a_control_database_that_is_away_asks_for_patience_and_names_nothing(hub
     def away(*_, **__):
         raise Retryable(f"The control database is not available: {store.path} is locked.")
 
-    monkeypatch.setattr(type(store._segments), "add", away)
+    monkeypatch.setattr(chunks, "add_segment", away)
     response = hub.send(sender.chunk(0, 4))
     problem(response, 503, "Busy")
     assert int(response.headers["retry-after"]) > 0
@@ -563,17 +565,16 @@ def test_whatever_ranges_come_and_wherever_the_hub_dies_nothing_is_doubled_and_n
     """H1, H2: after every step the spool holds exactly the rows up to the ledger's end."""
     from floodmark.hub.chunks import Chunks
     from floodmark.hub.decision import Disagreement
-    from floodmark.hub.intake import Intake
 
     sender = Sender()
     sender.add(20)
     with init(tmp_path_factory.mktemp("hub") / "store", lake=MemoryLake(), clock=ManualClock()) as store:
         store.add_dataset("events")
-        chunks = Chunks(Intake.of(store), 1 << 20)
+        chunks = Chunks(store.engine, store.spool, 1 << 20)
         for after, length, point, fresh in steps:
             chunk = sender.chunk(after, after + length)
             if fresh:
-                chunks = Chunks(Intake.of(store), 1 << 20)
+                chunks = Chunks(store.engine, store.spool, 1 << 20)
             if point is not None:
                 faults.arm(point, die)
             try:

@@ -16,7 +16,7 @@ from sending import Sender, spooled
 
 
 def count(store, table) -> int:
-    return store._database.read(lambda c: c.execute(select(func.count()).select_from(table)).scalar_one())
+    return store.engine.database.read(lambda c: c.execute(select(func.count()).select_from(table)).scalar_one())
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_rows_of_one_entry_are_replayed_together_once_they_fit(store, start_hub)
     hub.capture(orjson.dumps([{"id": None, "note": f"n{number}"} for number in range(100)]))
     (entry,) = store.quarantine.entries("events")
     payload = store.quarantine.show(entry.id)[1].replace(b"[null,", b"[7,")
-    (store.path / entry.payload_path).write_bytes(payload) if entry.payload_path else store._database.transact(
+    (store.path / entry.payload_path).write_bytes(payload) if entry.payload_path else store.engine.database.transact(
         lambda c: c.execute(quarantine.update().values(payload=payload.decode()))
     )
     assert store.quarantine.replay(entry.id) == 100

@@ -14,6 +14,7 @@ import pytest
 from answers import problem
 
 from floodmark import wire
+from floodmark.hub import chunks
 from sending import Sender, entry, segment_states
 
 MB = 1 << 20
@@ -51,7 +52,7 @@ def ask(hub, *, headers, messages, path="/v1/datasets/events/capture"):
         async def receive():
             message = next(waiting, None)
             if message is None:
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()  # for ever
             return message
 
         async def send(message):
@@ -295,9 +296,9 @@ def test_records_that_contradict_each_other_are_told_in_general(hub, store, send
 
         return add
 
-    monkeypatch.setattr(type(store._segments), "add", fail(Corrupt(f"{store.path} is broken")))
+    monkeypatch.setattr(chunks, "add_segment", fail(Corrupt(f"{store.path} is broken")))
     problem(hub.send(sender.chunk(0, 10)), 500, "Corrupt")
-    monkeypatch.setattr(type(store._segments), "add", fail(OutcomeUnknown(f"{store.path} is away")))
+    monkeypatch.setattr(chunks, "add_segment", fail(OutcomeUnknown(f"{store.path} is away")))
     response = hub.send(sender.chunk(0, 10))
     problem(response, 503, "OutcomeUnknown")
     assert response.headers["retry-after"]

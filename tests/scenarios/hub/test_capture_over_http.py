@@ -9,6 +9,7 @@ import orjson
 import pytest
 from answers import problem
 
+from engines import set_spool
 from floodmark import faults, wire
 from floodmark.hub.settings import HubSettings
 from floodmark.testing import SimulatedCrash
@@ -221,12 +222,12 @@ def test_a_key_that_is_none_is_refused(hub, store, key):
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_full_spool_asks_for_patience(hub, store, clock, key):
     hub.capture(rows(1), key=None if key is None else "first")
-    store._capture.backlog_bytes_max = 1
+    set_spool(store, backlog_bytes_max=1)
     clock.advance(5)
     response = hub.capture(rows(2), key=key)
     problem(response, 503, "SpoolFull")
     assert int(response.headers["retry-after"]) > 0
-    store._capture.backlog_bytes_max = 1 << 30
+    set_spool(store, backlog_bytes_max=1 << 30)
     assert committed(store) == [1]
 
 

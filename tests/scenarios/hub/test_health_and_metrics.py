@@ -11,6 +11,7 @@ import threading
 import httpx
 from answers import problem
 
+from engines import set_spool
 from floodmark import faults
 from floodmark.errors import Retryable
 from sending import Sender
@@ -23,7 +24,7 @@ def test_a_hub_that_serves_is_alive_and_ready(hub):
 
 def test_a_hub_with_a_full_spool_is_alive_and_not_ready(hub, store, clock):
     hub.capture(b'[{"id":1}]')
-    store._capture.backlog_bytes_max = 1
+    set_spool(store, backlog_bytes_max=1)
     clock.advance(5)
     content = problem(hub.get("/readyz"), 503, "SpoolFull")
     assert "events" not in str(content)
@@ -34,7 +35,7 @@ def test_a_hub_without_its_control_database_is_alive_and_not_ready(hub, store, m
     def away(*_, **__):
         raise Retryable(f"{store.path} is locked")
 
-    monkeypatch.setattr(type(store._database), "read", away)
+    monkeypatch.setattr(type(store.engine.database), "read", away)
     problem(hub.get("/readyz"), 503, "Busy")
     assert hub.get("/healthz").status_code == 200
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -17,6 +17,7 @@ from floodmark.hub import serve
 from floodmark.hub.connections import Connections
 from floodmark.hub.serve import BoundedProtocol
 from floodmark.hub.tokens import add_token
+from waiting import wait_until
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
 
@@ -45,6 +46,11 @@ def cut_off(connection: socket.socket) -> bool:
         return False
 
 
+def silent(connection: socket.socket, *, seconds: float) -> bool:
+    """Whether the hub neither says anything nor closes the connection for so long."""
+    return not select.select([connection], [], [], seconds)[0]
+
+
 def answered(connection: socket.socket) -> bool:
     connection.settimeout(20)
     answer = b""
@@ -67,7 +73,7 @@ def test_headers_that_trickle_are_not_waited_for(address):
             for _ in range(400):  # each letter comes in time, and all of them do not
                 connection.sendall(b"G")
                 sent += 1
-                time.sleep(0.05)
+                silent(connection, seconds=0.05)
         assert sent < 400
 
 
@@ -84,7 +90,7 @@ def test_a_connection_may_rest_between_requests(address):
         for _ in range(3):
             connection.sendall(REQUEST)
             assert answered(connection)
-            time.sleep(0.6)
+            assert silent(connection, seconds=0.6)
 
 
 def test_a_body_has_its_own_time(address):
@@ -95,7 +101,7 @@ def test_a_body_has_its_own_time(address):
             + f"Content-Length: {len(body)}\r\n\r\n".encode()
         )
         for byte in body:
-            time.sleep(0.06)
+            assert silent(connection, seconds=0.06)
             connection.sendall(bytes([byte]))
         assert answered(connection)
 
@@ -111,6 +117,13 @@ def first_line(connection: socket.socket) -> bytes:
     return said.partition(b"\r\n")[0]
 
 
+def is_let_in(address: tuple[str, int]) -> bool:
+    with socket.create_connection(address) as another, contextlib.suppress(ConnectionError):
+        another.sendall(REQUEST)
+        return first_line(another).endswith(b"200 OK")
+    return False
+
+
 @pytest.mark.parametrize("limits", [Connections(all_max=100, address_max=3), Connections(all_max=3)], ids=str)
 def test_idle_connections_are_counted_and_one_too_many_is_refused_in_words(address, monkeypatch, limits):
     """Before descriptors run out: then a worker could neither answer nor open a file, and would fill its log."""
@@ -123,14 +136,7 @@ def test_idle_connections_are_counted_and_one_too_many_is_refused_in_words(addre
         with socket.create_connection(address) as one_too_many:
             assert first_line(one_too_many) == b"HTTP/1.1 503 Service Unavailable"
         idle.pop().close()
-        for _ in range(100):  # until the hub has noticed
-            with socket.create_connection(address) as another, contextlib.suppress(ConnectionError):
-                another.sendall(REQUEST)
-                if first_line(another).endswith(b"200 OK"):
-                    break
-            time.sleep(0.05)
-        else:
-            pytest.fail("a connection that was closed still counts")
+        wait_until(lambda: is_let_in(address), story=lambda: "A connection that was closed still counts.")
     finally:
         for connection in idle:
             connection.close()

@@ -65,7 +65,7 @@ class Shop:
         return [item.kind for item in self.audit(deep=deep).findings if item.wrong]
 
     def sql(self, statement: str) -> None:
-        self.store._database.transact(lambda c: c.exec_driver_sql(statement))
+        self.store.engine.database.transact(lambda c: c.exec_driver_sql(statement))
 
 
 def objects(directory: Path, partition: str = "source=s0") -> list[Path]:

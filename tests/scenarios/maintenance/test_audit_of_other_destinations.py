@@ -125,7 +125,7 @@ def hub(tmp_path: Path, shop: Shop) -> Iterator[HubPlace]:
 
 
 def ledger(hub: HubPlace, change: str) -> None:
-    hub.store._database.transact(
+    hub.store.engine.database.transact(
         lambda c: c.exec_driver_sql(f"UPDATE ledger SET {change} WHERE partition_key = 'source=s0'")
     )
 
@@ -215,7 +215,7 @@ def take(batch: Any, delivery: Any) -> None:
 
 
 def test_of_a_projection_the_records_are_compared(shop: Shop):
-    shop.store.add_sink(SINK, "projection", function="upkeep.test_audit_of_other_destinations:take", chunk_rows=3)
+    shop.store.add_sink(SINK, "projection", function=f"{__name__}:take", chunk_rows=3)
     shop.deliver()
     assert shop.audit().findings == ()
     shop.commit()

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark import faults
+from floodmark.commit import recovery
 from floodmark.maintenance.fsck import FsckReport
 from floodmark.process import process_identity
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
-from floodmark.spool.unregistered import UnknownSegments
+from floodmark.spool.segments import add_segment
 from floodmark.testing import SimulatedCrash, crash_at
 from scenarios.maintenance.delivered import DATASET, SINK, Shop
 
@@ -404,7 +405,7 @@ def test_a_segment_whose_lines_were_sealed_again_otherwise_is_not_adopted(shop: 
         shop.store.seal(DATASET)
     restore()
     with monkeypatch.context() as older:
-        older.setattr(UnknownSegments, "take_up", lambda *_: [])
+        older.setattr(recovery, "register_files", lambda *_: [])
         shop.again().flush(DATASET)
     assert committed(shop) == [10, 11]
     report = check(shop, repair=True)
@@ -508,7 +509,7 @@ def test_a_segment_whose_rows_may_be_sent_again_is_left_to_a_person(shop: Shop):
     restore = back_up(shop)
     declared = shop.store.datasets()[0]
     rows = pa.table({"n": [10], "source": ["a"], "note": ["x"]})
-    shop.store._segments.add(declared, rows, also=lambda _: True)
+    add_segment(shop.store.engine, declared, rows, also=lambda _: True)
     restore()
     shop.again().flush(DATASET)
     assert committed_or_none(shop) == []

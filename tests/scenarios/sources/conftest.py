@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.control import database
-from floodmark.lake import parallel_text
+from floodmark.lake import embedded, parallel_text
 from floodmark.sources import files
 from floodmark.sources import parallel_text as spread_module
 from floodmark.store import Store
@@ -60,7 +60,7 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(parallel_text, "written", written)
     monkeypatch.setattr(parallel_text, "gathered", gathered)
-    monkeypatch.setattr(Store, "spark", None)
+    monkeypatch.setattr(embedded, "session_with", lambda *_: None)
     monkeypatch.setattr(files, "BLOCK_BYTES", 120)
     for name, value in (("LARGE_BYTES", 1), ("PIECE_BYTES", 150), ("GROUP_BYTES", 400)):
         monkeypatch.setattr(spread_module, name, value)

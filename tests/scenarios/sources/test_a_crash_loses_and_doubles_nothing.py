@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from engines import set_spool
 from floodmark import faults
 from floodmark.control.schema import segments as segments_table
 from floodmark.errors import Retryable, SpoolFull
 from floodmark.sources import files, load
-from floodmark.spool.segments import SegmentStore, WrittenSegment
+from floodmark.spool.segments import WrittenSegment
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 from scenarios.sources.histories import jsonl, parquet, rows, stored
@@ -118,7 +119,7 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
     messages: Store, plain: Store, history: Path, monkeypatch: pytest.MonkeyPatch, failing: int, dataset: str
 ) -> None:
     """B1: those before it are stored, those behind it are dropped and read again."""
-    write, calls = SegmentStore.write, itertools.count(1)
+    write, calls = load.write_segment, itertools.count(1)
 
     def full(*arguments: Any, **options: Any) -> WrittenSegment:
         if next(calls) == failing:
@@ -126,21 +127,21 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
         return write(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SegmentStore, "write", full)
+        patched.setattr(load, "write_segment", full)
         with pytest.raises(Retryable, match="disk is full"):
             messages.backfill(dataset, history)
     unfinished = select(func.count()).select_from(segments_table).where(segments_table.c.state == "writing")
-    assert messages._database.read(lambda c: c.execute(unfinished).scalar()) == 0
+    assert messages.engine.database.read(lambda c: c.execute(unfinished).scalar()) == 0
     messages.backfill(dataset, history)
     assert stored(messages, dataset) == list(range(60))
     assert len(messages.quarantine.entries(dataset)) == 1
 
 
 def test_history_does_not_fill_the_spool(messages: Store, history: Path) -> None:
-    messages._capture.backlog_bytes_max = 4000
+    set_spool(messages, backlog_bytes_max=4000)
     messages.backfill("messages", history)
     assert stored(messages) == list(range(60))
-    messages._capture.backlog_bytes_max = 0
+    set_spool(messages, backlog_bytes_max=0)
     with pytest.raises(SpoolFull):
         messages.backfill("messages", rows(100, 110))
 

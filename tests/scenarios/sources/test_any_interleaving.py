@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from engines import set_flush
 from floodmark import faults
 from floodmark.control import database
 from floodmark.errors import FloodmarkError
@@ -59,7 +60,7 @@ class Histories(RuleBasedStateMachine):
 
     def opened(self) -> Store:
         store = open_store(self.home / "store", lake=self.lake, clock=self.clock)
-        store._flusher.patience_seconds = 0
+        set_flush(store, patience_seconds=0)
         return store
 
     def rows(self, ids: list[int]) -> list[dict]:
@@ -134,7 +135,7 @@ class Histories(RuleBasedStateMachine):
                     parquet(directory / f"part-{number:05}.parquet", turned[number::2])
 
         load_frame(
-            self.store._loader.backfiller,
+            load.Backfiller(self.store.engine, self.store.spool),
             self.store.datasets()[0],
             Shape(),
             Frame(name, "1", write),

@@ -11,7 +11,6 @@ from floodmark import faults
 from floodmark.errors import Retryable
 from floodmark.schema import SEQ
 from floodmark.sources import load
-from floodmark.sources import load as known
 from floodmark.store import Store
 from floodmark.testing import MemoryLake
 from scenarios.sources.histories import adds_up, jsonl, rows, stored
@@ -36,7 +35,7 @@ def test_a_row_that_is_committed_is_not_stored_again(messages: Store, tmp_path: 
 def test_rows_that_wait_are_found_by_flush_where_they_are_too_many_to_hold(
     messages: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "WAITING_ROWS_MAX", 3)
+    monkeypatch.setattr(load, "WAITING_ROWS_MAX", 3)
     messages.capture("messages", rows(5, 10))
     report = messages.backfill("messages", jsonl(tmp_path / "h.jsonl", rows(0, 20)))
     assert (report.new, report.already_spooled, report.already_stored) == (15, 0, 5)
@@ -133,7 +132,7 @@ def test_a_settle_function_may_change_identities_so_nothing_is_left_out_early(st
     store.add_dataset("messages", ["id"], schema={"id": "long"}, settle="somewhere:settle")
     store.capture("messages", [{"id": 1}])
     store.seal("messages")
-    waiting = known.waiting_identities(store._database, store._segments, store.datasets()[0])
+    waiting = load.waiting_identities(store.engine, store.datasets()[0])
     assert waiting.hashes is None
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from floodmark.errors import SchemaConflict
 from floodmark.hub.captures import Captures
-from floodmark.hub.intake import Intake
 from floodmark.rows.textlines import parse_lines
 from floodmark.spool.capture import Texts
 from floodmark.store import Store
@@ -57,7 +56,7 @@ def by_capture(store: Store, lines: list[bytes]) -> None:
 
 
 def by_http(store: Store, lines: list[bytes]) -> None:
-    hub = Captures(Intake.of(store), content_bytes_max=1 << 20)
+    hub = Captures(store.engine, store.spool, content_bytes_max=1 << 20)
     half = len(lines) // 2
     array = b"[" + b",".join(lines[:half]) + b"]"
     hub.accept("numbers", array, encoding="identity", media="application/json", key=None)

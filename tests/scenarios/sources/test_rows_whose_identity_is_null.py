@@ -96,7 +96,7 @@ def test_a_file_is_certain_to_bring_nothing_twice_only_if_all_of_its_rows_were_l
     for rows, certain in ([{"id": 2}], True), ([{"id": 2}, {"id": None}], is_certain):
         path = parquet(tmp_path / "two.parquet", rows)
         unit = Unit("two", lambda _: iter(()), file=path)
-        looked = load.stored_rows(store._lake, store.datasets()[0], [unit], {})
+        looked = load.stored_rows(store.engine.lake, store.datasets()[0], [unit], {})
         assert (looked.notes(Batch(pq.read_table(path), None, str), path) != {}) is certain
 
 
@@ -141,7 +141,7 @@ def test_what_was_purged_does_not_come_back_also_without_an_identity(store: Stor
 def test_a_dataset_of_before_keeps_what_it_did(store: Store) -> None:
     """Its record says nothing of null identities: they stay, and it may be declared again without a word about it."""
     store.add_dataset("messages", ["id"], schema={"id": "long"})
-    database: Database = store._database
+    database: Database = store.engine.database
     database.transact(lambda c: c.exec_driver_sql("UPDATE datasets SET identity_null = 'keep'"))
     store.add_dataset("messages", ["id"], schema={"id": "long"})
     store.capture("messages", [{"text": "one"}, {"text": "one"}])

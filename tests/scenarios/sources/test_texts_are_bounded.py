@@ -13,8 +13,8 @@ import orjson
 import pytest
 from histories import jsonl, rows, stored
 
+from engines import set_spool
 from floodmark.cli.capture import CaptureReport, _capture_stream
-from floodmark.config import SpoolSettings
 from floodmark.errors import SchemaConflict
 from floodmark.rows.textlines import Overlong, parse_lines, whole_lines
 from floodmark.spool.capture import Texts
@@ -27,10 +27,7 @@ LONG = 5_000
 @pytest.fixture
 def small(messages: Store) -> Store:
     """The store of messages, with limits that a test reaches fast."""
-    limits = SpoolSettings(line_bytes_max=LONG, columns_max=12, new_columns_max=4)
-    messages._capture.limits = limits
-    object.__setattr__(messages._sealer, "limits", limits)
-    object.__setattr__(messages._loader.backfiller, "limits", limits)
+    set_spool(messages, line_bytes_max=LONG, columns_max=12, new_columns_max=4)
     return messages
 
 
@@ -116,8 +113,7 @@ def test_a_line_that_is_too_long_is_quarantined_with_its_number_and_its_beginnin
     path = jsonl(tmp_path / name, rows(0, 3), long, *(orjson.dumps(row).decode() for row in rows(3, 6)))
     if how == "stream":
         content = path.read_bytes()
-        small._capture.limits = SpoolSettings(line_bytes_max=LONG)
-        object.__setattr__(small.settings, "spool", SpoolSettings(line_bytes_max=LONG))
+        set_spool(small, columns_max=2000, new_columns_max=200)
         _capture_stream(small, io.BytesIO(content), 2, CaptureReport("messages"))
         small.flush("messages")
     else:

@@ -11,7 +11,6 @@ import pytest
 from floodmark import faults
 from floodmark.errors import InvalidSetting, Permanent, Retryable
 from floodmark.sources import files, load
-from floodmark.sources import load as known
 from floodmark.sources.loading import Frame, load_frame
 from floodmark.sources.shaping import Shape
 from floodmark.sources.staging import Staging
@@ -42,7 +41,7 @@ class Table:
     ) -> BackfillReport:
         declared = next(item for item in store.datasets() if item.name == dataset)
         return load_frame(
-            store._loader.backfiller,
+            load.Backfiller(store.engine, store.spool),
             declared,
             shape or Shape(),
             Frame(self.name, self.version, self.write),
@@ -158,12 +157,12 @@ def test_two_at_once_do_not_write_the_same_files(messages: Store, reopen: Callab
 
 def test_committed_rows_are_left_out_before_they_are_stored(messages: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """B2: their twins are committed. The numbers still add up."""
-    monkeypatch.setattr(known, "STORED_ROWS_MIN", 1)
+    monkeypatch.setattr(load, "STORED_ROWS_MIN", 1)
     messages.capture("messages", rows(10, 40))
     messages.flush("messages")
     sent: list[int] = []
-    write = type(messages._segments).write
-    monkeypatch.setattr(type(messages._segments), "write", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
+    write = load.write_segment
+    monkeypatch.setattr(load, "write_segment", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
     path = parquet(messages.path.parent / "h.parquet", _typed(rows(0, 60)))
     report = messages.backfill("messages", path)
     assert (report.read, report.new, report.already_stored) == (60, 30, 30)

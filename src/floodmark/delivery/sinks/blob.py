@@ -30,13 +30,13 @@ from floodmark.delivery.destination import (
     Kind,
     Parcel,
     Settled,
-    Surroundings,
     whole_number,
 )
 from floodmark.delivery.outcomes import Busy, Holdings, Oversized
 from floodmark.delivery.sinks.formats import FORMATS, check_format, decoded, encoded, holds_rows
 from floodmark.delivery.sinks.objects import Claim, ObjectPlace
 from floodmark.delivery.sinks.storage import OPTIONS, SECRET, check_place, place_of
+from floodmark.engine import Engine
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent, reason_of
 from floodmark.rows.content import content_ids, tally
 from floodmark.schema import Schema
@@ -416,9 +416,9 @@ def _check(settings: dict[str, Any]) -> None:
         )
 
 
-def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> BlobSink:
-    dataset = surroundings.database.read(lambda c: datasets.get(c, channel.dataset))
-    return BlobSink(dict(settings), dataset.schema, store_id=surroundings.store_id, sink=channel.sink)
+def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> BlobSink:
+    dataset = engine.database.read(lambda c: datasets.get(c, channel.dataset))
+    return BlobSink(dict(settings), dataset.schema, store_id=engine.store_id, sink=channel.sink)
 
 
 KIND = Kind(

@@ -36,11 +36,11 @@ from floodmark.delivery.destination import (
     Discrepancy,
     Kind,
     Parcel,
-    Surroundings,
     whole_number,
 )
 from floodmark.delivery.outcomes import Ahead, Holdings, Oversized
 from floodmark.delivery.sinks.http import Ask, Exchange, Judge, Reply, holdings_of, media_of
+from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, InvalidSetting, Loop, MalformedChunk, Permanent
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.wire import (
@@ -152,11 +152,11 @@ class _AnotherMedia(Exception):
 class ForwardSink:
     """The way to one server. The channels of a dataset share it, each in a thread of its own."""
 
-    def __init__(self, surroundings: Surroundings, instance: str, settings: Mapping[str, Any]) -> None:
-        self._surroundings = surroundings
+    def __init__(self, engine: Engine, instance: str, settings: Mapping[str, Any]) -> None:
+        self._engine = engine
         self._instance = instance
         self._url: str = settings["url"]
-        self._origin: str = settings["origin"] or surroundings.store_id
+        self._origin: str = settings["origin"] or engine.store_id
         self._chunk_bytes: int = settings["chunk_bytes"]
         self._credential = None if settings["token"] is None else Credential(settings["token"])
         self._exchange = Exchange(
@@ -165,7 +165,7 @@ class ForwardSink:
             connections_max=settings["concurrency"],
         )
         hide = str if self._credential is None else self._credential.hide
-        self._judge = Judge(urlsplit(self._url).netloc, surroundings.clock.now, hide)
+        self._judge = Judge(urlsplit(self._url).netloc, engine.clock.now, hide)
         self._hub: str | None = None
         """The hub that the sink delivers to, once this process has met it."""
         # A sink of before this setting: whoever meant another server is told how to say so.
@@ -286,7 +286,7 @@ class ForwardSink:
 
     def _meet(self, reply: Reply) -> None:
         """D8: the first hub that this sink meets is the one it delivers to; any other is refused."""
-        database, instance = self._surroundings.database, self._instance
+        database, instance = self._engine.database, self._instance
         pinned = self._hub or database.read(lambda c: sinks.hub_of(c, instance))
         hub = self._judge.met(reply, pinned=pinned)
         if pinned is None:
@@ -307,7 +307,7 @@ class ForwardSink:
         several = parcel.rows.num_rows > 1
         if several and parcel.rows.nbytes > HOPELESS * self._chunk_bytes:
             raise Oversized
-        schema = self._surroundings.database.read(lambda c: datasets.get(c, parcel.channel.dataset)).schema
+        schema = self._engine.database.read(lambda c: datasets.get(c, parcel.channel.dataset)).schema
         media = self._media if parcel.rows.num_rows else LINES
         if media == COLUMNS:
             content = encode_columns(parcel.rows, parcel.sequence, parcel.ids)
@@ -334,7 +334,7 @@ class ForwardSink:
     def _path(self, dataset: str) -> tuple[str, ...]:
         """H4: every store that rows of the dataset have passed, this one last; `Loop` if the hub is one of them."""
         # Read for each chunk, after its rows: what brought a row here was recorded before the row was committed.
-        before = self._surroundings.database.read(lambda c: provenance.stores_before(c, dataset))
+        before = self._engine.database.read(lambda c: provenance.stores_before(c, dataset))
         if self._hub in before:
             raise Loop(
                 f"Rows of {dataset!r} have passed through {self._judge.place} before: it is the store {self._hub!r}.",
@@ -342,7 +342,7 @@ class ForwardSink:
                 "so: `floodmark provenance list`.",
             )
         # Under another origin the store itself is still one that the rows passed.
-        own = tuple(dict.fromkeys((self._surroundings.store_id, self._origin)))
+        own = tuple(dict.fromkeys((self._engine.store_id, self._origin)))
         return (*[store for store in before if store not in own], *own)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -453,7 +453,7 @@ KIND = Kind(
     },
     required=("url",),
     check=_check,
-    connect=lambda surroundings, channel, settings: ForwardSink(surroundings, channel.sink, settings),
+    connect=lambda engine, channel, settings: ForwardSink(engine, channel.sink, settings),
     # The url and the origin are where an intent goes: half of it elsewhere, or under another key, would be a hole there
     # and rows twice here.
     pinned=("url", "origin", "chunk_rows", "chunk_bytes"),

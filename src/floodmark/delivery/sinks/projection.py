@@ -24,8 +24,9 @@ from sqlalchemy.exc import DBAPIError
 
 from floodmark.control.database import is_serialization_failure
 from floodmark.control.deliveries import Channel
-from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, Surroundings, whole_number
+from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, whole_number
 from floodmark.delivery.outcomes import Holdings
+from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.sequence import SequenceRange
 
@@ -204,10 +205,10 @@ def _check(settings: dict[str, Any]) -> None:
         )
 
 
-def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> Destination:  # noqa: ARG001 - the contract's signature
-    surroundings.functions.check(settings["function"])  # again: the list may have become shorter since it was added
+def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> Destination:  # noqa: ARG001 - the contract's signature
+    engine.settings.functions.check(settings["function"])  # again: the list may have become shorter since it was added
     kind = TransactionalProjectionSink if settings["transactional"] else ProjectionSink
-    return kind(Function.load(settings["function"]), surroundings.store_id)
+    return kind(Function.load(settings["function"]), engine.store_id)
 
 
 KIND = Kind(

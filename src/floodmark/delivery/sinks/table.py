@@ -36,10 +36,10 @@ from floodmark.delivery.destination import (
     Parcel,
     Settled,
     Source,
-    Surroundings,
     whole_number,
 )
 from floodmark.delivery.outcomes import Holdings
+from floodmark.engine import Engine
 from floodmark.errors import (
     DivergedHistory,
     FilesMissing,
@@ -476,11 +476,11 @@ def _check(settings: dict[str, Any]) -> None:
             )
 
 
-def _connect(surroundings: Surroundings, channel: Channel, settings: Mapping[str, Any]) -> Destination:
+def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> Destination:
     return TableSink(
-        target=surroundings.lake.target(target_name(settings["table"], channel.dataset)),
-        database=surroundings.database,
-        store_id=surroundings.store_id,
+        target=engine.lake.target(target_name(settings["table"], channel.dataset)),
+        database=engine.database,
+        store_id=engine.store_id,
         dataset=channel.dataset,
         keep=settings.get("where"),
     )

@@ -1,0 +1,391 @@
+"""One block, from its append to the table's verdict on it.
+
+    send → verdict → sync → record (or void)
+
+Whoever finds a block undecided does the same with it, in any process: the table decides, and what is recorded is the
+same. I4, I7, I8, I11 and U34 (see `commit.flush`) are kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from floodmark import faults
+from floodmark.commit.exclusions import LeftOut, left_out
+from floodmark.commit.protocol import (
+    Append,
+    Barrier,
+    BlockSegment,
+    PartitionFigures,
+    Settlement,
+    TableState,
+    Verdict,
+    verdict,
+)
+from floodmark.control import blocks, datasets
+from floodmark.control import segments as segment_records
+from floodmark.control.blocks import Block
+from floodmark.control.datasets import Dataset
+from floodmark.control.segments import Segment
+from floodmark.engine import Engine
+from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
+from floodmark.files import sync_directory
+from floodmark.lake.generations import is_fenced, table_of
+from floodmark.spool.segments import remove_leftovers
+
+SENDS_MAX = 3
+"""How often one call sends the same block before it leaves it, undecided, to a later call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A block with its end: what it brought, as far as this process recorded it."""
+
+    block: Block
+    rows: int = 0
+    duplicates: int = 0
+    snapshot: int | None = None
+    expired: int = 0
+    dropped: int = 0
+    problem: str | None = None
+
+
+def commit_block(
+    engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset, *, fresh: bool = False
+) -> Decided | None:
+    """Send a block until the table has decided it. None: void, its segments are free again.
+
+    Of a `fresh` block nothing was sent before.
+    """
+    error: Exception | None = None
+    for attempt in range(SENDS_MAX):
+        try:
+            out = _left_out(engine, block, segments, declared)
+            request = _request(engine, block, segments, declared, purged=out.purged)
+            landed, error = _send(engine, request)
+            if not landed and request.settle is not None and not (fresh and attempt == 0):
+                # B5: the settle function has changed its mind, and what an earlier attempt sent may still land. The
+                # same numbers, as they came, either land in its place or have nothing to send, as it had nothing.
+                request = replace(request, settle=None, settlement=Settlement())
+                landed, error = _send(engine, request)
+        except FloodmarkError:
+            if engine.database.read(lambda c: _is_decided(c, block)):
+                return _as_decided_by_another(engine, block)  # and its segments are gone for that reason
+            raise
+        told = request.settlement
+        if not landed:
+            return _void(
+                engine,
+                block,
+                reason="no row was left to commit",
+                consume=True,
+                expired=out.expired,
+                dropped=told.dropped,
+            )
+        state = table_of(engine.database, engine.lake, declared, block.base)
+        outcome = _verdict(engine, block, declared, state)
+        faults.reach("flush.decided")
+        if outcome is Verdict.LANDED and state is not None:
+            return _record(engine, block, segments, declared, state, problem=told.problem)
+        if outcome is Verdict.VOID:
+            return _void(engine, block, reason="another commit came first", consume=False)
+    cause = f" ({reason_of(error)})" if error else ""
+    raise Retryable(
+        f"The append of block {block.range} of {block.dataset!r} failed {SENDS_MAX} times{cause}.",
+        hint="The rows are safe in the spool; the next flush sends the same block again.",
+    ) from error
+
+
+def _left_out(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> LeftOut:
+    return left_out(engine.database, engine.root, declared, segments, after=block.range.after)
+
+
+def _request(
+    engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset, *, purged: tuple[int, ...]
+) -> Append:
+    known = [span for span in map(_span, segments) if span is not None]
+    return Append(
+        table=declared.of_generation(block.base.generation).table_name,
+        block=block.id,
+        range=block.range,
+        base=block.base,
+        segments=tuple(
+            BlockSegment(s.id, str(engine.root / s.path), s.rows, s.block_offset or 0, _span(s)) for s in segments
+        ),
+        schema=declared.schema,
+        identity=declared.identity,
+        event_time=declared.event_time,
+        event_span=(min(low for low, _ in known), max(high for _, high in known)) if known else None,
+        settle=declared.settle,
+        event_cutoff=declared.event_cutoff,
+        purged=purged,
+        partition_by=declared.partition_by,
+        declaration=declared.declaration if declared.generation == block.base.generation else None,
+        any_time=declared.identity_scope == datasets.ALL,
+        by_content=declared.by_content,
+    )
+
+
+def _send(engine: Engine, request: Append) -> tuple[bool, Exception | None]:
+    """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
+    # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
+    engine.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
+    faults.reach("flush.appending")
+    error: Exception | None = None
+    try:
+        sent = engine.lake.append(request)
+    except FloodmarkError:
+        raise  # nothing was sent: the lake says so by raising one of ours
+    except Exception as unclear:  # noqa: BLE001 - I4: whatever it was, the table decides, not the error
+        sent, error = True, unclear
+    faults.reach("flush.appended")
+    return sent, error
+
+
+def _verdict(engine: Engine, block: Block, declared: Dataset, state: TableState | None) -> Verdict:
+    """I4: from one load of the metadata."""
+    visible = False
+    if state is not None and state.head not in (None, block.base.snapshot):
+        known = state.since(block.base.snapshot) or state.lineage
+        visible = not any(snapshot.block == block.id for snapshot in known) and engine.lake.has_rows(
+            state.name, snapshot=state.lineage[0].id, within=block.range
+        )
+    # U22: not what the records say. Until the table has its other name, a request under way may still land.
+    fenced = is_fenced(declared, block.base, state)
+    return verdict(block=block.id, base=block.base, fenced=fenced, state=state, row_visible=visible)
+
+
+def _record(
+    engine: Engine,
+    block: Block,
+    segments: Sequence[Segment],
+    declared: Dataset,
+    state: TableState,
+    *,
+    problem: str | None = None,
+) -> Decided | None:
+    _check_whole(block, state)
+    # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
+    engine.lake.sync(state, since=declared.synced_snapshot)
+    faults.reach("flush.synced")
+    segments, others = _landed_segments(engine, block, segments, state)
+    figures, rows = _figures(engine, block, segments, declared, state)
+    snapshot = _landing_snapshot(block, state)
+    expired = 0 if rows == len(block.range) else _expired(engine, block, segments, declared)
+    # Written down by the commit itself, so that whoever records it knows.
+    dropped = next((item.dropped for item in state.lineage if item.block == block.id), 0)
+    recorded = engine.database.transact(
+        lambda c: blocks.record(
+            c,
+            block,
+            snapshot=snapshot,
+            synced_snapshot=state.head,
+            rows=rows,
+            expired=expired,
+            dropped=dropped,
+            reason=problem,
+            figures=figures,
+            now=engine.clock.now(),
+            consumed={segment.id for segment in segments} if others else None,
+        ),
+        landed=lambda c: _is_decided(c, block),
+    )
+    faults.reach("flush.recorded")
+    sent = sum(segment.rows for segment in segments)
+    decided: Decided | None = Decided(
+        block,
+        rows,
+        duplicates=sent - rows - expired - dropped,
+        snapshot=snapshot,
+        expired=expired,
+        dropped=dropped,
+        problem=problem,
+    )
+    if not recorded:
+        decided = _as_decided_by_another(engine, block)
+    if decided is not None:  # I7: the segments of a void block may be in another one by now
+        _remove_segments(engine, segments)
+        remove_leftovers(engine, block.dataset)
+    return decided
+
+
+def _landed_segments(
+    engine: Engine, block: Block, segments: Sequence[Segment], state: TableState
+) -> tuple[Sequence[Segment], Sequence[Segment]]:
+    """The segments that are in the table with this block, and those that are not.
+
+    A snapshot that names the block brought them all. Where only rows tell, the snapshot may have expired; or the
+    rows are those of a block that a restored control database has forgotten, with the same numbers and some of
+    the same segments. A segment without a row there is flushed again: what it has of duplicates is dropped again.
+    """
+    if any(snapshot.block == block.id for snapshot in state.lineage):
+        return segments, ()
+    there = engine.lake.segments_above(state.name, snapshot=state.lineage[0].id, after=block.range.after)
+    return [one for one in segments if one.id in there], [one for one in segments if one.id not in there]
+
+
+def _expired(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> int:
+    """How many rows of a landed block were left out on purpose; the rest of what is missing were duplicates."""
+    try:
+        return _left_out(engine, block, segments, declared).expired
+    except Retryable:
+        if engine.database.read(lambda c: _is_decided(c, block)):
+            return 0  # and its segments are gone for that reason: whoever recorded it has counted
+        raise
+
+
+def _void(
+    engine: Engine, block: Block, *, reason: str, consume: bool, expired: int = 0, dropped: int = 0
+) -> Decided | None:
+    left_out = {"expired": expired, "dropped": dropped}
+    voided = engine.database.transact(
+        lambda c: blocks.void(c, block, reason=reason, consume=consume, now=engine.clock.now(), **left_out),
+        landed=lambda c: _is_decided(c, block),
+    )
+    faults.reach("flush.released")
+    if not voided:
+        return _as_decided_by_another(engine, block)
+    if not consume:
+        return None
+    duplicates = len(block.range) - expired - dropped
+    return Decided(block, rows=0, duplicates=duplicates, snapshot=None, expired=expired, dropped=dropped)
+
+
+def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
+    """Another process settled this very block while we did: its word stands, and it counted the rows."""
+    found = engine.database.read(lambda c: blocks.get(c, block.id))
+    if found is None or found.state == "reserved":
+        raise Corrupt(
+            f"Block {block.range} of {block.dataset!r} lost its record.",
+            hint="Keep the store as it is, and run `floodmark fsck`.",
+        )
+    return None if found.state == "void" else Decided(found)
+
+
+def _figures(
+    engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset, state: TableState
+) -> tuple[list[PartitionFigures], int]:
+    """Rows and checksum per partition. Where every row landed the segments' own figures are the table's."""
+    landed = next((s for s in state.lineage if s.block == block.id), None)
+    if landed is not None and landed.added_rows == len(block.range):
+        return _figures_of_segments(engine, block, segments), landed.added_rows
+    figures = engine.lake.figures(
+        state.name, snapshot=state.lineage[0].id, within=block.range, partition_by=declared.partition_by
+    )
+    return figures, sum(item.tally.rows for item in figures)
+
+
+def _figures_of_segments(engine: Engine, block: Block, segments: Sequence[Segment]) -> list[PartitionFigures]:
+    parts = engine.database.read(lambda c: segment_records.partitions_of(c, [s.id for s in segments]))
+    result: dict[str, PartitionFigures] = {}
+    for segment in segments:
+        start = block.range.after + 1 + (segment.block_offset or 0)
+        for part in parts.get(segment.id, []):
+            new = PartitionFigures(part.partition, part.tally, start + part.first_row, start + part.last_row)
+            old = result.get(part.partition)
+            result[part.partition] = new if old is None else _together(old, new)
+    return list(result.values())
+
+
+def _remove_segments(engine: Engine, segments: Sequence[Segment]) -> None:
+    directories = set()
+    for segment in segments:
+        path = engine.root / segment.path
+        path.unlink(missing_ok=True)
+        directories.add(path.parent)
+        faults.reach("flush.segment_removed")
+    for directory in directories:
+        sync_directory(directory)
+
+
+def decide_block(engine: Engine, dataset: str) -> list[Decided]:
+    """I8. There is at most one."""
+    block = engine.database.read(lambda c: blocks.undecided(c, dataset))
+    if block is None:
+        return []
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    segments = engine.database.read(lambda c: segment_records.of_block(c, block.id))
+    state = table_of(engine.database, engine.lake, declared, block.base)
+    outcome = _verdict(engine, block, declared, state)
+    if outcome is Verdict.LANDED and state is not None:
+        decided = _record(engine, block, segments, declared, state)
+    elif outcome is Verdict.VOID:
+        decided = _void(engine, block, reason="another commit came first", consume=False)
+    else:
+        decided = commit_block(engine, block, segments, declared)
+    return [] if decided is None else [decided]
+
+
+def raise_barrier(engine: Engine, dataset: str) -> Block | None:
+    """U34: let no request of the undecided block land any more, and decide it; None if there is none.
+
+    I4: what the barrier said is no verdict either. The table is looked at afterwards, and the request that is under
+    way may have come first: then the block is committed.
+    """
+    block = engine.database.read(lambda c: blocks.undecided(c, dataset))
+    if block is None:
+        return None
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    error: Exception | None = None
+    faults.reach("barrier.sending")
+    try:
+        own = declared.of_generation(block.base.generation)
+        engine.lake.barrier(Barrier(own.table_name, block.id, block.base, block.range.through))
+    except Exception as unclear:  # noqa: BLE001 - I4
+        error = unclear
+    faults.reach("barrier.sent")
+    state = table_of(engine.database, engine.lake, declared, block.base)
+    outcome = _verdict(engine, block, declared, state)
+    if outcome is Verdict.OPEN:
+        raise Retryable(
+            f"Block {block.range} of {dataset!r} is undecided, and could still land"
+            + (f": {reason_of(error)}." if error else "."),
+            hint="Run it again when the lake can be written to.",
+        ) from error
+    segments = engine.database.read(lambda c: segment_records.of_block(c, block.id))
+    if outcome is Verdict.LANDED and state is not None:
+        _record(engine, block, segments, declared, state)
+    else:
+        if state is not None:
+            # I7: taken back by a loss of power, the barrier would let a late request land behind a void block.
+            engine.lake.sync(state, since=declared.synced_snapshot)
+        _void(engine, block, reason="it was given up, and an append without rows came first", consume=False)
+    return engine.database.read(lambda c: blocks.get(c, block.id))
+
+
+def _span(segment: Segment) -> tuple[int, int] | None:
+    if segment.event_min is None or segment.event_max is None:
+        return None
+    return segment.event_min, segment.event_max
+
+
+def _is_decided(connection: Connection, block: Block) -> bool:
+    found = blocks.get(connection, block.id)
+    return found is not None and found.state != "reserved"
+
+
+def _check_whole(block: Block, state: TableState) -> None:
+    """I11: what a commit was to bring is what it brought. Not recorded, it is read by nobody, and its segments stay."""
+    landed = next((snapshot for snapshot in state.lineage if snapshot.block == block.id), None)
+    if landed is not None and landed.announced_rows not in (None, landed.added_rows):
+        raise Corrupt(
+            f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
+            f"{landed.announced_rows}.",
+            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
+        )
+
+
+def _landing_snapshot(block: Block, state: TableState) -> int | None:
+    return next((s.id for s in state.lineage if s.block == block.id), state.head)
+
+
+def _together(old: PartitionFigures, new: PartitionFigures) -> PartitionFigures:
+    return PartitionFigures(
+        old.partition,
+        old.tally + new.tally,
+        min(old.first_seq, new.first_seq),
+        max(old.last_seq, new.last_seq),
+    )

@@ -1,0 +1,82 @@
+"""Engine: the parts of one open store, made in one place and handed to every operation.
+
+An operation is a function of an engine: `flush(engine, dataset)`, `retain(engine, dataset)`. What needs memory between
+two calls (open landing files, connected destinations) is a class of its own and has the engine for everything else.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from floodmark.clock import Clock, SystemClock
+from floodmark.config import FILE_NAME, Settings
+from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
+from floodmark.errors import InvalidSetting, reason_of
+from floodmark.lake.table import Lake
+
+CONTROL_FILE = "control.db"
+
+
+@dataclass(slots=True)
+class RecoveryProgress:
+    """What this process has recovered already; see `commit.recovery`."""
+
+    numbers_raised: bool = False
+    datasets: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Engine:
+    """Directory, settings, control database, lake and clock of one open store. Threads may share it."""
+
+    root: Path
+    settings: Settings
+    database: Database
+    lake: Lake
+    clock: Clock = field(default_factory=SystemClock)
+    recovered: RecoveryProgress = field(default_factory=RecoveryProgress)
+
+    @property
+    def store_id(self) -> str:
+        """The store's permanent identity."""
+        return self.settings.store_id
+
+
+def open_engine(root: Path, settings: Settings, lake: Lake, *, clock: Clock | None = None) -> Engine:
+    """The parts of a store whose control database exists."""
+    database = control_database(root, settings)
+    migrate(database, create=False)
+    check_owner(database, settings.store_id)
+    return Engine(root, settings, database, lake, clock or SystemClock())
+
+
+def control_database(root: Path, settings: Settings) -> Database:
+    """The database that `[control] url` names; without it, the file in the store's directory."""
+    if not settings.control.url:
+        return Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
+    return Database(postgres_url(_secret(settings.control.url)))
+
+
+def _secret(source: str) -> str:
+    """A setting that may be kept elsewhere: `env:NAME`, `file:/path`, or the value itself."""
+    kind, _, name = source.partition(":")
+    try:
+        if kind == "env":
+            return os.environ[name]
+        if kind == "file":
+            return Path(name).read_text(encoding="utf-8").strip()
+    except KeyError:
+        problem = f"the environment variable {name}, which is not set"
+    except (OSError, ValueError) as error:
+        problem = f"a file that cannot be read ({reason_of(error)})"
+    else:
+        return source
+    raise InvalidSetting(f"{FILE_NAME}: control.url names {problem}.", hint="Provide it, or correct the setting.")
+
+
+def _is_writable(root: Path) -> bool:
+    """Whether this process may change the store; if not, it may still read it."""
+    control = root / CONTROL_FILE
+    return os.access(root, os.W_OK) and (os.access(control, os.W_OK) or not control.exists())

@@ -1,0 +1,55 @@
+"""The lake in a store's own directory, and the Spark session behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floodmark.config import CatalogSettings, Settings
+from floodmark.errors import Permanent
+from floodmark.lake.catalog import Catalog
+from floodmark.lake.sparklog import log_file
+from floodmark.lake.table import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from floodmark.lake.spark import SparkLake
+
+
+def embedded_lake(root: Path, settings: Settings, *, spark: SparkSession | None = None) -> SparkLake:
+    """The lake below `root`, on a given session or on one that is started on first need."""
+    from floodmark.lake.spark import SparkLake
+
+    def start() -> SparkSession:
+        from floodmark.lake.session import start_session
+
+        if spark is not None:
+            return spark
+        own = settings.spark
+        return start_session(
+            master=own.master, settings={"spark.driver.memory": own.driver_memory, **own.settings}, log=log_file(root)
+        )
+
+    catalog = Catalog.embedded(name=f"floodmark_{settings.store_id.replace('-', '')[:12]}", lake=root / "lake")
+    return SparkLake(catalog, start, catalogs=settings.catalogs)
+
+
+def on_spark(lake: Lake) -> SparkLake:
+    """The same lake, where it is one on Spark; else `Permanent`."""
+    from floodmark.lake.spark import SparkLake
+
+    if not isinstance(lake, SparkLake):
+        raise Permanent("This store's lake is not on Spark: use read_since.")
+    return lake
+
+
+def session_with(lake: Lake, table: str | None, catalogs: Mapping[str, CatalogSettings]) -> SparkSession:
+    """The lake's session, with the catalog of a table that is named as `catalog.namespace.table`."""
+    from floodmark.lake.catalogs import attach_described
+
+    spark = on_spark(lake).spark
+    if table is not None:
+        attach_described(spark, table, catalogs)
+    return spark
