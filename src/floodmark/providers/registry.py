@@ -43,7 +43,7 @@ def resolve(name: str) -> Any:
             return _loaded(name, point.load)
     raise UnknownProvider(
         f"There is no provider {name!r}.",
-        hint=f"The built-in providers are {', '.join(known())}. Give any other by its path, package.module:function.",
+        hint=f"The known providers are {', '.join(known())}. Give any other by its path, package.module:function.",
     )
 
 

@@ -130,7 +130,7 @@ def test_a_writer_that_another_tool_keeps_out_says_so(replica):
     a = replica()
     with (a.path / ".lock").open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(LogLocked, match="another process"):
+        with pytest.raises(LogLocked, match="Another process"):
             a.append("one")
     a.append("one")
 

@@ -373,7 +373,7 @@ def test_a_runner_that_another_machine_has_overtaken_takes_its_batch_back(replic
     session.save("live", "theirs", expected=None)
     session.commit()
     late = SqlTarget(f"sqlite:///{database}").begin()
-    with pytest.raises(Retryable, match="meanwhile"):
+    with pytest.raises(Retryable, match="Another process has advanced"):
         late.save("live", "ours", expected="what it was before")
     late.rollback()
     with sqlite3.connect(database) as connection:
@@ -490,7 +490,7 @@ def test_of_two_runners_that_begin_with_nothing_one_takes_its_batch_back(replica
             Runner(b.log, projection("shared")(apply), SqlTarget(place)).run()
         apply(event, connection)
 
-    with pytest.raises(Retryable, match="meanwhile"):
+    with pytest.raises(Retryable, match="Another process has advanced"):
         Runner(a.log, projection("shared")(apply_beside), SqlTarget(place)).run()
     assert seen_in(engine) == ["one", "two"]
     assert Runner(a.log, projection("shared")(apply), SqlTarget(place)).run().applied == 0
@@ -550,7 +550,7 @@ def test_a_bare_position_of_another_tool_is_taken_over_only_with_the_log_it_coun
     a.log.close()
     lose_index(a)
     a.reopen()
-    with pytest.raises(Permanent, match="bare position"):
+    with pytest.raises(Permanent, match="position without a log identity"):
         Runner(a.log, follow, FileTarget(a.path)).run()
 
 

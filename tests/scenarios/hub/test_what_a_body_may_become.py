@@ -171,8 +171,8 @@ def test_a_buffer_outside_of_the_body_is_refused(hub, length):
 
 
 LIMITS = {
-    "rows": ({"rows_max": 3}, [{"id": 1}] * 4, "4 rows, and 3 are the most"),
-    "columns": ({"columns_max": 5}, [{f"c{index}": 1 for index in range(6)}], "columns, and 5 are the most"),
+    "rows": ({"rows_max": 3}, [{"id": 1}] * 4, "4 rows; the limit is 3"),
+    "columns": ({"columns_max": 5}, [{f"c{index}": 1 for index in range(6)}], "columns; the limit is 5"),
     "values": ({"values_max": 100}, [{f"c{index}": 1} for index in range(30)], "values"),
     "nesting": ({"nesting_max": 3}, [{"doc": [[[[1]]]]}], "nested more than 3 levels deep"),
 }

@@ -58,7 +58,7 @@ def test_an_item_has_either_a_row_or_a_problem():
 
 def test_an_unknown_name_says_which_there_are():
     floodmark.provider("tickets")(plain)
-    with pytest.raises(floodmark.UnknownProvider, match=r"There are .*tickets"):
+    with pytest.raises(floodmark.UnknownProvider, match=r"The known providers are .*tickets"):
         providers.find("nobody")
 
 
