@@ -140,7 +140,7 @@ def test_a_store_of_an_older_version_is_left_as_it_is_and_the_way_out_is_told(fi
     filled.close()
     with (
         read_only(filled.path) as place,
-        pytest.raises(StoreReadOnly, match="of version 1 and must be brought") as caught,
+        pytest.raises(StoreReadOnly, match="has version 1 and must be migrated") as caught,
     ):
         open_store(place, lake=lake)
     assert "floodmark status" in (caught.value.hint or "")
