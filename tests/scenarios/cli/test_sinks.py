@@ -140,7 +140,8 @@ def test_status_tells_how_far_each_sink_is_and_what_keeps_it_back(shop, tmp_path
         ["bad", "blob", (tmp_path / "file").as_uri(), "blocked", "3"],
         ["good", "blob", (tmp_path / "good").as_uri(), "active", "0"],
     ]
-    assert "Warning: sink none does not deliver everything that its settings name. No partition" in shown
+    warning = "Warning: sink none does not deliver everything that its settings name."
+    assert f"{warning} No partition that is there has site=z." in shown
     assert [line.split() for line in shown.splitlines() if "site=" in line][:2] == [
         ["visits", "site=a", "2", "3"],
         ["visits", "site=b", "1", "2"],

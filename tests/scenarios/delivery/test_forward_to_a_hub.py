@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from floodmark import wire
+from floodmark.control.schema import meta
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake
@@ -155,6 +157,9 @@ def test_a_store_whose_history_parted_is_refused_and_another_origin_is_the_way_o
 
     # Another life of the same store: the same id, other rows under the same numbers.
     impostor = Edge(tmp_path / "impostor")
+    impostor.store.engine.database.transact(
+        lambda c: c.execute(update(meta).where(meta.c.name == "store_id").values(value=edge.store.store_id))
+    )
     impostor.store.close()
     settings = tmp_path / "impostor" / "floodmark.toml"
     settings.write_text(settings.read_text().replace(impostor.store.store_id, edge.store.store_id))

@@ -537,7 +537,7 @@ def test_a_control_database_that_is_away_asks_for_patience_and_names_nothing(hub
     def away(*_, **__):
         raise Retryable(f"The control database is not available: {store.path} is locked.")
 
-    monkeypatch.setattr(chunks, "add_segment", away)
+    monkeypatch.setattr(chunks, "store", away)
     response = hub.send(sender.chunk(0, 4))
     problem(response, 503, "Busy")
     assert int(response.headers["retry-after"]) > 0

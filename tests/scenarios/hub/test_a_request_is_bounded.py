@@ -296,9 +296,9 @@ def test_records_that_contradict_each_other_are_told_in_general(hub, store, send
 
         return add
 
-    monkeypatch.setattr(chunks, "add_segment", fail(Corrupt(f"{store.path} is broken")))
+    monkeypatch.setattr(chunks, "store", fail(Corrupt(f"{store.path} is broken")))
     problem(hub.send(sender.chunk(0, 10)), 500, "Corrupt")
-    monkeypatch.setattr(chunks, "add_segment", fail(OutcomeUnknown(f"{store.path} is away")))
+    monkeypatch.setattr(chunks, "store", fail(OutcomeUnknown(f"{store.path} is away")))
     response = hub.send(sender.chunk(0, 10))
     problem(response, 503, "OutcomeUnknown")
     assert response.headers["retry-after"]
