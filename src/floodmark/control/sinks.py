@@ -62,7 +62,10 @@ def get(connection: Connection, name: str) -> Sink:
     found = find(connection, name)
     if found is None:
         known = ", ".join(sink.name for sink in everyone(connection)) or "none yet"
-        raise UnknownSink(f"There is no sink {name!r} in this store (existing sinks: {known}).")
+        raise UnknownSink(
+            f"There is no sink {name!r} in this store (existing sinks: {known}).",
+            hint="Correct the name, or add the sink with `floodmark sink add` or store.add_sink.",
+        )
     return found
 
 
