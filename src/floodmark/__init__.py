@@ -12,7 +12,6 @@ for batch in store.read_since("messages"):
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
@@ -91,14 +90,25 @@ __all__ = [
     "provider",
 ]
 
-__version__ = _version("floodmark")
+
+def __getattr__(name: str) -> str:
+    """`__version__`, read from the installed package when it is asked for: that takes longer than a short command."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("floodmark")
+    raise AttributeError(f"module 'floodmark' has no attribute {name!r}")
 
 
-def init(path: str | _Path) -> Store:
-    """Make a new embedded store (SQLite and a local lake) in a directory; an existing one is refused."""
+def init(path: str | _Path, *, control: str = "") -> Store:
+    """Create a new store in a directory; if there is a store already, `StoreExists`.
+
+    `control` is the URL of a PostgreSQL database for the control records, or `env:NAME` or `file:/path` where that URL
+    is kept. Without it they are in a SQLite file in the directory.
+    """
     from floodmark.store import init as make
 
-    return make(path)
+    return make(path, control=control)
 
 
 def open(path: str | _Path, *, spark: SparkSession | None = None) -> Store:

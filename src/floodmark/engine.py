@@ -7,14 +7,19 @@ two calls (open landing files, connected destinations) is a class of its own and
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, cast
 
 from floodmark.clock import Clock, SystemClock
 from floodmark.config import FILE_NAME, Settings
 from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
 from floodmark.errors import InvalidSetting, reason_of
-from floodmark.lake.table import Lake
+
+if TYPE_CHECKING:
+    from floodmark.lake.table import Lake
 
 CONTROL_FILE = "control.db"
 
@@ -27,16 +32,38 @@ class RecoveryProgress:
     datasets: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True)
 class Engine:
-    """Directory, settings, control database, lake and clock of one open store. Threads may share it."""
+    """Directory, settings, control database, lake and clock of one open store. Threads may share it.
 
-    root: Path
-    settings: Settings
-    database: Database
-    lake: Lake
-    clock: Clock = field(default_factory=SystemClock)
-    recovered: RecoveryProgress = field(default_factory=RecoveryProgress)
+    A lake may be given as a function that opens it: then that is done when the lake is first used, and a command that
+    only reads the records never imports it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        database: Database,
+        lake: Lake | Callable[[], Lake],
+        clock: Clock | None = None,
+    ) -> None:
+        self.root = root
+        self.settings = settings
+        self.database = database
+        self.clock = clock or SystemClock()
+        self.recovered = RecoveryProgress()
+        self._lake = lake
+
+    @property
+    def lake(self) -> Lake:
+        """The tables with the committed rows."""
+        if isinstance(self._lake, FunctionType):
+            self._lake = self._lake()
+        return cast("Lake", self._lake)
+
+    @lake.setter
+    def lake(self, lake: Lake) -> None:
+        self._lake = lake
 
     @property
     def store_id(self) -> str:
@@ -44,12 +71,14 @@ class Engine:
         return self.settings.store_id
 
 
-def open_engine(root: Path, settings: Settings, lake: Lake, *, clock: Clock | None = None) -> Engine:
+def open_engine(
+    root: Path, settings: Settings, lake: Lake | Callable[[], Lake], *, clock: Clock | None = None
+) -> Engine:
     """The parts of a store whose control database exists."""
     database = control_database(root, settings)
     migrate(database, create=False)
     check_owner(database, settings.store_id)
-    return Engine(root, settings, database, lake, clock or SystemClock())
+    return Engine(root, settings, database, lake, clock)
 
 
 def control_database(root: Path, settings: Settings) -> Database:

@@ -13,7 +13,6 @@ from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
-from floodmark.delivery.kinds import place_of, seconds
 from floodmark.delivery.scope import Scope
 from floodmark.engine import Engine
 from floodmark.schedule import Cron, Every
@@ -66,6 +65,8 @@ def _due(connection: Connection, sink: Sink) -> datetime | None:
     if sink.settings.get("cron"):
         return Cron(sink.settings["cron"]).following(ticked_at or created_at)
     if sink.settings.get("every") and ticked_at is not None:
+        from floodmark.delivery.kinds import seconds
+
         return Every(seconds(sink.settings["every"])).following(ticked_at)
     return None
 
@@ -73,6 +74,8 @@ def _due(connection: Connection, sink: Sink) -> datetime | None:
 def _standing(
     connection: Connection, sink: Sink, declared: list[datasets.Dataset], keys: dict[str, list[str]]
 ) -> SinkStatus:
+    from floodmark.delivery.kinds import place_of  # every kind of sink, with its libraries: only where there is a sink
+
     scope = Scope.of(sink.settings)
     behind = {lag.channel: lag for lag in deliveries.lagging(connection, sink.instance)}
     channels = []

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,8 +15,6 @@ from sqlalchemy import Connection
 
 from floodmark import config
 from floodmark.clock import Clock, SystemClock
-from floodmark.commit.flush import FlushReport, flush
-from floodmark.commit.recovery import recover
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
@@ -23,49 +22,42 @@ from floodmark.control.database import Database, claim, migrate, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
-from floodmark.datasets import declaration, declare, provided
-from floodmark.delivery.administration import Remedies, Replayed, Sinks, Skipped
-from floodmark.delivery.context import Stop
-from floodmark.delivery.preview import Forecast, forecast, rows_waiting
-from floodmark.delivery.report import ExportReport, together
-from floodmark.delivery.tick import Exporter
 from floodmark.engine import CONTROL_FILE, control_database, open_engine
 from floodmark.errors import FloodmarkError, Permanent, StoreExists
 from floodmark.files import durable_write, make_directory
-from floodmark.lake.embedded import embedded_lake, on_spark, session_with
-from floodmark.lake.sparklog import empty_log
-from floodmark.lake.table import Lake
-from floodmark.maintenance.audit import Auditor, AuditReport
-from floodmark.maintenance.compact import Compactor, CompactReport
-from floodmark.maintenance.control_recovery import RebuiltRecords, check_present
-from floodmark.maintenance.control_recovery import rebuild_records as make_records
-from floodmark.maintenance.fsck import Fsck, FsckReport
-from floodmark.maintenance.purge import PurgeReport, purge
-from floodmark.maintenance.rebuild import Rebuilder, RebuildReport
-from floodmark.maintenance.retain import RetainReport, retain
-from floodmark.maintenance.trace import Trace, Tracer
-from floodmark.providers import Provider
-from floodmark.providers import find as find_provider
-from floodmark.read import Batch, cursor_position, known_columns, read_since, slice_of, view_of
 from floodmark.schema import check_dataset_name
 from floodmark.sequence import Cursor, SequenceRange
-from floodmark.sources.adopt import Adopter, AdoptReport
-from floodmark.sources.eventlog import FeedReport, event_dataset, feed
-from floodmark.sources.load import Backfiller
-from floodmark.sources.loading import Loader
-from floodmark.sources.shaping import Shape, moment
-from floodmark.sources.units import BackfillReport
-from floodmark.spool.capture import Capture, Receipt, Texts
-from floodmark.spool.replay import Quarantine
-from floodmark.spool.sealing import SealReport, seal
-from floodmark.status import Status, read_status
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from floodmark.commit.flush import FlushReport
+    from floodmark.delivery.administration import Replayed, Skipped
+    from floodmark.delivery.context import Stop
+    from floodmark.delivery.preview import Forecast
+    from floodmark.delivery.report import ExportReport
+    from floodmark.delivery.tick import Exporter
     from floodmark.eventlog import EventLog
     from floodmark.lake.adoptable import LegacyData
+    from floodmark.lake.table import Lake
+    from floodmark.maintenance.audit import AuditReport
+    from floodmark.maintenance.compact import CompactReport
+    from floodmark.maintenance.control_recovery import RebuiltRecords
+    from floodmark.maintenance.fsck import FsckReport
+    from floodmark.maintenance.purge import PurgeReport
+    from floodmark.maintenance.rebuild import RebuildReport
+    from floodmark.maintenance.retain import RetainReport
+    from floodmark.maintenance.trace import Trace
+    from floodmark.providers import Provider
+    from floodmark.read import Batch
+    from floodmark.sources.adopt import Adopter, AdoptReport
+    from floodmark.sources.eventlog import FeedReport
+    from floodmark.sources.units import BackfillReport
+    from floodmark.spool.capture import Capture, Receipt, Texts
+    from floodmark.spool.replay import Quarantine
+    from floodmark.spool.sealing import SealReport
+    from floodmark.status import Status
 
 
 class Store:
@@ -84,12 +76,14 @@ class Store:
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> None:
+        from floodmark.lake.embedded import embedded_lake
+        from floodmark.maintenance.control_recovery import check_present
+
         if not settings.control.url:  # a server says itself what it does not have
             check_present(root)
-        self.engine = open_engine(root, settings, lake or embedded_lake(root, settings, spark=spark), clock=clock)
-        self.spool = Capture(self.engine)
-        self._exporter = Exporter(self.engine)
-        self.quarantine = Quarantine(self.engine)
+        self.engine = open_engine(
+            root, settings, lake or (lambda: embedded_lake(root, settings, spark=spark)), clock=clock
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -99,10 +93,31 @@ class Store:
     ) -> None:
         self.close()
 
+    @cached_property
+    def spool(self) -> Capture:
+        """Where captured rows go, with the landing files that this process has open."""
+        from floodmark.spool.capture import Capture
+
+        return Capture(self.engine)
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """Rows that did not fit, and what can be done with them."""
+        from floodmark.spool.replay import Quarantine
+
+        return Quarantine(self.engine)
+
+    @cached_property
+    def _exporter(self) -> Exporter:
+        from floodmark.delivery.tick import Exporter
+
+        return Exporter(self.engine)
+
     def close(self) -> None:
         """Give the landing files up and close the control database. The Spark session stays warm."""
-        self.spool.close()
-        self._exporter.close()
+        for part in ("spool", "_exporter"):
+            if part in self.__dict__:
+                getattr(self, part).close()
         self.engine.database.close()
 
     def check_writable(self) -> None:
@@ -148,6 +163,8 @@ class Store:
         quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
         columns that are not declared are added as they come.
         """
+        from floodmark.datasets import declaration, declare
+
         self.settings.functions.check(settle)
         chosen = {"identity_null": identity_null, "identity_scope": identity_scope}
         new = declaration(
@@ -163,6 +180,8 @@ class Store:
         self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), asked=asked))
 
     def _declare_if_absent(self, new: Dataset) -> None:
+        from floodmark.datasets import declare
+
         self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), only_if_absent=True))
 
     def datasets(self) -> list[Dataset]:
@@ -184,6 +203,8 @@ class Store:
 
         Nothing of it is refused: what is no row of the dataset goes to quarantine with the place it came from.
         """
+        from floodmark.spool.capture import Receipt
+
         receipt = self.spool.capture_texts(dataset, texts)
         return receipt or Receipt(rows=0)
 
@@ -209,6 +230,12 @@ class Store:
         (`{"old": "new"}`), `select` is a query over the view `source`, which Spark evaluates. Rows without an identity
         are loaded once for each `source_id`, which is the source's name and state if it is not given.
         """
+        from floodmark.datasets import provided
+        from floodmark.providers import find as find_provider
+        from floodmark.sources.load import Backfiller
+        from floodmark.sources.loading import Loader
+        from floodmark.sources.shaping import Shape, moment
+
         found = find_provider(provider) if isinstance(provider, str) else provider
         if found is not None:
             self._declare_if_absent(provided(dataset, found.declaration))
@@ -224,6 +251,7 @@ class Store:
         The dataset is declared by the first feeding. From there its rows are like any others.
         """
         from floodmark.eventlog import EventLog
+        from floodmark.sources.eventlog import event_dataset, feed
 
         self._declare_if_absent(event_dataset(check_dataset_name(dataset)))
         if isinstance(log, EventLog):
@@ -233,6 +261,9 @@ class Store:
 
     def seal(self, dataset: str) -> SealReport:
         """Turn the landing log into registered segments. Flush does this by itself."""
+        from floodmark.commit.recovery import recover
+        from floodmark.spool.sealing import seal
+
         recover(self.engine, dataset)
         return seal(self.engine, dataset)
 
@@ -243,6 +274,8 @@ class Store:
         cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
         error is raised.
         """
+        from floodmark.commit.flush import flush
+
         asked = None if stop is None else lambda: stop.is_set
         if dataset is not None:
             return flush(self.engine, dataset, stop=asked)
@@ -269,6 +302,9 @@ class Store:
         until: Cursor | str | None = None,
     ) -> DataFrame:
         """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
+        from floodmark.lake.embedded import on_spark
+        from floodmark.read import cursor_position, known_columns, view_of
+
         view = view_of(self.engine, dataset)
         within = None
         if since is not None or until is not None:
@@ -292,6 +328,8 @@ class Store:
         columns: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
         """What is new since a cursor, in sequence order: batches with the cursor to store after each."""
+        from floodmark.read import read_since
+
         return read_since(self.engine, dataset, since=since, partition=partition, columns=columns)
 
     def cursor(self, dataset: str) -> Cursor:
@@ -322,10 +360,14 @@ class Store:
         Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
+        from floodmark.delivery.administration import Sinks
+
         Sinks(self.engine).add(name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
         """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
+        from floodmark.delivery.administration import Sinks
+
         Sinks(self.engine).change(name, settings)
 
     def sinks(self) -> list[Sink]:
@@ -334,6 +376,8 @@ class Store:
 
     def remove_sink(self, name: str) -> None:
         """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
+        from floodmark.delivery.administration import Sinks
+
         Sinks(self.engine).remove(name)
 
     def export(
@@ -347,6 +391,8 @@ class Store:
 
         `progress` is called with the report as it grows; setting `stop` ends the export after the chunk under way.
         """
+        from floodmark.delivery.report import together
+
         if sink is not None:
             return self._exporter.export(sink, stop=stop, progress=progress)
         names = [item.name for item in self.sinks()]
@@ -354,22 +400,31 @@ class Store:
 
     def forecast_export(self, sink: str) -> list[Forecast]:
         """What the next export of a sink would send: exactly the ranges and rows. Sends and pins nothing."""
+        from floodmark.delivery.preview import forecast
+
         return forecast(self._exporter, sink)
 
     def rows_waiting(self, sink: str) -> int:
         """About how many rows a sink has still to get: what the blocks say, before its filter."""
+        from floodmark.delivery.preview import rows_waiting
+
         return rows_waiting(self._exporter, sink)
 
     def skip(self, sink: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
         """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest goes on."""
+        from floodmark.delivery.administration import Remedies
+
         return Remedies(self._exporter).skip(sink, dataset=dataset, partition=partition)
 
     def replay(self, sink: str, *, id: str | None = None) -> Replayed:
         """Send the rows again that a sink's destination refused, or that were skipped."""
+        from floodmark.delivery.administration import Remedies
+
         return Remedies(self._exporter).replay(sink, id=id)
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""
+        from floodmark.read import slice_of
 
         def work(connection: Connection) -> int:
             instance = sink_records.get(connection, sink).instance
@@ -401,6 +456,9 @@ class Store:
         `source` is an Iceberg table (`catalog.namespace.table`), or a path with its `format` (`parquet`, `csv`, …). The
         dataset is declared as given if it does not exist.
         """
+        from floodmark.datasets import declaration
+        from floodmark.sources.adopt import Adopter
+
         self._declare_if_absent(
             declaration(dataset, identity=identity, event_time=event_time, partition_by=partition_by)
         )
@@ -408,6 +466,7 @@ class Store:
         return adopter.adopt(dataset, self._legacy(adopter, dataset, str(source), format), progress=progress)
 
     def _legacy(self, adopter: Adopter, dataset: str, source: str, format: str | None) -> LegacyData:
+        from floodmark.lake.embedded import session_with
         from floodmark.lake.legacy import legacy_files, legacy_table
 
         if format is not None:
@@ -423,6 +482,8 @@ class Store:
 
         Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
         """
+        from floodmark.maintenance.compact import Compactor
+
         return Compactor(self.engine, progress).compact(dataset, dry_run=dry_run)
 
     def retain(
@@ -440,6 +501,8 @@ class Store:
         A row that a sink still needs stays, and the report names the sink; `give_up` names sinks that need not get
         what goes. `dry_run` only tells.
         """
+        from floodmark.maintenance.retain import retain
+
         return retain(
             self.engine, dataset, older_than=older_than, by=by, keep_rows=keep_rows, give_up=give_up, dry_run=dry_run
         )
@@ -450,6 +513,9 @@ class Store:
         The report says how many had already left to each sink. What is left of them here is a hash of each identity,
         so that no backfill brings them back. `dry_run` only tells.
         """
+        from floodmark.lake.sparklog import empty_log
+        from floodmark.maintenance.purge import purge
+
         if not dry_run:
             self.spool.give_file_up(dataset)
         report = purge(self.engine, dataset, where=where, dry_run=dry_run)
@@ -474,6 +540,8 @@ class Store:
         given stays as it was. After a crash, run it again: it goes on where it was. `takeover` takes the work from a
         process that is still at it. The old table is removed by a later rebuild or compaction, a day after.
         """
+        from floodmark.maintenance.rebuild import Rebuilder
+
         rebuilder = Rebuilder(self.engine, progress=progress or (lambda _: None))
         return rebuilder.rebuild(
             dataset,
@@ -490,6 +558,8 @@ class Store:
 
     def status(self) -> Status:
         """What the store holds, what waits, and how far each sink is. Starts no JVM."""
+        from floodmark.status import read_status
+
         return read_status(self.engine, with_sinks=True)
 
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
@@ -497,6 +567,8 @@ class Store:
 
         From records, counts and listings; with `deep` every object and row is read and its checksum made again.
         """
+        from floodmark.maintenance.audit import Auditor
+
         return Auditor(self.engine, progress).audit(sink, deep=deep)
 
     def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
@@ -504,6 +576,8 @@ class Store:
 
         Name columns that tell rows apart, and the event time if there is one: they bound what is read.
         """
+        from floodmark.maintenance.trace import Tracer
+
         return Tracer(self.engine).trace(dataset, row)
 
     def fsck(
@@ -521,11 +595,15 @@ class Store:
         among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
         lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
+        from floodmark.maintenance.fsck import Fsck
+
         return Fsck(self.engine, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
 
     @property
     def spark(self) -> SparkSession:
         """The Spark session, started on first need and not before."""
+        from floodmark.lake.embedded import on_spark
+
         return on_spark(self.engine.lake).spark
 
 
@@ -571,6 +649,9 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
 
     The next flush finds everything that the tables and the spool show. Sinks, tokens and sources must be added again.
     """
+    from floodmark.lake.embedded import embedded_lake
+    from floodmark.maintenance.control_recovery import rebuild_records as make_records
+
     given = Path(path).expanduser().absolute()
     file = given if given.suffix == ".toml" else given / config.FILE_NAME
     settings = config.load(file)
@@ -604,6 +685,8 @@ def _url(place: str | Path) -> str:
 
 
 def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
+    from floodmark.commit.flush import FlushReport
+
     if len(reports) == 1:
         return reports[0]
     ranges = [report.block for report in reports if report.block is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
@@ -13,9 +14,11 @@ from floodmark.control.schema import datasets, partitions
 from floodmark.control.stored import read_back, texts
 from floodmark.errors import UnknownDataset
 from floodmark.layout import Layout
-from floodmark.rows import Demands
 from floodmark.schema import Column, Schema, parse_identity
 from floodmark.sequence import Tally
+
+if TYPE_CHECKING:
+    from floodmark.rows import Demands
 
 DECLARATION_VERSION = 1
 
@@ -72,6 +75,8 @@ class Dataset:
 
     def demands(self, limits: SpoolSettings) -> Demands:
         """What is asked of its rows beside the schema."""
+        from floodmark.rows import Demands  # with Arrow, which most questions to the records do not need
+
         return Demands(limits, self.identity if self.identity_null == QUARANTINE else ())
 
     @property
