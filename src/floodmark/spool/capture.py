@@ -320,7 +320,7 @@ class Capture:
             look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
         if look.bytes >= limit:
             raise SpoolFull(
-                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {limit:,}.",
+                f"The spool of {dataset!r} has {look.bytes:,} bytes, and its limit is {limit:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
 
@@ -355,7 +355,7 @@ def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
 def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFull:
     first = problems[0]
     return QuarantineFull(
-        f"{len(problems):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"{len(problems):,} rows do not fit {dataset!r}, and the quarantine has reached its limit of entries. "
         f"{first.place[:1].upper()}{first.place[1:]}: {first.reason}.",
         hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
     )

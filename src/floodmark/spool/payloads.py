@@ -102,7 +102,7 @@ def kept_payload(root: Path, entry: Entry) -> bytes:
     except (OSError, ValueError) as error:
         raise Corrupt(
             f"The payload of the quarantined entry {entry.id} cannot be read: {reason_of(error)}.",
-            hint=f"It should stand in {entry.payload_path!r} below the store: restore it, or discard the entry.",
+            hint=f"Restore the file {entry.payload_path!r} of the store, or discard the entry.",
         ) from error
 
 

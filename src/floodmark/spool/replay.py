@@ -45,7 +45,7 @@ class Quarantine:
         except MalformedEnvelope as error:
             raise SchemaConflict(
                 f"Entry {entry.id} is not an envelope of rows: {error.message}",
-                hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
+                hint="It cannot be replayed: capture the rows again, then discard it.",
             ) from error
         declared = self.engine.database.read(lambda c: datasets.get(c, entry.dataset))
 

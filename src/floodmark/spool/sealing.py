@@ -265,7 +265,7 @@ def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
 
 def _envelope(line: bytes) -> Envelope:
     if not line.endswith(b"\n"):
-        raise MalformedEnvelope("its writer stopped in the middle of it; it was never acknowledged")
+        raise MalformedEnvelope("its writer stopped before the line was complete; it was never acknowledged")
     return decode_envelope(line)
 
 

@@ -94,7 +94,7 @@ def segment_damage(engine: Engine, relative: str, size: int) -> str | None:
     try:
         found = (engine.root / relative).stat().st_size
     except OSError as error:
-        return f"its file {relative} is gone." if isinstance(error, FileNotFoundError) else f"{error}."
+        return f"its file {relative} is missing." if isinstance(error, FileNotFoundError) else f"{error}."
     return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
 
 
@@ -370,7 +370,7 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
         raise ValueError(reason_of(error)) from error
     # The hashes were written with the rows: made again, they prove every value.
     if stored[SEGMENT].to_pylist() != origin.to_pylist() or stored[CONTENT_ID].to_pylist() != identifiers.to_pylist():
-        raise ValueError("its rows are not those that it was written with")
+        raise ValueError("its rows differ from those that were written")
     try:
         fitted = fit_table(dataset.schema, rows)
     except FloodmarkError as error:

@@ -80,10 +80,10 @@ def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:
         return None
     reason = engine.database.read(lambda c: _kept_for(c, dataset))
     if reason is None and origin == SOURCE:
-        reason = "Its sender or source may bring the rows again"
+        reason = "Its sender or source may send the rows again"
     if reason is None:
         return None
-    return f"{reason}, and without an identity the rows would be stored twice: it is not adopted by itself."
+    return f"{reason}, and without an identity the rows would be stored twice: it is not adopted automatically."
 
 
 def committed_segments(engine: Engine, dataset: Dataset) -> set[int] | None:
@@ -150,12 +150,12 @@ def _checked(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange |
         file = read_segment_file(path, dataset)
     except ValueError as error:
         raise Permanent(
-            f"The segment file {path.name} is not whole: {error}.", hint="Keep it; restore it from a backup."
+            f"The segment file {path.name} is damaged: {error}.", hint="Keep it; restore it from a backup."
         ) from error
     if lines is None and not dataset.identity and _is_there_already(engine, dataset, file):
         raise Permanent(
             f"Rows of the segment file {path.name} are in the store already, under another segment.",
-            hint="Without an identity they would be stored twice: look into it, remove it, capture the rest.",
+            hint="Without an identity they would be stored twice: inspect it, remove it, and capture the other rows.",
         )
     return file
 
@@ -208,8 +208,8 @@ def _unsealed_ids(engine: Engine, dataset: Dataset) -> Iterator[list[str]]:
 def _kept_for(connection: Connection, dataset: Dataset) -> str | None:
     """Who sends again to a dataset what its records have forgotten, as far as they still say."""
     asked = (
-        (ledger, "Stores that forward to this one send again what its ledger has forgotten"),
-        (sources, "Sources of this dataset are read again from where their position stands"),
+        (ledger, "Stores that forward to this one send the rows again that its ledger no longer has"),
+        (sources, "Sources of this dataset are read again from their recorded position"),
         (requests, "Clients send requests again that were not answered"),
     )
     for table, reason in asked:
