@@ -261,7 +261,7 @@ def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
     if found is None or found.state == "reserved":
         raise Corrupt(
             f"Block {block.range} of {block.dataset!r} lost its record.",
-            hint="Keep the store as it is, and run `floodmark fsck`.",
+            hint="Leave the store unchanged, and run `floodmark fsck`.",
         )
     return None if found.state == "void" else Decided(found)
 
@@ -342,7 +342,7 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
     outcome = _verdict(engine, block, declared, state)
     if outcome is Verdict.OPEN:
         raise Retryable(
-            f"Block {block.range} of {dataset!r} is undecided, and could still land"
+            f"Block {block.range} of {dataset!r} is undecided, and could still be committed"
             + (f": {reason_of(error)}." if error else "."),
             hint="Run it again when the lake can be written to.",
         ) from error
@@ -375,7 +375,7 @@ def _check_whole(block: Block, state: TableState) -> None:
         raise Corrupt(
             f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
             f"{landed.announced_rows}.",
-            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
+            hint="It is not recorded, and the rows are safe in the spool. Leave the store unchanged, and report this.",
         )
 
 

@@ -181,7 +181,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Car
             return decided
         registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
     raise CommitConflict(
-        f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
+        f"Other processes commit to dataset {dataset!r} faster than this flush can follow.",
         hint="The rows are safe in the spool; flush again.",
     )
 
@@ -233,16 +233,16 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
         if declared.horizon:
             # A new one would hide that. Its rows may be there under the name of another generation.
             raise Corrupt(
-                f"The table {declared.table_name!r} is gone, and rows up to {declared.horizon} are committed.",
+                f"The table {declared.table_name!r} is missing, and rows up to {declared.horizon} are committed.",
                 hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
-                "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
+                "before a rebuild, or the lake moved? Restore copies that match; `floodmark fsck` reports details.",
             )
         engine.lake.ensure(
             declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
         )
         state = engine.lake.load(declared.table_name)
     if state is None:
-        raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
+        raise Retryable(f"The table of dataset {declared.name!r} was created, and does not exist.")
     return declared, state
 
 
@@ -275,7 +275,7 @@ def _isolated(engine: Engine, dataset: str, error: FloodmarkError, careful: _Car
     careful.segments_max = max(1, len(own) // 2)
     if not alone or decided is None or decided.state == "committed":
         return True
-    reason = f"it could not be committed, also alone: {error.message}"
+    reason = f"it could not be committed, not even alone: {error.message}"
     careful.suspects.append(own[0].id)
     return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
 
@@ -292,11 +292,11 @@ def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     found = [(one, one.set_aside or segment_damage(engine, one.path, one.bytes)) for one in waiting]
     bad = [(one, reason) for one, reason in found if reason]
-    lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was left behind: {why}" for one, why in bad]
+    lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was skipped: {why}" for one, why in bad]
     if not lines:
         return ()
     more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
-    advice = "Everything else is committed. `floodmark fsck` tells more, `floodmark fsck --repair` offers what to do."
+    advice = "All other rows are committed. `floodmark fsck` reports why; `floodmark fsck --repair` offers repairs."
 
     return (*lines[:NAMED_MAX], *more, advice)
 

@@ -101,7 +101,7 @@ def _highest(engine: Engine, declared: Dataset) -> int:
             bound = engine.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
             if bound is None:
                 raise Corrupt(
-                    f"No number can be given to new rows: {error.message} Nothing says which numbers it has used.",
+                    f"New rows cannot get sequence numbers: {error.message} It is not known which numbers it has used.",
                     hint=f"Restore the table of dataset {declared.name!r}. Captured rows are safe in the spool.",
                 ) from error
             highest = max(highest, bound)
