@@ -88,7 +88,7 @@ def feed(engine: Engine, dataset: str, log: EventLog) -> FeedReport:
     if declared.identity != IDENTITY or declared.event_time != EVENT_TIME:
         raise SchemaConflict(
             f"Dataset {dataset!r} is not declared for events.",
-            hint="Feed a dataset of its own: it is declared by the first feeding.",
+            hint="Feed a separate dataset: the first run declares it.",
         )
     log.refresh()
     # The markers first: an event then never stands in the dataset without what was above it in the log.

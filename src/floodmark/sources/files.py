@@ -132,7 +132,7 @@ def find_files(path: str | Path, *, format: str | None) -> list[SourceFile]:
     if not files:
         raise InvalidSetting(
             f"There is nothing to load at {path}.",
-            hint="Name a file, a directory or a pattern of jsonl, csv or parquet files, or say the format.",
+            hint="Name a file, a directory or a pattern of jsonl, csv or parquet files, or set the format.",
         )
     return files
 
@@ -155,7 +155,7 @@ def _file(path: Path, root: Path, *, format: str | None, named: bool) -> SourceF
     kind = format or _format_of(path)
     if kind is None:
         raise InvalidSetting(
-            f"What {path} holds cannot be told from its name.", hint="Say the format: jsonl, csv, parquet."
+            f"The format of {path} cannot be detected from its file extension.", hint="Set it: jsonl, csv, parquet."
         )
     parts = () if named or not path.is_relative_to(root) else path.relative_to(root).parts[:-1]
     pairs = [part.partition("=") for part in parts if "=" in part]
@@ -203,12 +203,12 @@ def read_file(
             reason = f"it is not UTF-8 (byte 0x{error.object[error.start]:02x})"
         raise Permanent(
             f"{file.path} cannot be read as {file.kind}: {reason}.",
-            hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",
+            hint="Correct it or exclude it. Loaded rows stay loaded; the next run continues after them.",
         ) from error
     except OSError as error:
         raise Retryable(
             f"{file.path} could not be read: {reason_of(error)}.",
-            hint="Run it again: it goes on behind what was loaded.",
+            hint="Run the command again: it continues after the loaded rows.",
         ) from error
 
 

@@ -81,8 +81,8 @@ def provider_source(provider: Provider, location: str | None, *, has_identity: b
     """What a provider has to give. One without a plan may give something else each time it is asked."""
     if provider.overlapping and not has_identity:
         raise InvalidSetting(
-            f"What provider {provider.name!r} gives may repeat what it gave before, and the dataset has no identity.",
-            hint="Load it into a dataset that declares one: nothing else would know a row again.",
+            f"Provider {provider.name!r} may return the same rows again, and the dataset has no identity.",
+            hint="Load it into a dataset that declares one: without it, repeated rows are not recognised.",
         )
     planned = provider.planning is not None
     units = tuple(_provider_unit(provider, unit, steady=planned) for unit in provider.plan(location))

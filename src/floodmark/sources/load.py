@@ -264,8 +264,8 @@ class Backfiller:
         declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
         if shape.is_windowed and declared.event_time is None:
             raise InvalidSetting(
-                f"Dataset {dataset!r} has no event time to load a part by.",
-                hint="Load all of it, or into a dataset that is declared with an event time.",
+                f"Dataset {dataset!r} has no event time to select rows by.",
+                hint="Load all rows, or load into a dataset that is declared with an event time.",
             )
         # What was captured before counts as stored: sealed first, it is in a segment that the forecast sees.
         seal(self.engine, dataset)
@@ -358,8 +358,8 @@ class _Run:
             return
         if self.source.anonymous:
             raise InvalidSetting(
-                f"Dataset {self.declared.name!r} has no identity, and nothing tells these rows from others.",
-                hint="Give a source_id: what was loaded under it is not loaded again.",
+                f"Dataset {self.declared.name!r} has no identity, so rows that are loaded again are not recognised.",
+                hint="Set source_id: rows that were loaded under it are not loaded again.",
             )
         known = {id.rpartition("#")[0]: id for id in self._known()}
         for unit in self.source.units:
@@ -368,8 +368,8 @@ class _Run:
             if before is not None and before != id:
                 raise Permanent(
                     f"{unit.name} was loaded before, with other content or other options, and "
-                    f"{self.declared.name!r} has no identity to tell its rows apart.",
-                    hint="Load only what is new. If all of it is, give it a source id of its own.",
+                    f"{self.declared.name!r} has no identity to recognise its rows.",
+                    hint="Load only new rows. If all of them are new, set another source id.",
                 )
 
     def is_done(self) -> bool:
@@ -432,8 +432,8 @@ class _Run:
         if record is None or unit.steady or self.declared.identity or json.loads(record.position)["mark"] is None:
             return
         raise Permanent(
-            f"{self.source.name} was loaded in part, and need not give the same rows in the same order again.",
-            hint="Its rows have no identity, so it cannot be gone on with. Load the rest under another source id.",
+            f"{self.source.name} was partly loaded, and may not return the same rows in the same order again.",
+            hint="Its rows have no identity, so the load cannot continue. Load the rest under another source id.",
         )
 
     def _known(self) -> dict[str, SourceRecord]:

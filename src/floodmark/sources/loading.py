@@ -201,7 +201,7 @@ def _is_for_spark(source: Any, shape: Shape, *, provider: Provider | None) -> bo
     if provider is not None:
         if shape.select is not None:
             raise InvalidSetting(
-                "A query over what a provider gives is not possible.", hint="Let the provider give rows that fit."
+                "A query over a provider's rows is not supported.", hint="Let the provider return rows that fit."
             )
         return False
     return hasattr(source, "sparkSession") or is_table_name(source) or shape.select is not None
@@ -213,7 +213,7 @@ def _files(source: str | Path, *, format: str | None) -> tuple[list[Path], str, 
     kinds = {file.kind for file in files}
     if len(kinds) > 1:
         raise InvalidSetting(
-            f"{source} has files of several formats: {', '.join(sorted(kinds))}.", hint="Load each by itself."
+            f"{source} has files of several formats: {', '.join(sorted(kinds))}.", hint="Load each format separately."
         )
     state = [(str(file.path), file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in files]
     version = hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()

@@ -307,7 +307,7 @@ class _Group:
                     break
                 yield _batch(record, record.rows, piece.file)
             else:
-                raise Retryable(f"Spark's workers gave only a part of {piece.file.path}.", hint="Run it again.")
+                raise Retryable(f"Spark's workers returned only a part of {piece.file.path}.", hint="Run it again.")
             if piece.is_last:
                 yield None
 

@@ -60,7 +60,7 @@ def _renamed(row: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, An
     named = {renamed.get(name, name): value for name, value in row.items()}
     if len(named) != len(row):
         twice = next(new for old, new in renamed.items() if old in row and new in row)
-        raise SchemaConflict(f"The column {twice!r} came twice.", hint="Rename the other one too.")
+        raise SchemaConflict(f"Two columns are named {twice!r}.", hint="Rename the other one too.")
     return named
 
 
@@ -123,7 +123,7 @@ def moment(value: str | date | datetime | None) -> int | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError as error:
         raise InvalidSetting(
-            f"{value!r} is no time.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+            f"{value!r} is not a time.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
         ) from error
     if not isinstance(found, datetime):
         found = datetime(found.year, found.month, found.day, tzinfo=UTC)
@@ -151,7 +151,7 @@ class Shaper:
         if wrong and fitted.table.num_rows == 0 and (first or count >= ALIKE_ROWS):
             raise SchemaConflict(
                 f"{wrong[0].place}: {wrong[0].reason}; none of {count:,} rows fits.",
-                hint="Rename columns with `map`, or convert them with `select`. What was loaded before stays loaded.",
+                hint="Rename columns with `map`, or convert them with `select`. Loaded rows stay loaded.",
             )
         rows = self._windowed(fitted.table, declared)
         held = [self._held(item, lasting=batch.lasting) for item in problems]

@@ -124,8 +124,8 @@ class Staging:
             if staged is None:
                 if not resumable():
                     raise Permanent(
-                        f"{name} was loaded in part, and what Spark had read of it is gone.",
-                        hint="Its rows have no identity, so it cannot be gone on with. Load the rest as another one.",
+                        f"{name} was partly loaded, and its staged files are missing.",
+                        hint="Its rows have no identity, so it cannot continue. Load the rest as another source.",
                     )
                 write(place)
                 staged = Staged(place, name, new_token())
@@ -191,7 +191,7 @@ def alone(place: Path, name: str) -> Iterator[None]:
     descriptor = os.open(_lock_of(place), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         if not try_lock(descriptor):
-            raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or look whether it hangs.")
+            raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or check whether it hangs.")
         yield
     finally:
         os.close(descriptor)
@@ -290,7 +290,7 @@ def _nobody_loads(place: Path, dataset: str) -> Iterator[None]:
             held.enter_context(alone(place, place.name))
         except Retryable as error:
             raise Retryable(
-                f"Rows are being loaded into dataset {dataset!r} at this moment.",
+                f"Rows are being loaded into dataset {dataset!r} now.",
                 hint="Purge again when the backfill has ended.",
             ) from error
         yield
