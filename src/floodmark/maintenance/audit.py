@@ -75,8 +75,8 @@ class Imbalance:
     @property
     def what(self) -> str:
         if self.committed.rows == self.settled.rows:
-            return f"As many rows were settled in {self.range} as were committed ({self.settled.rows}), and others."
-        return f"{self.committed.rows} rows were committed in {self.range}, and {self.settled.rows} were settled."
+            return f"The {self.settled.rows} rows acknowledged in {self.range} differ from the rows committed there."
+        return f"{self.committed.rows} rows were committed in {self.range}, and {self.settled.rows} were acknowledged."
 
 
 def effective(chunks: Sequence[ChunkRecord]) -> list[ChunkRecord]:
@@ -298,7 +298,7 @@ def _committed_in(records: Records, source: RowSource, intent: Intent, span: Seq
 
 
 _FSCK = "Run `floodmark fsck`."
-_SCOPE = "If it is a typing error, correct `datasets` or `partitions` of the sink. Else nothing of it has come yet."
+_SCOPE = "If the name is misspelled, correct `datasets` or `partitions` of the sink. Otherwise it has no rows yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ class Auditor:
             _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
             for file in files.twice
         ]
-        found += [_file_finding("file-missing", "is missing, or not whole", name, file) for file in files.missing]
+        found += [_file_finding("file-missing", "is missing or damaged", name, file) for file in files.missing]
         if deep and not files.missing and view.snapshot is not None:
             found += self._counted(view, view.snapshot)
         return found
@@ -475,7 +475,7 @@ class Auditor:
         where = f"{channel.dataset} {channel.partition}"
         with closing(kind_of(sink).connect(self.engine, channel, {**sink.settings, **settings})) as made:
             if not isinstance(made, AuditableDestination):
-                note = f"What a {sink.kind} does with rows cannot be asked: only the records were compared."
+                note = f"What a {sink.kind} did with rows cannot be queried: only the records were compared."
                 lost = [
                     Finding("never-sent", _never_sent(item), where, _FSCK, item.range)
                     for item in account.settled
@@ -490,7 +490,7 @@ class Auditor:
 
 
 def _never_sent(item: Settled) -> str:
-    return f"{item.tally.rows} rows of {item.range} lie below the watermark, and no delivered chunk is on record."
+    return f"{item.tally.rows} rows of {item.range} are below the watermark, and no delivered chunk is recorded."
 
 
 def _file_finding(kind: str, what: str, dataset: str, file: str) -> Finding:

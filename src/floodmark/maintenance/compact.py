@@ -193,9 +193,9 @@ class _Run:
         choices = self._choices(self.lake.files(state))
         room = inventory.stored_bytes(self.lake, self.table)
         self._rewrite([item for item in choices if item.rewrite])
-        self._step("joining the lists of files", self._join_manifests)
-        expired = self._step("letting old snapshots go", self._expire) or 0
-        orphans, orphan_bytes = self._step("looking for files that nothing refers to", self._remove_orphans) or (0, 0)
+        self._step("rewriting manifests", self._join_manifests)
+        expired = self._step("expiring snapshots", self._expire) or 0
+        orphans, orphan_bytes = self._step("removing orphan files", self._remove_orphans) or (0, 0)
         retired = (
             self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
         )
@@ -222,9 +222,9 @@ class _Run:
         """Before files are joined: what collapses need not be joined first."""
         if self.declared.settle is None:
             return SettledAgain()
-        settled = self._step("asking the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
+        settled = self._step("running the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
         if settled is not None and settled.problem is not None:
-            self.problems.append(f"asking the settle function: {settled.problem}")
+            self.problems.append(f"running the settle function: {settled.problem}")
         return settled or SettledAgain()
 
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,14 +237,14 @@ class _Run:
     def _rewrite(self, chosen: list[Choice]) -> None:
         """Bucket by bucket, each its own commit: one that fails leaves the others alone."""
         if chosen:
-            self._tell(f"joining the files of {len(chosen)} buckets")
+            self._tell(f"compacting {len(chosen)} buckets")
         for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
             if error is None:
                 self.compacted[item.bucket.range] = item.bucket
                 self._step("making files durable", lambda: make_durable(self.parts.engine, self.declared))
             else:
                 self.failed.append(_skip(item.bucket, error.message))
-            self._tell(f"{done} of {len(chosen)} buckets joined")
+            self._tell(f"{done} of {len(chosen)} buckets compacted")
 
     def _rewritten(self, chosen: list[Choice]) -> Iterator[tuple[Choice, FloodmarkError | None]]:
         workers = min(self.parts.engine.settings.upkeep.buckets_at_once, len(chosen))

@@ -62,8 +62,8 @@ def check_present(root: Path) -> None:
         return
     raise Corrupt(
         f"The control database of this store {what}: {file}.",
-        hint=f"Restore {CONTROL_FILE} from a backup: what lake and spool have beyond it is found by the next flush. "
-        "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+        hint=f"Restore {CONTROL_FILE} from a backup: the next flush finds newer rows of the lake and the spool. "
+        "Without a backup, `floodmark fsck --rebuild-records` creates a new one from the lake and the spool.",
     )
 
 
@@ -74,8 +74,8 @@ def rebuild_records(root: Path, lake: Lake, clock: Clock) -> RebuiltRecords:
     """
     if _is_sound(root):
         raise Permanent(
-            "The control database can be read: it is not made anew.",
-            hint="`floodmark fsck` checks it. To replace it all the same, move it away first.",
+            "The control database can be read: it is not replaced.",
+            hint="`floodmark fsck` checks it. To replace it, move it away first.",
         )
     found, undeclared, unclear = _declared(lake)
     fresh = root / f"{CONTROL_FILE}.new"

@@ -241,7 +241,7 @@ def _remember(engine: Engine, dataset: str, hashes: list[str]) -> int:
             return engine.database.transact(lambda c: removals.remember_purged(c, dataset, hashes, operation="purge"))
         except BlockUndecided:
             decide(engine, dataset)
-    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {dataset!r} is flushed too often for this purge.", hint="Run it again.")
 
 
 def _purge_spool(engine: Engine, declared: Dataset, where: str) -> tuple[int, int]:
@@ -282,7 +282,7 @@ def _purge_segment(engine: Engine, declared: Dataset, id: int, path: str, where:
         if not engine.database.read(lambda c: segment_records.is_waiting(c, id)):
             return 0, 0  # a flush was first: the rows are in the lake, which is next
         decide(engine, declared.name)
-    raise Retryable(f"Dataset {declared.name!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {declared.name!r} is flushed too often for this purge.", hint="Run it again.")
 
 
 def _replace(engine: Engine, declared: Dataset, id: int, left: pa.Table, hashes: list[str]) -> tuple[bool, int]:
@@ -344,7 +344,7 @@ def _purge_lake(engine: Engine, dataset: str, where: str) -> tuple[int, int, tup
                 return 0, 0, (), 0
             gone = carry_out(engine, operation)
             return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
-    raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
+    raise Retryable(f"Sinks of {dataset!r} deliver too often for this purge.", hint="Purge again.")
 
 
 def _plan(
@@ -360,7 +360,7 @@ def _plan(
         verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
         _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
         if verdict.spared:
-            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Purge again.")
+            raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Purge again.")
         new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
         remembered[:] = [new]
         operation = Operation(
@@ -423,8 +423,8 @@ def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
 def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
     if removals.is_rebuilding(connection, dataset):
         raise Retryable(
-            f"Dataset {dataset!r} is being rebuilt: rows that go now could come back with the copy.",
-            hint="Purge again when the rebuild has ended.",
+            f"Dataset {dataset!r} is being rebuilt: rows that are purged now could return with the copy.",
+            hint="Purge again when the rebuild is complete.",
         )
 
 
@@ -434,8 +434,8 @@ def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
         sink = names[next(iter(verdict.held))]
         rows = next(iter(verdict.held.values())).rows
         raise Permanent(
-            f"{rows} of the rows are on their way to sink {sink!r}: nobody knows yet whether they arrived.",
-            hint=f"Run `floodmark export {sink}` until it gets through, or `floodmark sink skip {sink}`, or remove "
+            f"{rows} of the rows are being delivered to sink {sink!r}: it is not known yet whether they arrived.",
+            hint=f"Run `floodmark export {sink}` until it succeeds, or `floodmark sink skip {sink}`, or remove "
             "the sink; then purge again. Nothing was purged from the lake.",
         )
 

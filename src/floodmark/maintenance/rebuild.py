@@ -93,8 +93,8 @@ class Rebuilder:
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
             if not alone and not takeover:
                 raise Retryable(
-                    f"Dataset {dataset!r} is being rebuilt by another process of this machine.",
-                    hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
+                    f"Dataset {dataset!r} is being rebuilt by another process on this machine.",
+                    hint="Wait for it. If it hangs, take over from it (--take-over): it then stops automatically.",
                 )
             removed = remove_retired(self.engine, dataset, grace=grace)
             recover(self.engine, dataset)
@@ -117,8 +117,8 @@ class Rebuilder:
             return change(declared.layout)
         if change(begun.layout) != begun.layout:
             raise Permanent(
-                f"A rebuild of {dataset!r} into another layout has been begun and not ended.",
-                hint=f"Run `floodmark rebuild {dataset}` without options first: it goes on with that one.",
+                f"A rebuild of {dataset!r} into another layout was started and not completed.",
+                hint=f"Run `floodmark rebuild {dataset}` without options first: it continues that rebuild.",
             )
         return begun.layout
 
@@ -136,7 +136,7 @@ class Rebuilder:
                 failed = error
         raise Retryable(
             f"Dataset {dataset!r} could not be rebuilt in {ATTEMPTS_MAX} attempts: {failed}",
-            hint="Nothing is lost. Run it again: it goes on where it was.",
+            hint="Nothing is lost. Run it again: it continues.",
         ) from failed
 
     def _attempt(self, turn: Turn) -> RebuildReport:
@@ -179,7 +179,7 @@ class Rebuilder:
                 continue
             faults.reach("rebuild.taken_over")
             return mine
-        raise Retryable(f"Several processes begin to rebuild {dataset!r} at once.", hint="Run one of them.")
+        raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
     def _name_staging(self, turn: Turn) -> None:
         """The table that an earlier epoch left gets this one's name; if there is none, it is made."""
@@ -221,7 +221,7 @@ class Rebuilder:
             except RemovalUnderWay:  # U24
                 end_unfinished(self.engine, turn.dataset)
         else:
-            raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
+            raise RemovalUnderWay(f"Rows of {turn.dataset!r} are removed too often.", hint="Run it again.")
         faults.reach("rebuild.fenced")
         declared = turn.declared()
         if declared.fenced and self.engine.lake.load(declared.fenced_name) is None:

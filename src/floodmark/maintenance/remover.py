@@ -161,7 +161,7 @@ def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Op
             continue
         faults.reach("removal.planned")
         return planned
-    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {dataset!r} is flushed too often for this operation.", hint="Run it again.")
 
 
 def carry_out(engine: Engine, operation: Operation) -> Gone:
@@ -199,7 +199,7 @@ def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation)
             failed = error
     if _left(engine, table, declared, operation):
         raise Retryable(
-            f"Rows of {declared.name!r} could not be deleted beside other commits.", hint="Run it again."
+            f"Rows of {declared.name!r} could not be deleted because of concurrent commits.", hint="Run it again."
         ) from failed
     faults.reach("removal.deleted")
 
@@ -281,7 +281,7 @@ def _decide_operation(engine: Engine, operation: Operation) -> Gone:
         if state is not None and state.head is not None:
             failed = _supersede(engine, declared, state.name, state.head)
     raise Retryable(
-        f"Nobody knows yet whether rows of {declared.name!r} were settled again"
+        f"It is not known yet whether rows of {declared.name!r} were settled again"
         f"{'' if failed is None else f': {reason_of(failed)}'}.",
         hint="Nothing is lost. Compact it again.",
     ) from failed
@@ -380,7 +380,7 @@ def _stretches(
 def check_same(counted: Counted, needs: Needs) -> None:
     """`RowsMoved` if there is a filter by now that the rows were not counted by."""
     if not needs.filters <= counted.filters:
-        raise RowsMoved("A sink with another filter was added just now.", hint="Run it again.")
+        raise RowsMoved("A sink with another filter was added in the meantime.", hint="Run it again.")
 
 
 def _tallies(parts: Iterable[Part]) -> dict[str, Tally]:

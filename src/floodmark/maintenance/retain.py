@@ -129,7 +129,7 @@ def retain(
                     verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
                     return _report(engine, look.declared, verdict, look.needs, selection, dry_run=True)
                 return _go(engine, look, selection, counted, given_up)
-    raise Retryable(f"Rows of {dataset!r} are being changed all the time.", hint="Run it again.")
+    raise Retryable(f"Rows of {dataset!r} are changed too often for this retention.", hint="Run it again.")
 
 
 def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
@@ -276,9 +276,9 @@ def _reason(selection: Selection) -> str:
 
 def _age(older_than: str | timedelta | None, keep_rows: int | None, by: str) -> timedelta | None:
     if by not in ("event_time", "ingest_time"):
-        raise InvalidSetting(f"`by` is {by!r}.", hint="It is event_time or ingest_time.")
+        raise InvalidSetting(f"`by` is {by!r}.", hint="Use event_time or ingest_time.")
     if (older_than is None) == (keep_rows is None):
-        raise InvalidSetting("A retention has one rule.", hint="Give either older_than or keep_rows.")
+        raise InvalidSetting("A retention needs exactly one rule.", hint="Give either older_than or keep_rows.")
     if keep_rows is not None and keep_rows < 0:
         raise InvalidSetting(f"keep_rows is {keep_rows}.", hint="It is a number of rows, 0 or more.")
     if older_than is None or isinstance(older_than, timedelta):

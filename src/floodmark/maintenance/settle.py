@@ -74,7 +74,7 @@ def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX
             look = look_at(engine, dataset)
             with again_if_moved(engine, look):
                 return _once(engine, look, changed_max)
-    raise Retryable(f"Rows of {dataset!r} are being removed all the time.", hint="Compact it again.")
+    raise Retryable(f"Rows of {dataset!r} are removed too often for this settlement.", hint="Compact it again.")
 
 
 def _once(engine: Engine, look: Look, changed_max: int) -> SettledAgain:
@@ -85,7 +85,7 @@ def _once(engine: Engine, look: Look, changed_max: int) -> SettledAgain:
         return SettledAgain(waiting=found.waiting, problem=found.problem)
     operation = _planned(engine, look, found, state)
     if operation is None:
-        return SettledAgain(problem="Rows that are to change are on their way to a sink: settle again later.")
+        return SettledAgain(problem="Rows to change are being delivered to a sink: settle again later.")
     return _carry_out(engine, look.declared, operation, found)
 
 
@@ -120,7 +120,7 @@ def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: R
         failed = error
     faults.reach("settle.committed")
     if not carry_out(engine, operation).landed:
-        what = "Rows were appended meanwhile." if failed is None else f"Nothing was changed: {reason_of(failed)}."
+        what = "Rows were appended in the meantime." if failed is None else f"Nothing was changed: {reason_of(failed)}."
         return SettledAgain(waiting=found.waiting, problem=what)
     return SettledAgain(len(found.changed), len(found.collapsed), len(found.dropped), found.waiting)
 
@@ -140,7 +140,7 @@ def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | N
         check_same(gone, now)
         # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
         if datasets.get(connection, declared.name).horizon != declared.horizon:
-            raise RowsMoved(f"Rows of {declared.name!r} were committed just now.", hint="Compact it again.")
+            raise RowsMoved(f"Rows of {declared.name!r} were committed in the meantime.", hint="Compact it again.")
         if removals.is_rebuilding(connection, declared.name):
             raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
         if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
@@ -148,7 +148,7 @@ def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | N
         # Its twin is what every sink gets, so no sink needs the one that goes.
         verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
         if verdict.spared:
-            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Compact it again.")
+            raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Compact it again.")
         id = uuid.uuid4().hex
         operation = Operation(id, declared.name, "settle", "planned", selection, touched.table_uuid, touched.base)
         removals.plan(

@@ -57,10 +57,10 @@ class Turn:
         self.check_mine()
         declared, old = find_table(self.engine.database, self.engine.lake, self.declared())
         if declared.generation == self.mine.generation:
-            raise TakenOver(f"Dataset {self.dataset!r} has been rebuilt.", hint="Nothing is left to do here.")
+            raise TakenOver(f"Dataset {self.dataset!r} has been rebuilt.", hint="There is nothing left to do.")
         if old is None and declared.horizon:
             raise Corrupt(
-                f"The table of {self.dataset!r} is gone, and rows up to {declared.horizon} are committed.",
+                f"The table of {self.dataset!r} is missing, and rows up to {declared.horizon} are committed.",
                 hint="Restore the lake's directory, or its catalog, and run it again.",
             )
         return declared, old
@@ -70,7 +70,7 @@ class Turn:
         state = self.engine.lake.load(self.declared().of_generation(self.mine.generation).table_name)
         if state is None:
             self.check_mine()
-            raise Retryable(f"The staging table of {self.dataset!r} is not there.", hint="Run it again.")
+            raise Retryable(f"The staging table of {self.dataset!r} is missing.", hint="Run it again.")
         return state
 
     def make_durable(self) -> TableState:

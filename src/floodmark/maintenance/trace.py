@@ -59,7 +59,7 @@ class Wanted:
                 raise SchemaConflict(f"{asked!r} is not a content id.", hint="It is 32 hexadecimal digits.")
             return cls({CONTENT_ID: asked})
         if not asked:
-            raise SchemaConflict("No column is named.", hint="Name the columns that tell the row from others.")
+            raise SchemaConflict("No column is named.", hint="Name the columns that identify the row.")
         for name in asked:
             if name not in schema:
                 known = ", ".join(schema.names)
@@ -106,7 +106,7 @@ def _fitted(name: str, value: Any, schema: Schema) -> Any:
     if faults:
         raise SchemaConflict(
             f"{value!r} does not fit column {name!r} ({schema.column(name).text}): {faults[0]}.",
-            hint="Write the value as capture takes it.",
+            hint="Write the value in the form that capture accepts.",
         )
     return array[0].as_py()
 
@@ -272,7 +272,7 @@ class Tracer:
                     why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
                 else:
                     span = block.range if block is not None and block.id == item.block else ""
-                    why = f"It is in block {span}, which has no verdict yet: run `floodmark flush {dataset.name}`."
+                    why = f"It is in block {span}, which is undecided: run `floodmark flush {dataset.name}`."
                 yield SpooledRow(item.path, place, item.id, why)
 
     # ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -355,16 +355,16 @@ class Tracer:
         scope = Scope.of(sink.settings)
         channel = Channel(sink.instance, view.dataset.name, partition)
         if not scope.takes(view.dataset, partition):
-            why = "The sink does not take this dataset or partition."
+            why = "The sink does not receive this dataset or partition."
             return SinkStep(sink.name, sink.kind, "out of scope", why)
         if seq <= scope.start(channel):
-            why = f"The sink began behind number {scope.start(channel)}."
+            why = f"The sink started after number {scope.start(channel)}."
             return SinkStep(sink.name, sink.kind, "before start", why)
         records = self.database.read(lambda c: _deliveries(c, channel, seq))
         state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
         row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
         if records.held is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
-            state, why = "filtered", f"It is left out by the sink's filter: {row_filter}"
+            state, why = "filtered", f"The sink's filter excludes it: {row_filter}"
         chunk = records.chunk
         return SinkStep(
             sink.name,
@@ -380,14 +380,14 @@ class Tracer:
         if records.chunk is not None and records.chunk.state == "acknowledged":
             return "delivered", "Its chunk was acknowledged."
         if records.seq <= records.mark:
-            return "delivered", "The destination had it when it was asked; no chunk of it is on record."
+            return "delivered", "The destination had it when it was queried; no chunk of it is recorded."
         if any(records.seq in item.range for item in records.forfeits):
-            return "given up", "Somebody decided that the sink will not get it."
+            return "given up", "A user decided that the sink does not receive it."
         if sink.state == "blocked":
             return "waiting", f"The sink is blocked: {sink.reason}"
         run = f"run `floodmark export {sink.name}`."
         if records.chunk is not None:
-            return "waiting", f"Its chunk is under way, or was when an export ended: {run}"
+            return "waiting", f"Its chunk is being delivered, or was when an export stopped: {run}"
         ahead = SequenceRange(records.mark, records.seq)
         lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
         return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
@@ -417,7 +417,7 @@ class Tracer:
         removed = self.database.read(lambda c: inspection.removals_of(c, dataset))
         rows = sum(item.tally.rows for item in removed)
         if rows:
-            yield f"{rows} rows were removed by retention or purge: of those nothing is kept by which to find them."
+            yield f"{rows} rows were removed by retention or purge: no record is kept by which to find them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +449,7 @@ def _deliveries(connection: Connection, channel: Channel, seq: int) -> _Deliveri
 def _after_all(held: GivenUpRow) -> tuple[str, str]:
     """Of a row that a destination refused, or that was skipped."""
     if held.state == "replayed":
-        return "delivered", f"It was given up at first, and replayed at {held.decided_at}."
+        return "delivered", f"It was first given up, and replayed at {held.decided_at}."
     return ("quarantined" if held.state == "held" else held.state), f"{held.reason} (entry {held.id[:12]})"
 
 
