@@ -51,7 +51,7 @@ def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, Colum
     node = _parsed(expression, [name for name, _ in columns])
     kinds = {name: spark_type(kind) for name, kind in columns}
     if mentions_clock(node) and (makes_times(node) or any(_of_time(kinds[name]) for name in columns_of(node))):
-        raise bad_filter(expression, "now, today and the like are times of the clock to Spark")
+        raise bad_filter(expression, "Spark replaces words such as now and today by the current time")
     condition = spark_sql(node)
     nulls = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in kinds.items())
     try:

@@ -70,6 +70,6 @@ def is_fenced(declared: Dataset, base: Base, state: TableState | None) -> bool:
 
 def being_rebuilt(dataset: str) -> Retryable:
     return Retryable(
-        f"Dataset {dataset!r} is being rebuilt, and its table is about to change; nothing is lost.",
-        hint=f"Do it again in a moment. If the rebuild was interrupted, run `floodmark rebuild {dataset}`: it goes on.",
+        f"Dataset {dataset!r} is being rebuilt, and its table will be replaced; nothing is lost.",
+        hint=f"Try again later. If the rebuild was interrupted, run `floodmark rebuild {dataset}`: it continues.",
     )

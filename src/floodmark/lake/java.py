@@ -23,7 +23,7 @@ def check_java() -> int:
     program = _java_program()
     major = _major(java_build(), r'version "')
     if major is None:
-        raise EnvironmentProblem(f"{program} does not say which Java it is.", hint=f"{_INSTALL}.")
+        raise EnvironmentProblem(f"{program} does not report its version.", hint=f"{_INSTALL}.")
     if not JAVA_MIN <= major <= JAVA_MAX:
         raise EnvironmentProblem(
             f"Spark does not run on Java {major} ({program}); it needs Java 17 or 21.",

@@ -45,7 +45,7 @@ _SETTINGS = {
 
 _UNUSABLE = {
     "spark.sql.legacy.timeParserPolicy": ("LEGACY", "times would lose their microseconds", "CORRECTED"),
-    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark writes to no Iceberg table with it", "ANSI"),
+    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark cannot write to Iceberg tables with it", "ANSI"),
 }
 """Settings under which nothing is committed: the value, why, and which one to set."""
 
@@ -136,10 +136,10 @@ def _launch(settings: Mapping[str, str], log: Path | None) -> None:
         gateway = launch_gateway(conf, {"stdout": output.input, "stderr": output.input})
     except PySparkRuntimeError as error:
         output.handed_over()
-        where = "run it with -v" if log is None else f"look into {log}"
+        where = "run it with -v" if log is None else f"read {log}"
         raise EnvironmentProblem(
             f"Spark's JVM did not start: {output.last_words()}.",
-            hint=f"For everything that it said, {where}. [spark] in floodmark.toml says how it is started.",
+            hint=f"For its full output, {where}. [spark] in floodmark.toml configures how it is started.",
         ) from error
     except BaseException:
         output.handed_over()

@@ -129,7 +129,7 @@ class SparkLake(SparkReader):
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
         if table is None:  # renamed since: whoever looks again finds it, or that it is gone for good
-            raise Retryable(f"There is no table {state.name!r} any more.", hint="Do it again.")
+            raise Retryable(f"Table {state.name!r} does not exist any more.", hint="Run it again.")
         try:
             sync_commits(table, state, since=since)
         except FilesMissing as error:
@@ -140,7 +140,7 @@ class SparkLake(SparkReader):
         """`Retryable` if files are gone because the state expired meanwhile: nothing is damaged."""
         now = self.load(state.name)
         if now is None or now.head != state.head:
-            raise Retryable(f"Table {state.name!r} changed while it was looked at.", hint="Do it again.") from error
+            raise Retryable(f"Table {state.name!r} changed while it was read.", hint="Run it again.") from error
 
     def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         return rollback(self.catalog, table, durable=durable, droppable=droppable)
@@ -329,7 +329,7 @@ class SparkLake(SparkReader):
         state = self.load(request.table)
         if state is None or not state.may_append_on(request.base):
             raise AppendRefused(
-                f"Block {range} cannot land: {request.table!r} is another table, or another append came first."
+                f"Block {range} cannot be committed: {request.table!r} is another table, or not at its base."
             )
 
     def _stamped(self, request: Append) -> DataFrame:
@@ -544,12 +544,12 @@ def _check_segments(request: Append) -> list[dict[bytes, bytes]]:
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(
                 f"Segment {segment.id} cannot be read: {error}.",
-                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
+                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
             ) from error
         if about.num_rows != segment.rows:
             raise Corrupt(
                 f"Segment {segment.id} has {about.num_rows} rows, and {segment.rows} were registered.",
-                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
+                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
             )
         notes.append(dict(about.metadata or {}))
     return notes

@@ -52,7 +52,7 @@ def files_of(table: IcebergTable, state: TableState) -> TableFiles:
     if snapshot is None:
         if state.head is None:
             return TableFiles()
-        raise Retryable(f"A snapshot of {state.name!r} expired while it was looked at.", hint="Do it again.")
+        raise Retryable(f"A snapshot of {state.name!r} expired while it was read.", hint="Run it again.")
     manifests = snapshot.manifests(table.io)
     return TableFiles(tuple(file for one in manifests for file in _listed(table, one)), _small(manifests))
 
@@ -225,7 +225,7 @@ def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
     for _ in range(RAISES_MAX):
         state = lake.load(table)
         if state is None:
-            raise Retryable(f"The table {table!r} is not there.")
+            raise Retryable(f"The table {table!r} does not exist.")
         if state.max_seq >= seq:
             return
         try:
@@ -236,7 +236,7 @@ def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
         except Exception as error:
             raise Retryable(f"Table {table!r} could not be changed: {reason_of(error)}.") from error
         sync_metadata(lake.catalog.table(table))  # what the delete that follows can be taken back to
-    raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
+    raise Retryable(f"Table {table!r} is changed too often by other processes.", hint="Run it again.")
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────

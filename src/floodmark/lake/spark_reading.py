@@ -314,7 +314,7 @@ class SparkReader:
                 raise bad_filter(row_filter, reason_of(error)) from error
             raise Retryable(
                 f"Rows of table {table!r} could not be read: {reason_of(error)}.",
-                hint="Doing it again changes nothing that was done already.",
+                hint="It is safe to run it again.",
             ) from error
 
 

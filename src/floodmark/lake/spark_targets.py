@@ -108,7 +108,7 @@ class SessionCatalog:
                 return None
             raise Permanent(f"Spark cannot use {name}: {reason_of(error)}.", hint=self._way_out()) from error
         except Exception as error:
-            raise Retryable(f"Spark did not say what {name} is: {reason_of(error)}.") from error
+            raise Retryable(f"Spark did not describe {name}: {reason_of(error)}.") from error
         try:
             return StaticTable.from_metadata(log[-1][0])
         except Exception as error:
@@ -151,7 +151,7 @@ class SparkTargets:
         if name.catalog == own.name:
             if name.namespace == NAMESPACE:
                 raise Permanent(
-                    f"{name} lies among the store's own tables.", hint="Deliver to another namespace of the catalog."
+                    f"{name} is in the namespace of the store.", hint="Deliver to another namespace of the catalog."
                 )
             return DescribedCatalog(Catalog(own.name, own.spark_settings, own.python_settings, name.namespace))
         if self.lake.spark.conf.get(f"spark.sql.catalog.{name.catalog}", None) is None:

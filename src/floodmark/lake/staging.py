@@ -99,7 +99,7 @@ def reading_by_spark() -> Iterator[None]:
             ) from error
         raise Retryable(
             f"The source could not be read by Spark: {reason_of(error)}.",
-            hint="Run it again: what was loaded before stays loaded.",
+            hint="Run it again: loaded rows stay loaded.",
         ) from error
 
 
@@ -117,7 +117,7 @@ def _query(spark: SparkSession, frame: DataFrame, select: str | None) -> Iterato
         except Exception as error:
             raise InvalidSetting(
                 f"The query cannot be used: {reason_of(error)}.",
-                hint="It selects from the view `source`, which is what is to be loaded.",
+                hint="It selects from the view `source`, which has the rows to load.",
             ) from error
         yield rows
     finally:

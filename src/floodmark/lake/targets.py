@@ -274,8 +274,8 @@ def check_claim(name: TargetName, state: TargetState, claim: Claim) -> bool:
     found = state.properties.get(key)
     if found is not None and found != wanted:
         raise Permanent(
-            f"Table {name} receives other rows of this store ({found}), and one table cannot tell the two apart.",
-            hint="Give every sink a table of its own.",
+            f"Table {name} receives other rows of this store ({found}), and one table cannot distinguish them.",
+            hint="Use a separate table for each sink.",
         )
     return found is not None
 
@@ -288,7 +288,7 @@ def missing_columns(name: TargetName, state: TargetState, columns: Schema) -> bo
         if found is None or found.type != kind:
             raise SchemaConflict(
                 f"Table {name} has no column {origin} of type {kind}, so a row's delivery could not be recognised.",
-                hint="Name a table that does not exist: it is made with the right columns. Or add "
+                hint="Name a table that does not exist: it is created with the right columns. Or add "
                 "_origin_store STRING, _origin_seq BIGINT and _origin_partition STRING to this one.",
             )
     for other in state.columns:

@@ -102,7 +102,7 @@ class RangeWork:
         found: dict[int, RangeOutcome] = {}
         for outcome in outcomes:
             if outcome.index in found:
-                raise Corrupt(f"Range {self.ranges[outcome.index]} was answered for twice.", hint="Report this.")
+                raise Corrupt(f"Range {self.ranges[outcome.index]} has two results.", hint="Report this.")
             found[outcome.index] = outcome
         for index, outcome in sorted(found.items()):
             if outcome.answer is not None:
@@ -112,7 +112,7 @@ class RangeWork:
                 raise outcome.error
         lost = [range_ for index, range_ in enumerate(self.ranges) if index not in found or found[index].answer is None]
         if lost:
-            raise Retryable(f"No task answered for range {lost[0]}.", hint="Do the same ranges again.")
+            raise Retryable(f"Range {lost[0]} has no result.", hint="Run it again.")
 
 
 # ── across processes ─────────────────────────────────────────────────────────────────────────────────────────────────
