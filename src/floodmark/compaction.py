@@ -86,7 +86,7 @@ def choose(buckets: Sequence[Bucket], limits: Limits) -> list[Choice]:
     size = 0
     for item in due:
         if taken and size + item.bytes > limits.bytes_max:
-            left.append(Choice(item.bucket, reason="left for the next run: this one has done its share"))
+            left.append(Choice(item.bucket, reason="left for the next run: per-run byte limit reached"))
             continue
         taken.append(item)
         size += item.bytes

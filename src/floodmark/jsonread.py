@@ -155,7 +155,7 @@ def read_exactly(text: bytes) -> Any:
     try:
         return json.loads(text, parse_int=_integer, parse_float=_fraction)
     except RecursionError:
-        raise ValueError("it nests too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _integer(number: str) -> int:
@@ -168,5 +168,5 @@ def _fraction(number: str) -> float:
 
 def _bounded(number: str) -> str:
     if len(number) > NUMBER_CHARACTERS_MAX:
-        raise ValueError(f"it has a number of {len(number):,} characters, and {NUMBER_CHARACTERS_MAX:,} are the most")
+        raise ValueError(f"it has a number of {len(number):,} characters; the maximum is {NUMBER_CHARACTERS_MAX:,}")
     return number

@@ -33,12 +33,10 @@ class Layout:
         if not BUCKET_WIDTH_MIN <= self.bucket_width <= BUCKET_WIDTH_MAX:
             raise InvalidSetting(
                 f"A bucket width of {self.bucket_width} cannot be used.",
-                hint=f"It is a number from {BUCKET_WIDTH_MIN} to {BUCKET_WIDTH_MAX}.",
+                hint=f"Use a number from {BUCKET_WIDTH_MIN} to {BUCKET_WIDTH_MAX}.",
             )
         if self.format_version not in FORMAT_VERSIONS:
-            raise InvalidSetting(
-                f"Tables of format version {self.format_version} are not made.", hint="It is version 2 or 3."
-            )
+            raise InvalidSetting(f"Format version {self.format_version} is not supported.", hint="Use version 2 or 3.")
 
     def changed(
         self,

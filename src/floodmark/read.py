@@ -81,9 +81,9 @@ def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, 
         cursor = Cursor.parse(cursor)
     name = view.dataset.name
     if not isinstance(cursor, Cursor):
-        raise InvalidCursor(f"A cursor is needed, not a {type(cursor).__name__}.")
+        raise InvalidCursor(f"The cursor must be a Cursor or its text, not a {type(cursor).__name__}.")
     if cursor.store_id != engine.store_id:
-        raise InvalidCursor("The cursor belongs to another store.", hint="Each store has cursors of its own.")
+        raise InvalidCursor("The cursor belongs to another store.", hint="A cursor is valid for one store.")
     if cursor.dataset != name:
         raise InvalidCursor(f"The cursor belongs to dataset {cursor.dataset!r}, not {name!r}.")
     if cursor.partition != partition:
@@ -92,7 +92,7 @@ def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, 
             hint="Read the same slice again, or start without a cursor.",
         )
     if not isinstance(cursor.seq, int) or cursor.seq < 0:
-        raise InvalidCursor(f"The cursor of {name!r} is at no number that a row could have.")
+        raise InvalidCursor(f"The cursor of {name!r} has an invalid sequence number.")
     if cursor.seq > view.horizon:
         # Taking it would skip the rows between the horizon and the cursor when they come.
         raise InvalidCursor(

@@ -577,7 +577,7 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     if settings.control.url:
         raise Permanent(
             "The control records of this store are in PostgreSQL.",
-            hint="Restore that database from a backup: the next flush finds what lake and spool have beyond it.",
+            hint="Restore that database from a backup: the next flush finds newer rows of the lake and the spool.",
         )
     return make_records(file.parent, lake or embedded_lake(file.parent, settings), clock or SystemClock())
 
