@@ -76,7 +76,7 @@ def commit_block(
             if engine.database.read(lambda c: _is_decided(c, block)):
                 return _as_decided_by_another(engine, block)  # and its segments are gone for that reason
             raise
-        told = request.settlement
+        settlement = request.settlement
         if not landed:
             return _void(
                 engine,
@@ -84,13 +84,13 @@ def commit_block(
                 reason="no row was left to commit",
                 consume=True,
                 expired=out.expired,
-                dropped=told.dropped,
+                dropped=settlement.dropped,
             )
         state = table_of(engine.database, engine.lake, declared, block.base)
         outcome = _verdict(engine, block, declared, state)
         faults.reach("flush.decided")
         if outcome is Verdict.LANDED and state is not None:
-            return _record(engine, block, segments, declared, state, problem=told.problem)
+            return _record(engine, block, segments, declared, state, problem=settlement.problem)
         if outcome is Verdict.VOID:
             return _void(engine, block, reason="another commit came first", consume=False)
     cause = f" ({reason_of(error)})" if error else ""

@@ -87,7 +87,7 @@ class FlushReport:
 
 
 @dataclass(slots=True)
-class _Careful:
+class _Backoff:
     """How one call goes on after failures: in blocks of how many segments, and whom it suspects."""
 
     segments_max: int | None = None
@@ -114,47 +114,47 @@ def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = Non
     Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
     """
     before = engine.database.read(lambda c: problems.find(c, dataset))
-    careful = _Careful() if before is None else _Careful(before.segments_max, before.failures, before.gist)
+    backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
     try:
-        sealed, done = _flush(engine, dataset, careful, stop=stop)
+        sealed, done = _flush(engine, dataset, backoff, stop=stop)
         left = _left_behind(engine, dataset)
     except Exception as error:
-        remember_problem(engine, dataset, error, segments_max=careful.segments_max)
+        remember_problem(engine, dataset, error, segments_max=backoff.segments_max)
         raise
     if left:
-        remember_problem(engine, dataset, Corrupt(" ".join(left)), segments_max=careful.segments_max)
+        remember_problem(engine, dataset, Corrupt(" ".join(left)), segments_max=backoff.segments_max)
     elif before is not None:
         engine.database.transact(lambda c: problems.forget(c, dataset))
     return replace(_report(dataset, done, quarantined=sealed.quarantined), problems=left)
 
 
 def _flush(
-    engine: Engine, dataset: str, careful: _Careful, *, stop: Callable[[], bool] | None
+    engine: Engine, dataset: str, backoff: _Backoff, *, stop: Callable[[], bool] | None
 ) -> tuple[SealReport, list[Decided]]:
     recover_dataset(engine, dataset)
     sealed = seal(engine, dataset)
     # What is registered from now on is the next flush's: beside a busy writer this one would never end.
     registered = engine.database.read(segment_records.registered_so_far)
     done: list[Decided] = []
-    with quietly_alone(engine, dataset):
+    with flush_lock(engine, dataset):
         while True:
             try:
                 done.extend(decide_block(engine, dataset))
                 while not (stop is not None and stop()):
-                    decided = _flush_batch(engine, dataset, registered=registered, careful=careful)
+                    decided = _flush_batch(engine, dataset, registered=registered, backoff=backoff)
                     if decided is None:
                         break
-                    careful.got_through()
+                    backoff.got_through()
                     done.append(decided)
             except FloodmarkError as error:
-                if not _isolated(engine, dataset, error, careful):
+                if not _isolated(engine, dataset, error, backoff):
                     raise
             else:
                 return sealed, done
 
 
 @contextlib.contextmanager
-def quietly_alone(engine: Engine, dataset: str) -> Iterator[None]:
+def flush_lock(engine: Engine, dataset: str) -> Iterator[None]:
     """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
     directory = engine.root / "spool" / dataset
     make_directory(directory, private=True)
@@ -162,7 +162,7 @@ def quietly_alone(engine: Engine, dataset: str) -> Iterator[None]:
         yield
 
 
-def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Careful) -> Decided | None:
+def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Backoff) -> Decided | None:
     """Commit the next segments; None when none wait. A void block's segments go with the next one."""
     damaged = {segment.id for segment in _damaged(engine, dataset)}
     for _ in range(BLOCKS_MAX):
@@ -170,7 +170,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Car
         if oldest is None or oldest > registered:
             return None
         try:
-            reserved = _reserve(engine, dataset, without=damaged, segments_max=careful.segments_max)
+            reserved = _reserve(engine, dataset, without=damaged, segments_max=backoff.segments_max)
         except BlockUndecided:
             decide_block(engine, dataset)  # I8: another flusher's, begun since we looked
             continue
@@ -246,45 +246,45 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
     return declared, state
 
 
-def _isolated(engine: Engine, dataset: str, error: FloodmarkError, careful: _Careful) -> bool:
+def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Backoff) -> bool:
     """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
     failing.
 
     Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
     """
-    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or careful.splits >= SPLITS_MAX:
+    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or backoff.splits >= SPLITS_MAX:
         return False
-    alike = careful.alike + 1 if careful.gist == problems.gist_of(str(error)) else 1
+    alike = backoff.alike + 1 if backoff.gist == problems.gist_of(str(error)) else 1
     full = alike == 1 and any(word in str(error) for word in _MEMORY)
     block = engine.database.read(lambda c: blocks.undecided(c, dataset))
-    if block is None or not (full or _is_due(alike) or careful.splits):
+    if block is None or not (full or _is_due(alike) or backoff.splits):
         return False
     own = engine.database.read(lambda c: segment_records.of_block(c, block.id))
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     others = [one for one in waiting if one.block is None and one.set_aside is None]
     alone = len(own) == 1
-    if alone and not others and not careful.others_went:
-        _acquit(engine, careful)  # all have failed alone: it is not the segments' fault
+    if alone and not others and not backoff.others_went:
+        _acquit(engine, backoff)  # all have failed alone: it is not the segments' fault
         return False
     try:
         decided = raise_barrier(engine, dataset)
     except FloodmarkError:
-        _acquit(engine, careful)  # the table takes nothing: it is not the segments' fault
+        _acquit(engine, backoff)  # the table takes nothing: it is not the segments' fault
         return False
-    careful.splits += 1
-    careful.segments_max = max(1, len(own) // 2)
+    backoff.splits += 1
+    backoff.segments_max = max(1, len(own) // 2)
     if not alone or decided is None or decided.state == "committed":
         return True
     reason = f"it could not be committed, not even alone: {error.message}"
-    careful.suspects.append(own[0].id)
+    backoff.suspects.append(own[0].id)
     return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
 
 
-def _acquit(engine: Engine, careful: _Careful) -> None:
+def _acquit(engine: Engine, backoff: _Backoff) -> None:
     """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
-    for one in careful.suspects:
+    for one in backoff.suspects:
         engine.database.transact(partial(segment_records.set_aside, id=one, reason=None))
-    careful.suspects.clear()
+    backoff.suspects.clear()
 
 
 def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:

@@ -90,10 +90,10 @@ def bound_of(catalog: Catalog, table: str, *, width: int) -> int | None:
     starts = [int(match[1]) for match in found if match is not None]
     if not starts:
         return None
-    return max([max(starts) + width, *(_told(file) for file in home.glob("metadata/*.metadata.json"))])
+    return max([max(starts) + width, *(_highest_in(file) for file in home.glob("metadata/*.metadata.json"))])
 
 
-def _told(file: Path) -> int:
+def _highest_in(file: Path) -> int:
     """The highest number that one version of the metadata knows of; 0 if it cannot be read."""
     try:
         held = json.loads(file.read_bytes())

@@ -211,13 +211,13 @@ class SparkLake(SparkReader):
                 return
             name = self.catalog.spark_name(table)
             statements = evolution(name, state.columns, schema) if state else self._creation(table, schema, layout)
-            told = declaration is None or (state is not None and state.declaration == declaration)
-            if not statements and told:
+            declared = declaration is None or (state is not None and state.declaration == declaration)
+            if not statements and declared:
                 return
             try:
                 for statement in statements:
                     self.spark.sql(statement)
-                if not told:
+                if not declared:
                     self._keep_declaration(table, declaration or "")
                 sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
             except FloodmarkError:

@@ -209,7 +209,7 @@ class SparkReader:
                 again = self._from_rows(frame, part, planned)
                 outcomes = [item for item in outcomes if not item.odd]
                 outcomes += [replace(item, index=odd[item.index]) for item in again]
-        yield from job.told(outcomes)
+        yield from job.results(outcomes)
 
     def _plan(
         self,

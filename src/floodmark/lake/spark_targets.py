@@ -226,10 +226,10 @@ class SparkTarget:
         shape = [f"{quoted(column.name)} {spark_type(column.type)}" for column in columns]
         shape += [f"{name} {spark_type(kind)}" for name, kind in ORIGIN_COLUMNS.items()]
         shape[-2] += " not null"
-        told = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+        shown = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
         return [
             f"CREATE NAMESPACE IF NOT EXISTS `{self.name.catalog}`.`{self.name.namespace}`",
-            f"CREATE TABLE IF NOT EXISTS {self._spark_name} ({', '.join(shape)}) USING iceberg TBLPROPERTIES ({told})",
+            f"CREATE TABLE IF NOT EXISTS {self._spark_name} ({', '.join(shape)}) USING iceberg TBLPROPERTIES ({shown})",
             f"ALTER TABLE {self._spark_name} WRITE LOCALLY ORDERED BY {ORIGIN_SEQ}",
         ]
 
@@ -356,11 +356,11 @@ def target_state(name: str, table: IcebergTable) -> TargetState:
 
 
 def _landed(snapshot: Any) -> Landed | None:
-    told = snapshot.summary.additional_properties if snapshot.summary else {}
-    mark = Mark.parse(told)
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    mark = Mark.parse(summary)
     if mark is None:
         return None
-    size = int(told.get("added-files-size", "0"))
+    size = int(summary.get("added-files-size", "0"))
     return Landed(mark, size, snapshot.snapshot_id, snapshot.parent_snapshot_id)
 
 

@@ -70,8 +70,8 @@ class SparkLog:
     def last_words(self) -> str:
         """Why a JVM that has ended did so: its last lines that are no part of a stack."""
         self._reader.join(timeout=5)
-        told = [line for line in self._lines if not (line[0].isspace() or _EMPTY_WORDS.search(line))]
-        return "; ".join(line.strip().rstrip(".") for line in told[-2:])[-300:] or "it gave no reason"
+        lines = [line for line in self._lines if not (line[0].isspace() or _EMPTY_WORDS.search(line))]
+        return "; ".join(line.strip().rstrip(".") for line in lines[-2:])[-300:] or "it gave no reason"
 
     def _follow(self) -> None:
         with os.fdopen(self._ends, "rb") as stream:

@@ -117,8 +117,8 @@ class Mark:
 
     @property
     def properties(self) -> dict[str, str]:
-        told = {CHUNK_PROPERTY: self.key, TALLY_PROPERTY: _tally_text(self.tally)}
-        return told if self.totals is None else {**told, TOTALS_PROPERTY: _tally_text(self.totals)}
+        properties = {CHUNK_PROPERTY: self.key, TALLY_PROPERTY: _tally_text(self.tally)}
+        return properties if self.totals is None else {**properties, TOTALS_PROPERTY: _tally_text(self.totals)}
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> Mark | None:

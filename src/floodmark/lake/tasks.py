@@ -97,7 +97,7 @@ class RangeWork:
             sum_ += weight
         return [*groups, range(start, len(weights))] if weights else []
 
-    def told(self, outcomes: Iterable[RangeOutcome]) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+    def results(self, outcomes: Iterable[RangeOutcome]) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """The results in order of the ranges; then the error of the lowest range that failed, if one did."""
         found: dict[int, RangeOutcome] = {}
         for outcome in outcomes:

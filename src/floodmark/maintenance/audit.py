@@ -448,11 +448,11 @@ class Auditor:
         source = RowSource(self.engine.lake, view)
         unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
         for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
-            told, found = self._destination(sink, channel, settings, account, deep=deep)
+            reply, found = self._destination(sink, channel, settings, account, deep=deep)
             findings += found
-            there = there if told.rows is None else (there or 0) + told.rows
-            notes += [told.note] if told.note else []
-            asked, failed = asked and told.asked, failed or told.failed
+            there = there if reply.rows is None else (there or 0) + reply.rows
+            notes += [reply.note] if reply.note else []
+            asked, failed = asked and reply.asked, failed or reply.failed
         held_back = sum(1 for item in records.given_up if item.state == "held")
         line = ChannelAudit(
             channel.dataset,

@@ -24,7 +24,7 @@ from floodmark.maintenance.findings import Finding, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry
-from floodmark.maintenance.mending import Offer, Problem
+from floodmark.maintenance.repair import Offer, Problem
 
 PASSES_MAX = 4
 """How often a repair looks again: one may bring another to light."""
@@ -62,9 +62,9 @@ class Fsck:
         problems = self._agreed(deep=deep)
         repaired: list[str] = []
         if given_up or retried:
-            told = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
+            offered = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
             repaired += [retry(self.engine, id) for id in retried]
-            repaired += [give_up(self.engine, id, problem=told.get(id)) for id in given_up]
+            repaired += [give_up(self.engine, id, problem=offered.get(id)) for id in given_up]
             problems = self._agreed(deep=deep)
         failed: dict[object, str] = {}
         for _ in range(PASSES_MAX if repair else 0):
@@ -107,11 +107,11 @@ class Fsck:
         yield from check_lake(self.engine, dataset, deep=deep)
 
     def _mended(self, problem: Problem, failed: dict[object, str]) -> list[str]:
-        if problem.mend is None:
+        if problem.repair is None:
             return []
         faults.reach("fsck.mending")
         try:
-            done = problem.mend()
+            done = problem.repair()
         except FloodmarkError as error:
             failed[problem.finding.key] = str(error)
             return []

@@ -22,7 +22,7 @@ from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import Finding
 from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
-from floodmark.maintenance.mending import REPAIR, Problem, table_now, worth_knowing
+from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
 from floodmark.sequence import SequenceRange, Tally
 
 _RESTORE = "Restore the file from a backup; until then the rows in it cannot be read."
@@ -55,11 +55,11 @@ def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Prob
 
 
 def _recover(engine: Engine, dataset: Dataset) -> Callable[[], str]:
-    def mend() -> str:
+    def repair() -> str:
         recover_dataset(engine, dataset.name)
         return "The recovery steps of a flush were run."
 
-    return mend
+    return repair
 
 
 def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool) -> Iterator[Problem]:
@@ -158,11 +158,11 @@ def check_numbers(engine: Engine) -> Iterator[Problem]:
         what = f"The next number would be {has + 1}, and number {needs} is used."
         found = worth_knowing(Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}"))
 
-        def mend() -> str:
+        def repair() -> str:
             engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
             return f"The allocator is raised to {needs}."
 
-        yield Problem(found, mend)
+        yield Problem(found, repair)
 
 
 # ── The control database against itself ──────────────────────────────────────────────────────────────────────────────

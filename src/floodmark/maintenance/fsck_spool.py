@@ -17,7 +17,7 @@ from floodmark.files import try_lock
 from floodmark.maintenance.findings import Finding, loss_finding
 from floodmark.maintenance.fsck_records import forgotten_commits
 from floodmark.maintenance.give_up import offered
-from floodmark.maintenance.mending import REPAIR, Problem, table_now, worth_knowing
+from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
 from floodmark.process import is_certainly_dead
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import landing_directory

@@ -38,15 +38,15 @@ from floodmark.lake.filters import check_text
 from floodmark.maintenance.pending_deliveries import Position, needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
     end_unfinished,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Selection, Stretch, Verdict, judge
 from floodmark.rows import content_ids, fit
@@ -332,25 +332,25 @@ def _purge_lake(engine: Engine, dataset: str, where: str) -> tuple[int, int, tup
     """(rows, bytes, what had left, identities)."""
     for _ in range(TRIES_MAX):
         end_unfinished(engine, dataset)
-        look = look_at(engine, dataset)
-        selection = Selection(look.declared.horizon, where=where)
-        with again_if_moved(engine, look):
-            counted = count_rows(engine, look, selection)
+        records = read_records(engine, dataset)
+        selection = Selection(records.declared.horizon, where=where)
+        with retry_if_changed(engine, records):
+            counted = count_rows(engine, records, selection)
             if not counted.stretches:
                 return 0, 0, (), 0
-            hashes = _hashes(engine, look.declared, selection, counted)
-            operation, new = _plan(engine, look, selection, counted, hashes)
+            hashes = _hashes(engine, records.declared, selection, counted)
+            operation, new = _plan(engine, records, selection, counted, hashes)
             if operation is None:
                 return 0, 0, (), 0
             gone = carry_out(engine, operation)
-            return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
+            return gone.rows, gone.bytes_freed, _already_delivered(counted, records.positions), new
     raise Retryable(f"Sinks of {dataset!r} deliver too often for this purge.", hint="Purge again.")
 
 
 def _plan(
-    engine: Engine, look: Look, selection: Selection, counted: Counted, hashes: list[str]
+    engine: Engine, records: Records, selection: Selection, counted: Counted, hashes: list[str]
 ) -> tuple[Operation | None, int]:
-    declared = look.declared
+    declared = records.declared
     remembered: list[int] = []
 
     def work(connection: Connection) -> Operation | None:
@@ -369,7 +369,7 @@ def _plan(
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason="purge",
@@ -401,8 +401,8 @@ def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Co
 
 
 def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
-    look = look_at(engine, declared.name)
-    counted = count_rows(engine, look, Selection(look.declared.horizon, where=where))
+    records = read_records(engine, declared.name)
+    counted = count_rows(engine, records, Selection(records.declared.horizon, where=where))
     spooled = 0
     for path in _sealed(engine, declared.name):
         rows = _rows(engine, path)
@@ -414,7 +414,7 @@ def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
         count_staged(engine, declared, where) + spooled,
         len(found.matching),
         found.not_evaluated,
-        _already_delivered(counted, look.positions),
+        _already_delivered(counted, records.positions),
         landing_files=_landing_files(engine, declared.name),
         dry_run=True,
     )

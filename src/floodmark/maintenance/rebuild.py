@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from floodmark import faults
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import catch_up, decide, recover
 from floodmark.control import blocks, datasets, generations
@@ -38,7 +38,7 @@ from floodmark.lake import inventory
 from floodmark.lake.generations import find_table
 from floodmark.layout import Layout
 from floodmark.maintenance.remover import end_unfinished
-from floodmark.maintenance.table_copy import Copied, Levelling, Turn
+from floodmark.maintenance.table_copy import Copied, Epoch, TableCopy
 
 ATTEMPTS_MAX = 5
 """How often one call takes over from itself."""
@@ -126,31 +126,31 @@ class Rebuilder:
         failed: Retryable | None = None
         for _ in range(ATTEMPTS_MAX):
             # U21: every attempt begins with a takeover.
-            turn = Turn(self.engine, self._take_over(dataset, layout))
+            epoch = Epoch(self.engine, self._take_over(dataset, layout))
             try:
-                return self._attempt(turn)
+                return self._attempt(epoch)
             except TakenOver:
                 raise
             except Retryable as error:
-                turn.check_mine()  # from itself only: what failed may have failed because another has it now
+                epoch.check_mine()  # from itself only: what failed may have failed because another has it now
                 failed = error
         raise Retryable(
             f"Dataset {dataset!r} could not be rebuilt in {ATTEMPTS_MAX} attempts: {failed}",
             hint="Nothing is lost. Run it again: it continues.",
         ) from failed
 
-    def _attempt(self, turn: Turn) -> RebuildReport:
-        self._name_staging(turn)
-        levelling = Levelling(turn, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(turn.mine, copied)))
-        if not turn.declared().fenced:
-            levelling.bring_level()
+    def _attempt(self, epoch: Epoch) -> RebuildReport:
+        self._name_staging(epoch)
+        copy = TableCopy(epoch, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(epoch.mine, copied)))
+        if not epoch.declared().fenced:
+            copy.copy_until_equal()
             faults.reach("rebuild.caught_up")
-        with quietly_alone(self.engine, turn.dataset):  # flushes on this machine wait, instead of being told to
-            self._fence(turn)
-            self._settle(turn)
-            rows = levelling.bring_level()
+        with flush_lock(self.engine, epoch.dataset):  # flushes on this machine wait, instead of being told to
+            self._fence(epoch)
+            self._settle(epoch)
+            rows = copy.copy_until_equal()
             faults.reach("rebuild.equal")
-            return self._switch(turn, replace(_report(turn.mine, levelling.copied), rows=rows))
+            return self._switch(epoch, replace(_report(epoch.mine, copy.copied), rows=rows))
 
     # ── the turn begins ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,87 +181,87 @@ class Rebuilder:
             return mine
         raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
-    def _name_staging(self, turn: Turn) -> None:
+    def _name_staging(self, epoch: Epoch) -> None:
         """The table that an earlier epoch left gets this one's name; if there is none, it is made."""
-        declared = turn.declared()
+        declared = epoch.declared()
         earlier = [
             item.generation
-            for item in self.engine.database.read(lambda c: generations.everyone(c, turn.dataset))
-            if item.state == "staging" and item.generation != turn.mine.generation
+            for item in self.engine.database.read(lambda c: generations.everyone(c, epoch.dataset))
+            if item.state == "staging" and item.generation != epoch.mine.generation
         ]
-        name = declared.of_generation(turn.mine.generation).table_name
-        turn.check_mine()  # from a later epoch nothing is taken away
+        name = declared.of_generation(epoch.mine.generation).table_name
+        epoch.check_mine()  # from a later epoch nothing is taken away
         for number in reversed(earlier):
             if self.engine.lake.rename(declared.of_generation(number).table_name, name):
                 break
         faults.reach("rebuild.named")
         try:
-            staging = self._made(turn, name)
+            staging = self._made(epoch, name)
         except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
-            turn.check_mine()
+            epoch.check_mine()
             self.engine.lake.drop(name)
-            staging = self._made(turn, name)
-        turn.synced, turn.copied_through = staging.head, inventory.highest_seq(self.engine.lake, staging)
+            staging = self._made(epoch, name)
+        epoch.synced, epoch.copied_through = staging.head, inventory.highest_seq(self.engine.lake, staging)
 
-    def _made(self, turn: Turn, name: str) -> TableState:
-        self.engine.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
-        staging = turn.staging()
+    def _made(self, epoch: Epoch, name: str) -> TableState:
+        self.engine.lake.ensure(name, epoch.declared().schema, layout=epoch.mine.layout)
+        staging = epoch.staging()
         self.engine.lake.sync(staging, since=None)
         return staging
 
     # ── the fence, and behind it ─────────────────────────────────────────────────────────────────────────────────
 
-    def _fence(self, turn: Turn) -> None:
+    def _fence(self, epoch: Epoch) -> None:
         for _ in range(TRIES_MAX):
             try:
                 self.engine.database.transact(
-                    lambda c: generations.fence(c, turn.mine), landed=lambda c: datasets.get(c, turn.dataset).fenced
+                    lambda c: generations.fence(c, epoch.mine), landed=lambda c: datasets.get(c, epoch.dataset).fenced
                 )
                 break
             except RemovalUnderWay:  # U24
-                end_unfinished(self.engine, turn.dataset)
+                end_unfinished(self.engine, epoch.dataset)
         else:
-            raise RemovalUnderWay(f"Rows of {turn.dataset!r} are removed too often.", hint="Run it again.")
+            raise RemovalUnderWay(f"Rows of {epoch.dataset!r} are removed too often.", hint="Run it again.")
         faults.reach("rebuild.fenced")
-        declared = turn.declared()
+        declared = epoch.declared()
         if declared.fenced and self.engine.lake.load(declared.fenced_name) is None:
             self.engine.lake.rename(declared.table_name, declared.fenced_name)
         faults.reach("rebuild.renamed")
 
-    def _settle(self, turn: Turn) -> None:
+    def _settle(self, epoch: Epoch) -> None:
         """U22: decide the last block of the old table, and find what a restored control database has forgotten."""
         for _ in range(TRIES_MAX):
-            if self.engine.database.read(lambda c: blocks.undecided(c, turn.dataset)) is None:
-                declared, old = turn.old()
+            if self.engine.database.read(lambda c: blocks.undecided(c, epoch.dataset)) is None:
+                declared, old = epoch.old()
                 if old is not None:
                     catch_up(self.engine, declared, old)
                 faults.reach("rebuild.settled")
                 return
-            decide(self.engine, turn.dataset)
-        raise Retryable(f"The last block of {turn.dataset!r} cannot be decided yet.", hint="Run it again.")
+            decide(self.engine, epoch.dataset)
+        raise Retryable(f"The last block of {epoch.dataset!r} cannot be decided yet.", hint="Run it again.")
 
-    def _switch(self, turn: Turn, report: RebuildReport) -> RebuildReport:
-        declared, old = turn.old()
-        staging = turn.staging()
+    def _switch(self, epoch: Epoch, report: RebuildReport) -> RebuildReport:
+        declared, old = epoch.old()
+        staging = epoch.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
             self.engine.lake.raise_max_seq(staging.name, inventory.highest_seq(self.engine.lake, old))
-        staging = turn.make_durable()
+        staging = epoch.make_durable()
         locations = (None if old is None else old.location, staging.location)
         self.engine.database.transact(
             lambda c: generations.switch(
                 c,
-                turn.mine,
+                epoch.mine,
                 old=declared.generation,
                 synced_snapshot=staging.head,
                 locations=locations,
                 now=self.engine.clock.now(),
             ),
-            landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
+            landed=lambda c: datasets.get(c, epoch.dataset).generation == epoch.mine.generation,
         )
         faults.reach("rebuild.switched")
         # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
-        now = turn.declared()
+        now = epoch.declared()
         self.engine.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 

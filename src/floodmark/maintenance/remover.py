@@ -49,7 +49,7 @@ DECISIONS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Records:
     """The records of one instant, read before the table is looked at (U17)."""
 
     declared: Dataset
@@ -111,44 +111,44 @@ def end_unfinished(engine: Engine, dataset: str) -> None:
 
 
 @contextlib.contextmanager
-def again_if_moved(engine: Engine, look: Look) -> Iterator[None]:
-    """U17: go on behind this block, to count again, if other operations have begun or ended since the look."""
+def retry_if_changed(engine: Engine, records: Records) -> Iterator[None]:
+    """U17: go on behind this block, to count again, if other operations have begun or ended since the records."""
     try:
         yield
     except RowsMoved:
         return
     except Retryable:  # what was looked at may have gone with them
-        if engine.database.read(lambda c: removals.moment(c, look.declared.name)) == look.moment:
+        if engine.database.read(lambda c: removals.moment(c, records.declared.name)) == records.moment:
             raise
 
 
-def look_at(engine: Engine, dataset: str) -> Look:
+def read_records(engine: Engine, dataset: str) -> Records:
     """U17: what the records say before the table is looked at."""
 
-    def work(connection: Connection) -> Look:
+    def work(connection: Connection) -> Records:
         declared = datasets.get(connection, dataset)
         needs, positions = needs_of(connection, declared), positions_of(connection, declared)
-        return Look(declared, needs, tuple(positions), removals.moment(connection, dataset))
+        return Records(declared, needs, tuple(positions), removals.moment(connection, dataset))
 
     return engine.database.read(work)
 
 
-def count_rows(engine: Engine, look: Look, selection: Selection, *, state: TableState | None = None) -> Counted:
+def count_rows(engine: Engine, records: Records, selection: Selection, *, state: TableState | None = None) -> Counted:
     """The rows that a selection names, counted apart at the positions of the sinks, and by the sinks' filters.
 
-    In a state that was loaded after the look, or in the newest.
+    In a state that was loaded after the records, or in the newest.
     """
-    declared = look.declared
+    declared = records.declared
     if state is None:
         declared, state = find_table(engine.database, engine.lake, declared)
     if state is None or state.head is None or selection.through == 0:
-        return Counted(state, {}, look.needs.filters)
-    cuts = {*cuts_of(look.needs.everyone, through=selection.through)}
-    cuts |= {end for item in look.positions for end in (item.delivered.after, item.delivered.through)}
+        return Counted(state, {}, records.needs.filters)
+    cuts = {*cuts_of(records.needs.everyone, through=selection.through)}
+    cuts |= {end for item in records.positions for end in (item.delivered.after, item.delivered.through)}
     inside = sorted(cut for cut in cuts if 0 < cut < selection.through)
-    found = _stretches(engine, declared, state, state.head, selection, cuts=inside, filters=look.needs.filters)
+    found = _stretches(engine, declared, state, state.head, selection, cuts=inside, filters=records.needs.filters)
     faults.reach("removal.counted")
-    return Counted(state, found, look.needs.filters)
+    return Counted(state, found, records.needs.filters)
 
 
 def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:

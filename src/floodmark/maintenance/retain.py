@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.control import blocks, datasets, removals, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
@@ -26,15 +26,15 @@ from floodmark.lake import inventory
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
     end_unfinished,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Part, Selection, Verdict, judge
 from floodmark.schema import SEQ
@@ -115,25 +115,25 @@ def retain(
     given_up = _instances(engine, give_up)
     if not dry_run:
         prepare(engine, dataset)
-    with quietly_alone(engine, dataset):
+    with flush_lock(engine, dataset):
         for _ in range(TRIES_MAX):
             if not dry_run:
                 end_unfinished(engine, dataset)
-            look = look_at(engine, dataset)
-            with again_if_moved(engine, look):
-                selection = _selection(engine, look.declared, age, by=by, keep_rows=keep_rows)
+            records = read_records(engine, dataset)
+            with retry_if_changed(engine, records):
+                selection = _selection(engine, records.declared, age, by=by, keep_rows=keep_rows)
                 if selection is None:
                     return RetainReport(dataset, dry_run=dry_run)
-                counted = count_rows(engine, look, selection)
+                counted = count_rows(engine, records, selection)
                 if dry_run:
-                    verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
-                    return _report(engine, look.declared, verdict, look.needs, selection, dry_run=True)
-                return _go(engine, look, selection, counted, given_up)
+                    verdict = judge(counted.stretches, records.needs.by_partition, given_up=given_up)
+                    return _report(engine, records.declared, verdict, records.needs, selection, dry_run=True)
+                return _go(engine, records, selection, counted, given_up)
     raise Retryable(f"Rows of {dataset!r} are changed too often for this retention.", hint="Run it again.")
 
 
-def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
-    declared = look.declared
+def _go(engine: Engine, records: Records, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
+    declared = records.declared
     decided: list[tuple[Verdict, Needs]] = []
 
     def work(connection: Connection) -> Operation | None:
@@ -158,7 +158,7 @@ def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, give
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason=_reason(selection),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import decide
 from floodmark.control import datasets, removals
@@ -29,14 +29,14 @@ from floodmark.errors import Retryable, reason_of
 from floodmark.maintenance.pending_deliveries import needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Selection, judge, kept_back, under_way
 from floodmark.sequence import SequenceRange
@@ -69,28 +69,28 @@ def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX
         return SettledAgain()
     for _ in range(TRIES_MAX):
         prepare(engine, dataset)
-        with quietly_alone(engine, dataset):
+        with flush_lock(engine, dataset):
             decide(engine, dataset)
-            look = look_at(engine, dataset)
-            with again_if_moved(engine, look):
-                return _once(engine, look, changed_max)
+            records = read_records(engine, dataset)
+            with retry_if_changed(engine, records):
+                return _once(engine, records, changed_max)
     raise Retryable(f"Rows of {dataset!r} are removed too often for this settlement.", hint="Compact it again.")
 
 
-def _once(engine: Engine, look: Look, changed_max: int) -> SettledAgain:
-    state = engine.lake.load(look.declared.table_name)
-    found = _asked(engine, look, state, changed_max)
+def _once(engine: Engine, records: Records, changed_max: int) -> SettledAgain:
+    state = engine.lake.load(records.declared.table_name)
+    found = _asked(engine, records, state, changed_max)
     faults.reach("settle.asked")
     if found.problem is not None or not found.touched:
         return SettledAgain(waiting=found.waiting, problem=found.problem)
-    operation = _planned(engine, look, found, state)
+    operation = _planned(engine, records, found, state)
     if operation is None:
         return SettledAgain(problem="Rows to change are being delivered to a sink: settle again later.")
-    return _carry_out(engine, look.declared, operation, found)
+    return _carry_out(engine, records.declared, operation, found)
 
 
-def _asked(engine: Engine, look: Look, state: TableState | None, changed_max: int) -> Resettled:
-    declared = look.declared
+def _asked(engine: Engine, records: Records, state: TableState | None, changed_max: int) -> Resettled:
+    declared = records.declared
     if state is None or state.head is None or declared.settle is None:
         return Resettled()
     request = Resettling(
@@ -103,7 +103,7 @@ def _asked(engine: Engine, look: Look, state: TableState | None, changed_max: in
         declared.event_time,
         declared.partition_by,
         changed_max,
-        kept_back(look.needs.by_partition),
+        kept_back(records.needs.by_partition),
         any_time=declared.identity_scope == datasets.ALL,
         by_content=declared.by_content,
     )
@@ -125,13 +125,15 @@ def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: R
     return SettledAgain(len(found.changed), len(found.collapsed), len(found.dropped), found.waiting)
 
 
-def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | None) -> Operation | None:
+def _planned(engine: Engine, records: Records, found: Resettled, state: TableState | None) -> Operation | None:
     """The operation, on record; None if some of its rows are on their way by now."""
-    declared = look.declared
-    touched = count_rows(engine, look, Selection(declared.horizon, numbers=found.touched), state=state)
+    declared = records.declared
+    touched = count_rows(engine, records, Selection(declared.horizon, numbers=found.touched), state=state)
     selection = Selection(declared.horizon, numbers=found.gone)
     gone = (
-        count_rows(engine, look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
+        count_rows(engine, records, selection, state=state)
+        if found.gone
+        else Counted(touched.state, {}, touched.filters)
     )
 
     def work(connection: Connection) -> Operation | None:
@@ -154,7 +156,7 @@ def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | N
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason="settled",

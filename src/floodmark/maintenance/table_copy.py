@@ -32,7 +32,7 @@ from floodmark.sequence import SequenceRange, Tally
 
 
 @dataclass(slots=True)
-class Turn:
+class Epoch:
     """One epoch: what it may rely on, because nobody else can write to its staging table."""
 
     engine: Engine
@@ -81,7 +81,7 @@ class Turn:
         return staging
 
 
-# ── Levelling ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── TableCopy ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 TRIES_MAX = 20
@@ -111,16 +111,16 @@ class _Level:
 
 
 @dataclass(slots=True)
-class Levelling:
+class TableCopy:
     """Brings the staging table of one turn level with the old one, as often as it is asked to."""
 
-    turn: Turn
+    epoch: Epoch
     copy_rows_max: int
     progress: Callable[[Copied], None]
     copied: Copied = field(default_factory=Copied)
     _level: _Level | None = None
 
-    def bring_level(self) -> int:
+    def copy_until_equal(self) -> int:
         """Copy what is missing and repair what differs, until both tables hold the same; how many rows that is."""
         for _ in range(TRIES_MAX):
             self._catch_up()
@@ -129,19 +129,19 @@ class Levelling:
                 return rows
             for within in different:
                 self._copy_again(within)
-        raise Retryable(f"Dataset {self.turn.dataset!r} changes faster than it can be copied.", hint="Run it again.")
+        raise Retryable(f"Dataset {self.epoch.dataset!r} changes faster than it can be copied.", hint="Run it again.")
 
     # ── comparing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _compare(self) -> tuple[int, list[SequenceRange]]:
         """U23: rows and checksums, bucket by bucket: how many rows there are, and the stretches that differ."""
-        declared, old = self.turn.old()
-        new = self.turn.staging()
+        declared, old = self.epoch.old()
+        new = self.epoch.staging()
         known, rows = self._known_level(old, new)
         if known >= declared.horizon:
             return rows, []
         within = SequenceRange(known, declared.horizon)
-        schema = self.turn.declared().schema
+        schema = self.epoch.declared().schema
         here, there = (self._tallies(state, within, schema) for state in (old, new))
         different = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
         if not different:
@@ -167,7 +167,7 @@ class Levelling:
     def _tallies(self, state: TableState | None, within: SequenceRange, schema: Schema) -> dict[int, Tally]:
         if state is None or state.head is None:
             return {}
-        lake = self.turn.engine.lake
+        lake = self.epoch.engine.lake
         return queries.tallies(
             lake, state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema
         )
@@ -175,64 +175,64 @@ class Levelling:
     # ── copying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _catch_up(self) -> None:
-        turn = self.turn
-        declared, old = turn.old()
-        if old is None or old.head is None or turn.copied_through >= declared.horizon:
+        epoch = self.epoch
+        declared, old = epoch.old()
+        if old is None or old.head is None or epoch.copied_through >= declared.horizon:
             return
-        left = SequenceRange(turn.copied_through, declared.horizon)
-        for window in row_windows(turn.engine, turn.dataset, left, rows_max=self.copy_rows_max):
+        left = SequenceRange(epoch.copied_through, declared.horizon)
+        for window in row_windows(epoch.engine, epoch.dataset, left, rows_max=self.copy_rows_max):
             self._copy(old, window)
-            turn.copied_through = window.through
+            epoch.copied_through = window.through
 
     def _copy_again(self, within: SequenceRange) -> None:
-        turn = self.turn
-        staging = turn.staging()
+        epoch = self.epoch
+        staging = epoch.staging()
         if staging.head is not None and queries.has_rows(
-            turn.engine.lake, staging.name, snapshot=staging.head, within=within
+            epoch.engine.lake, staging.name, snapshot=staging.head, within=within
         ):
-            turn.check_mine()
+            epoch.check_mine()
             with _nobody_knows(f"whether {within} was cleared"):
-                turn.engine.lake.remove(
+                epoch.engine.lake.remove(
                     staging.name,
                     selection=Selection(within.through, after=within.after),
-                    schema=turn.declared().schema,
+                    schema=epoch.declared().schema,
                     partition_by=(),
                 )
             faults.reach("rebuild.cleared")
-        _, old = turn.old()
+        _, old = epoch.old()
         self.copied = replace(self.copied, buckets_repaired=self.copied.buckets_repaired + 1)
         if old is not None:
-            for window in row_windows(turn.engine, turn.dataset, within, rows_max=self.copy_rows_max):
+            for window in row_windows(epoch.engine, epoch.dataset, within, rows_max=self.copy_rows_max):
                 self._copy(old, window)
 
     def _copy(self, old: TableState, window: SequenceRange) -> None:
-        turn = self.turn
-        if old.head is None or not queries.has_rows(turn.engine.lake, old.name, snapshot=old.head, within=window):
+        epoch = self.epoch
+        if old.head is None or not queries.has_rows(epoch.engine.lake, old.name, snapshot=old.head, within=window):
             return
-        turn.check_mine()
-        declared = turn.declared()  # behind the old table, whose columns it has all
-        staging = turn.staging()
-        turn.engine.lake.ensure(staging.name, declared.schema, create=False)
+        epoch.check_mine()
+        declared = epoch.declared()  # behind the old table, whose columns it has all
+        staging = epoch.staging()
+        epoch.engine.lake.ensure(staging.name, declared.schema, create=False)
         request = Copy(
             source=old.name,
             snapshot=old.head,
             table=staging.name,
-            base=Base(staging.uuid, turn.mine.generation, staging.head),
+            base=Base(staging.uuid, epoch.mine.generation, staging.head),
             within=window,
-            through=max(window.through, turn.copied_through),
+            through=max(window.through, epoch.copied_through),
             schema=declared.schema,
         )
         faults.reach("rebuild.copying")
         with _nobody_knows(f"whether {window} was copied"):
-            turn.engine.lake.append(request)
+            epoch.engine.lake.append(request)
         faults.reach("rebuild.copied")
-        turn.make_durable()
+        epoch.make_durable()
         copied = self.copied
         self.copied = replace(copied, copies=copied.copies + 1, rows_copied=copied.rows_copied + self._rows())
         self.progress(self.copied)
 
     def _rows(self) -> int:
-        return next((item.added_rows for item in self.turn.staging().lineage), 0)
+        return next((item.added_rows for item in self.epoch.staging().lineage), 0)
 
 
 class _nobody_knows:  # noqa: N801 - reads as a statement

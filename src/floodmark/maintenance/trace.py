@@ -46,13 +46,13 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowSelector:
     """What a row must have to be the one: these values, or this content id."""
 
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any] | str, schema: Schema) -> Wanted:
+    def of(cls, asked: Mapping[str, Any] | str, schema: Schema) -> RowSelector:
         """`SchemaConflict` for a column that the dataset does not have, or a value that its type cannot hold."""
         if isinstance(asked, str):
             if not _ID.fullmatch(asked):
@@ -214,10 +214,10 @@ class Tracer:
     def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
         # The spool before the lake: a row that is committed meanwhile is then found twice, and never not at all.
         view = view_of(self.engine, dataset)
-        wanted = Wanted.of(asked, view.dataset.schema)
-        spooled = (*self._landing(view.dataset, wanted), *self._segments(view.dataset, wanted))
-        held = [*self._quarantined(view.dataset, wanted)]
-        committed = self._committed(view_of(self.engine, dataset), wanted)
+        selector = RowSelector.of(asked, view.dataset.schema)
+        spooled = (*self._landing(view.dataset, selector), *self._segments(view.dataset, selector))
+        held = [*self._quarantined(view.dataset, selector)]
+        committed = self._committed(view_of(self.engine, dataset), selector)
         numbers = {row.seq for row in committed}
         held += [item for item in self._undelivered(dataset) if item.seq in numbers]
         gone = {row.segment for row in committed}
@@ -227,7 +227,7 @@ class Tracer:
 
     # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _landing(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+    def _landing(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
         """What was captured and not yet sealed."""
         states = self.database.read(lambda c: inspection.landing_states(c, dataset.name))
         for path in landing_files(self.engine.root / "spool" / dataset.name / "landing"):
@@ -238,22 +238,22 @@ class Tracer:
                 with path.open("rb") as file:
                     file.seek(offset)
                     for line in file:
-                        for _ in self._places(dataset, wanted, line):
+                        for _ in self._places(dataset, selector, line):
                             why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
                             yield SpooledRow(str(path.relative_to(self.engine.root)), offset, None, why)
                         offset += len(line)
             except FileNotFoundError:
                 continue  # sealed and removed since
 
-    def _places(self, dataset: Dataset, wanted: Wanted, line: bytes) -> list[int]:
+    def _places(self, dataset: Dataset, selector: RowSelector, line: bytes) -> list[int]:
         try:
             envelope = decode_envelope(line)
             fitted = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows)
         except (MalformedEnvelope, FloodmarkError):
             return []
-        return wanted.places(fitted.table)
+        return selector.places(fitted.table)
 
-    def _segments(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+    def _segments(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
         """What is sealed and not yet committed."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -263,11 +263,11 @@ class Tracer:
         for item in found:
             try:
                 file = pq.ParquetFile(self.engine.root / item.path)
-                names = [name for name in (*wanted.values, CONTENT_ID) if name in file.schema_arrow.names]
+                names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
                 rows = file.read(columns=list(dict.fromkeys(names)))
             except (OSError, pa.ArrowException):
                 continue  # committed and removed since; fsck says so if it was not
-            for place in wanted.places(rows):
+            for place in selector.places(rows):
                 if item.block is None:
                     why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
                 else:
@@ -277,25 +277,25 @@ class Tracer:
 
     # ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _quarantined(self, dataset: Dataset, wanted: Wanted) -> Iterator[QuarantinedRow]:
+    def _quarantined(self, dataset: Dataset, selector: RowSelector) -> Iterator[QuarantinedRow]:
         """What could not become a row, as far as it is made of columns that can be compared."""
         entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset.name, state=None))
         for entry in entries:
-            if entry.sink is None and self._is_in(dataset, wanted, entry):
+            if entry.sink is None and self._is_in(dataset, selector, entry):
                 yield QuarantinedRow(entry.id, entry.state, entry.reason, None, None, entry.created_at)
 
-    def _is_in(self, dataset: Dataset, wanted: Wanted, entry: Entry) -> bool:
+    def _is_in(self, dataset: Dataset, selector: RowSelector, entry: Entry) -> bool:
         try:
             envelope = decode_envelope(kept_payload(self.engine.root, entry))
         except (Corrupt, MalformedEnvelope):
             return False
         # Only the columns that were asked for: another one is what does not fit.
-        asked = [name for name in envelope.columns if name in wanted.values]
-        if set(asked) != set(wanted.values):
+        asked = [name for name in envelope.columns if name in selector.values]
+        if set(asked) != set(selector.values):
             return False
         values = [envelope.values[envelope.columns.index(name)] for name in asked]
         try:
-            return bool(wanted.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
+            return bool(selector.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
         except FloodmarkError:
             return False
 
@@ -310,7 +310,7 @@ class Tracer:
 
     # ── the lake, and on ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _committed(self, view: View, wanted: Wanted) -> list[CommittedRow]:
+    def _committed(self, view: View, selector: RowSelector) -> list[CommittedRow]:
         if view.snapshot is None:
             return []
         dataset = view.dataset
@@ -318,7 +318,7 @@ class Tracer:
             self.engine.lake,
             view.table,
             snapshot=view.snapshot,
-            values=wanted.values,
+            values=selector.values,
             columns=dataset.partition_by,
             rows_max=ROWS_MAX,
         )

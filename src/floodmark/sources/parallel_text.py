@@ -220,8 +220,8 @@ def _parse(
             for batch in read_file(piece.file, kind_of, piece.mark, limits=demands.limits, end=piece.end):
                 yield _record(batch, fit_batch(schema, batch, renamed, demands), renamed)
         except FloodmarkError as error:  # told where it is reached: what stands before it is loaded
-            told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-            yield _Record(fault=json.dumps(told))
+            fault = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+            yield _Record(fault=json.dumps(fault))
         yield _Record()
 
 
@@ -301,8 +301,8 @@ class _Group:
         for piece in self.pieces:
             for record in records:
                 if record.fault is not None:
-                    told = json.loads(record.fault)
-                    raise getattr(errors, told["kind"])(told["message"], hint=told["hint"])
+                    fault = json.loads(record.fault)
+                    raise getattr(errors, fault["kind"])(fault["message"], hint=fault["hint"])
                 if record.rows is None:
                     break
                 yield _batch(record, record.rows, piece.file)

@@ -89,7 +89,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class _BacklogLook:
+class _BacklogSize:
     at_seconds: float
     bytes: int
 
@@ -101,7 +101,7 @@ class Capture:
     engine: Engine
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
-    _looks: dict[str, _BacklogLook] = field(default_factory=dict)
+    _backlogs: dict[str, _BacklogSize] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
@@ -312,15 +312,15 @@ class Capture:
 
     def check_room(self, dataset: str) -> None:
         """`SpoolFull` if the dataset's backlog is at its limit."""
-        look = self._looks.get(dataset)
+        backlog = self._backlogs.get(dataset)
         now = self.engine.clock.monotonic_seconds()
         limit = self.engine.settings.spool.backlog_bytes_max
-        full = look is not None and look.bytes >= limit
-        if look is None or full or now - look.at_seconds > BACKLOG_CHECK_SECONDS:
-            look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
-        if look.bytes >= limit:
+        full = backlog is not None and backlog.bytes >= limit
+        if backlog is None or full or now - backlog.at_seconds > BACKLOG_CHECK_SECONDS:
+            backlog = self._backlogs[dataset] = _BacklogSize(now, self.backlog_bytes(dataset))
+        if backlog.bytes >= limit:
             raise SpoolFull(
-                f"The spool of {dataset!r} has {look.bytes:,} bytes, and its limit is {limit:,}.",
+                f"The spool of {dataset!r} has {backlog.bytes:,} bytes, and its limit is {limit:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
 
@@ -332,9 +332,9 @@ class Capture:
 
     def count(self, dataset: str, size: int) -> None:
         """Add what was just stored to the backlog, until it is looked at again."""
-        look = self._looks.get(dataset)
-        if look is not None:
-            look.bytes += size
+        backlog = self._backlogs.get(dataset)
+        if backlog is not None:
+            backlog.bytes += size
 
 
 def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:

@@ -32,7 +32,7 @@ class Problem:
     """A fault, and how it is repaired, if that needs nobody's decision. What is returned says what was done."""
 
     finding: Finding
-    mend: Callable[[], str | None] | None = None
+    repair: Callable[[], str | None] | None = None
     offer: Offer | None = None
     """What somebody may decide to lose, so that the rest goes on."""
 
