@@ -10,9 +10,9 @@ Invariants
 - I3 The horizon only rises, and only over decided blocks.
 - I4 A block is decided once, and the table decides it. An error, a time-out or a conflict is never a verdict.
 - I7 A segment's file goes only after its rows are durable in the table and its block says so.
-- I8 At most one undecided block per dataset; whoever finds it settles it before reserving another.
+- I8 At most one undecided block per dataset; a flush that finds one decides it before it reserves another.
 - I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
-- U34 One segment that cannot be committed holds up no other. A block that failed in the same way several times is made
+- U34 One segment that cannot be committed blocks no other. A block that failed in the same way several times is made
   impossible by a barrier, an append without rows on its base: then it is void, by the table's own history. Its segments
   are tried again in smaller blocks. One that fails alone, where another gets through, is set aside, on record.
 
@@ -55,7 +55,7 @@ from floodmark.spool.segments import segment_damage
 BLOCKS_MAX = 20
 """How many blocks one call may lose to other writers before it says so."""
 ALIKE_MAX = 3
-"""After so many flushes that failed in the same way, the segment that does it is looked for."""
+"""After so many flushes that failed in the same way, flush searches for the segment that causes it."""
 SPLITS_MAX = 30
 """How many blocks one call gives up in order to find it."""
 NAMED_MAX = 3
@@ -75,11 +75,11 @@ class FlushReport:
     blocks: int = 0
     quarantined: int = 0
     expired: int = 0
-    """Rows that were not committed because retention or a purge has removed their like before."""
+    """Rows that were not committed because retention or a purge removed rows with the same identity before."""
     dropped: int = 0
-    """Rows that the dataset's settle function left out."""
+    """Rows that the dataset's settle function dropped."""
     settle_problem: str | None = None
-    """Why the settle function's answer did not count: the rows were committed as they came (B6)."""
+    """Why the settle function's result was rejected: the rows were committed unchanged (B6)."""
     problems: tuple[str, ...] = ()
     """What could not be committed, and what to do about it: segments that were left behind, and, in the report of
     several datasets, those that could not be flushed.
@@ -88,7 +88,7 @@ class FlushReport:
 
 @dataclass(slots=True)
 class _Backoff:
-    """How one call goes on after failures: in blocks of how many segments, and whom it suspects."""
+    """How one call continues after failures: the size of its blocks, and the segments it suspects."""
 
     segments_max: int | None = None
     alike: int = 0
@@ -155,7 +155,7 @@ def _flush(
 
 @contextlib.contextmanager
 def flush_lock(engine: Engine, dataset: str) -> Iterator[None]:
-    """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
+    """Wait for another flush on this machine. An optimisation: correctness does not depend on it."""
     directory = engine.root / "spool" / dataset
     make_directory(directory, private=True)
     with advisory_lock(directory / "flush.lock", wait_seconds_max=engine.settings.flush.patience_seconds):
@@ -179,7 +179,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Bac
         decided = commit_block(engine, reserved.block, reserved.segments, reserved.dataset, fresh=True)
         if decided is not None:
             return decided
-        registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
+        registered = max(registered, reserved.segments[-1].registered)  # a batch that was started is completed
     raise CommitConflict(
         f"Other processes commit to dataset {dataset!r} faster than this flush can follow.",
         hint="The rows are safe in the spool; flush again.",
@@ -187,7 +187,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Bac
 
 
 def _damaged(engine: Engine, dataset: str) -> list[Segment]:
-    """The waiting segments whose files are gone or of another size. A look at each file's size, no more."""
+    """The waiting segments whose files are missing or of another size. Only the size of each file is read."""
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     return [one for one in waiting if one.set_aside is None and segment_damage(engine, one.path, one.bytes)]
 
@@ -207,7 +207,7 @@ def _reserve(
     catch_up(engine, declared, state)
     faults.reach("flush.base_loaded")
     block_id = uuid.uuid4().hex
-    seen_through = inventory.highest_seq(engine.lake, state)  # not inside: the transaction holds everybody else up
+    seen_through = inventory.highest_seq(engine.lake, state)  # not inside: the transaction blocks all other processes
     reserved = engine.database.transact(
         lambda c: blocks.reserve(
             c,
@@ -247,7 +247,7 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
 
 
 def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Backoff) -> bool:
-    """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
+    """U34: after a failure, whether to continue: in smaller blocks, or without a segment that is alone in
     failing.
 
     Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
@@ -302,7 +302,7 @@ def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
 
 
 def _is_due(alike: int) -> bool:
-    """At the third failure of a kind, the sixth, the twelfth and so on: looking for a segment costs commits."""
+    """At the third failure of a kind, the sixth, the twelfth and so on: the search for a segment costs commits."""
     times, rest = divmod(alike, ALIKE_MAX)
     return rest == 0 and times.bit_count() == 1
 

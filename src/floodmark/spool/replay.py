@@ -66,7 +66,7 @@ class Quarantine:
         return fitted.table.num_rows if stored else 0
 
     def discard(self, id: str) -> bool:
-        """Give an entry up for good; its record stays."""
+        """Give an entry up permanently; its record stays."""
         entry = self.engine.database.read(lambda c: quarantine.get(c, id))
         return self.engine.database.transact(
             lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.engine.clock.now())

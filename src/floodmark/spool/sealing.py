@@ -7,7 +7,7 @@ For each landing file, from the offset where the last sealing stopped:
 Invariants
 - I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
   the other throws its file away.
-- L4 A torn last line is not a row. While its writer lives it may still be completed; of a dead writer it was never
+- L4 An incomplete last line is not a row. While its writer lives it may be completed; of a dead writer it was never
   acknowledged, and goes to quarantine so that nothing vanishes without a trace.
 - L5 A landing file is removed only when its lock could be taken (its writer closed it or died) and every byte of it is
   sealed: a live writer's next line would go to a file without a name.
@@ -100,7 +100,7 @@ def _seal_file(engine: Engine, dataset: str, path: Path, report: SealReport) -> 
         if offset is None:
             # Its row says removed: a crash came between the unlink and its way to the disk.
             durable_remove(path)
-        elif writer_gone and offset >= size:  # above it: the power went before unsynced, sealed lines were written
+        elif writer_gone and offset >= size:  # above it: a power loss came before unsynced, sealed lines were written
             _remove(engine, path, report)
     finally:
         os.close(descriptor)
@@ -111,7 +111,7 @@ def _offset(engine: Engine, dataset: str, path: Path) -> int | None:
 
 
 def _remove(engine: Engine, path: Path, report: SealReport) -> None:
-    """L5. The row says so first: a file that is still there behind it is removed by whoever seals next. One that is
+    """L5. The record changes first: a file that still exists is removed by the next seal. One that is
     gone while its row says that it is open is damage, and nothing else.
     """
     faults.reach("seal.landing_finished")
@@ -177,7 +177,7 @@ def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list
             offset, row = run.origins[index]
             try:
                 payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
-            except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
+            except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept unchanged
                 payload = next(_lines(content[offset - lines.start :]))
             held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
     return _FittedRuns(schema, fits, held)
