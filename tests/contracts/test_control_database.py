@@ -787,7 +787,7 @@ def test_a_lost_answer_that_nothing_can_settle_is_outcome_unknown(
     database: Database, lose_answers: LoseAnswers, happened: bool
 ) -> None:
     lose_answers([happened])
-    with pytest.raises(OutcomeUnknown, match="answer to COMMIT was lost"):
+    with pytest.raises(OutcomeUnknown, match="response to COMMIT was lost"):
         database.transact(lambda c: blocks.raise_allocator(c, seen_through=9))
     assert value_of(database) == (9 if happened else 0)
 
@@ -801,7 +801,7 @@ def test_a_lost_answer_to_a_database_that_is_gone_is_never_called_harmless(
         raise Retryable("The control database is not available.")
 
     lose_answers([True])
-    with pytest.raises(OutcomeUnknown, match="cannot be asked"):
+    with pytest.raises(OutcomeUnknown, match="cannot be reached"):
         database.transact(lambda c: blocks.raise_allocator(c, seen_through=9), landed=unreachable)
 
 

@@ -186,7 +186,7 @@ def test_a_range_without_an_answer_is_not_passed_over() -> None:
 
 
 def test_a_range_with_two_answers_is_noticed() -> None:
-    with pytest.raises(Corrupt, match="twice"):
+    with pytest.raises(Corrupt, match="two results"):
         list(job(0, 1).results([RangeOutcome(0, answer={}), RangeOutcome(0, Tally(1, 1), {})]))
 
 

@@ -101,7 +101,7 @@ def test_a_row_that_waits_says_for_what(shop: Shop):
     assert "by about 2 rows" in step(shop, {"n": 3}).why
     with crash_at("delivery.planned"):
         shop.store.export(SINK)
-    assert "under way" in step(shop, {"n": 2}).why
+    assert "being delivered" in step(shop, {"n": 2}).why
 
 
 def test_a_row_behind_a_blocked_sink_says_why_it_is_blocked(shop: Shop):

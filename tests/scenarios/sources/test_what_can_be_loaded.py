@@ -117,7 +117,7 @@ def test_a_path_without_anything_is_refused(messages: Store, tmp_path: Path) -> 
     with pytest.raises(InvalidSetting, match="nothing to load"):
         messages.backfill("messages", tmp_path / "missing.jsonl")
     (tmp_path / "thing.dat").write_text("x")
-    with pytest.raises(InvalidSetting, match="cannot be told"):
+    with pytest.raises(InvalidSetting, match="cannot be detected"):
         messages.backfill("messages", tmp_path / "thing.dat")
     with pytest.raises(InvalidSetting, match="format"):
         messages.backfill("messages", tmp_path / "thing.dat", format="avro")
