@@ -1,19 +1,19 @@
 """Audit: does a destination hold every row that was committed for it, each once?
 
-    committed rows ──(1)──▶ settled chunks ──(2)──▶ the destination
+    committed rows ──(1)──▶ acknowledged chunks ──(2)──▶ the destination
          │(0)
         lake
 
 0. `deep` only: the rows of each partition, counted in the lake, are those that the blocks recorded.
-1. From the records: what was settled adds up to what was committed, range by range (`conservation`), the watermark's
+1. From the records: acknowledged rows add up to committed rows, range by range (`conservation`), the watermark's
    own total to its chunks', and every row that was given up is in quarantine.
-2. The destination is asked what it holds (`AuditableDestination`): by names and counts, or if `deep` row by row.
+2. The destination is queried (`AuditableDestination`): by names and counts, or if `deep` row by row.
 
 Nothing is written anywhere, and nothing depends on a store at rest.
 
 Invariants
-- U30 A finding is what two looks agree on: a delivery under way is not damage.
-- U31 A range below the watermark without a settled chunk counts as delivered only if the destination says so.
+- U30 A finding is what two reads agree on: a delivery in progress is not damage.
+- U31 A range below the watermark without an acknowledged chunk counts as delivered only if the destination confirms it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 # ── What the records of one channel say, and the account of it that its destination is held against ──────────────────
 
 
-# ── Whether what was settled is what was committed, range by range, from the records alone ───────────────────────────
+# ── Whether the acknowledged rows are the committed rows, range by range, from the records alone ──────────────────────
 # Two series run along the sequence numbers: the committed blocks, each with its tally of one partition, and the
-# settled
+# acknowledged
 # chunks, each with the tally that its acknowledgement recorded. Tallies of disjoint ranges add up, so the two are
 # compared wherever a chunk ends between two blocks. A chunk that ends inside a block is compared together with those
 # behind it.
@@ -80,7 +80,7 @@ class Imbalance:
 
 
 def effective(chunks: Sequence[ChunkRecord]) -> list[ChunkRecord]:
-    """The settled chunks that count, in order, out of those of all intents, oldest intent first.
+    """The acknowledged chunks that count, in order, out of those of all intents, oldest intent first.
 
     A channel that lost its watermark settles its ranges again; of chunks that overlap, the newest counts.
     """
@@ -94,7 +94,7 @@ def effective(chunks: Sequence[ChunkRecord]) -> list[ChunkRecord]:
 
 
 def holes(chunks: Sequence[ChunkRecord], whole: SequenceRange) -> list[SequenceRange]:
-    """Where no settled chunk is on record."""
+    """Where no acknowledged chunk is recorded."""
     return RangeSet.of(chunk.range for chunk in chunks).missing_within(whole)
 
 
@@ -303,7 +303,7 @@ _SCOPE = "If the name is misspelled, correct `datasets` or `partitions` of the s
 
 @dataclass(frozen=True, slots=True)
 class ChannelAudit:
-    """One partition on its way to the sink."""
+    """One partition, delivered to one sink."""
 
     dataset: str
     partition: str
@@ -320,7 +320,7 @@ class ChannelAudit:
     """Rows that the destination was found to have; None where they were not counted."""
     note: str | None = None
     asked: bool = True
-    """Whether the destination was looked at: else only the records were compared."""
+    """Whether the destination was queried: otherwise only the records were compared."""
     failed: bool = False
     """It should have been, and there was no answer that counts."""
 
@@ -330,7 +330,7 @@ class AuditReport:
     """What an audit of one sink found.
 
     Without findings that are `wrong`, the records agree with each other; and where every channel was `asked`, every
-    settled row is where it should be.
+    acknowledged row is where it should be.
     """
 
     sink: str
@@ -345,12 +345,12 @@ class AuditReport:
 
     @property
     def asked(self) -> bool:
-        """Whether the destination was looked at, for every channel."""
+        """Whether the destination was queried, for every channel."""
         return all(item.asked for item in self.channels)
 
     @property
     def failed(self) -> bool:
-        """Whether the destination should have been asked and could not be."""
+        """Whether the destination should have been queried and could not be."""
         return any(item.failed for item in self.channels)
 
 
@@ -416,7 +416,7 @@ class Auditor:
         return found
 
     def _counted(self, view: View, snapshot: int) -> Iterator[Finding]:
-        """Step 0: one look at the lake for all partitions."""
+        """Step 0: one scan of the lake for all partitions."""
         dataset = view.dataset
         counted = {
             item.partition: item.tally
@@ -510,7 +510,7 @@ def lake_differences(
     for partition in sorted({*counted, *recorded}):
         here, wanted = counted.get(partition, Tally()), recorded.get(partition, Tally())
         left = wanted - gone.get(partition, Tally())
-        if here in (left, left - going.get(partition, Tally())):  # a removal under way has deleted its rows, or not yet
+        if here in (left, left - going.get(partition, Tally())):  # a running removal has deleted its rows, or not yet
             continue
         others = " others" if here.rows == left.rows else ""
         what = f"The lake has {here.rows}{others} rows, and the blocks recorded {wanted.rows}"

@@ -1,14 +1,14 @@
-"""Compaction: small files become few, old snapshots and what nobody refers to go. No reader notices.
+"""Compaction: joins small files, expires snapshots, removes orphan files. Readers do not notice.
 
-    settle → ask the settle function again → rewrite bucket by bucket → make durable
+    settle → run the settle function again → rewrite bucket by bucket → make durable
         → join manifests → make durable → expire snapshots → orphans
       → tables that a rebuild has retired
 
-Every step stands on its own: whatever dies in between, the next run finds less to do. Flushes and exports go on beside
-it, in this process and in others: a rewrite is no append, and a reader whose snapshot goes asks again.
+Every step is independent: after a crash the next run finds less to do. Flushes and exports continue beside
+it, in this process and in others: a rewrite is no append, and a reader whose snapshot expires retries.
 
 - U1 A rewrite changes no row: each keeps its number, so that cursors and watermarks mean what they meant.
-- U5 A file that nothing refers to goes by age alone, and never younger than any commit under way could be.
+- U5 An orphan file is removed only by age, and never while a commit in progress could refer to it.
 - U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and says so.
 """
 
@@ -38,9 +38,9 @@ from floodmark.sequence import SequenceRange
 
 T = TypeVar("T")
 REPLACED_MAX = 64
-"""Past so many files that a run has joined, the lists that still name them are written anew without them."""
+"""After so many compacted files, the manifests that still list them are rewritten."""
 ORPHAN_AGE_MIN = timedelta(days=1)
-"""No commit is under way for longer than this; whatever the settings say, no younger file is taken for an orphan."""
+"""No commit takes longer than this: a younger file is never an orphan, whatever the settings are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class CompactedBucket:
     """The bucket's numbers."""
     files_before: int
     files_after: int | None
-    """None where it was only asked what would be done."""
+    """None in a dry run."""
     bytes_before: int
     bytes_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedBucket:
-    """One bucket that stays as it is."""
+    """One bucket that is not rewritten."""
 
     range: SequenceRange
     files: int
@@ -87,7 +87,7 @@ class DatasetCompaction:
     bytes_freed: int = 0
     """As seen on the disk."""
     settled: SettledAgain = field(default_factory=SettledAgain)
-    """What the dataset's settle function has said of committed rows."""
+    """The result of settling committed rows again."""
     problems: tuple[str, ...] = ()
     """Steps that failed; the others were taken."""
 
@@ -299,7 +299,7 @@ class _Run:
     # ── around them ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _step(self, name: str, work: Callable[[], T]) -> T | None:
-        """Take a step; what keeps it from being taken is told, and the next ones are taken all the same."""
+        """Run a step; its error is reported, and the next steps run anyway."""
         self._tell(name)
         try:
             return work()

@@ -1,10 +1,10 @@
 """A control database that is lost, or damaged: what can be made again from lake and spool, and what cannot.
 
 Every table keeps its dataset's declaration. From these a new control database is made, which then is like one that was
-restored from a very old backup: the next flush records the commits that the tables show, takes up the segments that
+restored from a very old backup: the next flush records the commits that the tables show, registers the segments that
 wait in the spool, and gives out numbers above all of them.
 
-What only the control database knew is gone: sinks and how far they were (they ask their destinations when they are
+What only the control database had is lost: sinks and their positions (they query their destinations when they are
 added again), tokens, the ledger of what other stores sent, the positions of sources, retention's cut-offs, the hashes
 of purged identities, and what lies in quarantine (its large payloads are still there as files).
 """
@@ -41,7 +41,7 @@ class RebuiltRecords:
     undeclared: tuple[str, ...]
     """Those that must be declared again, exactly as before: their tables keep no declaration."""
     unclear: tuple[str, ...]
-    """Those that were being rebuilt: which of their tables is the current one cannot be told."""
+    """Those that were being rebuilt: which of their tables is the current one is not known."""
     kept_at: str | None
     """Where the damaged control database is now; None if there was none."""
 

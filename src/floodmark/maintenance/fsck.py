@@ -1,13 +1,13 @@
 """Fsck: is the store what its records say? Control database against lake against spool.
 
-Every check looks only. What can be repaired without a decision of somebody's brings its own way to do so, and that is
-taken only if it is asked for: with the same steps that a flush takes when it finds a store like this, and, for segment
-files that a restored control database knows nothing of, by registering them again.
+Every check only reads. A problem that needs no user's decision has its own repair, and that is
+run only on request: with the same steps that a flush takes when it finds such a store, and, for segment
+files without a record in a restored control database, by registering them again.
 
 Invariants
 - U30 A finding is what two looks agree on, and only such a one is repaired.
 - U32 A repair loses nothing: it records what the lake and the spool show, and removes only files whose rows are
-  committed. Each is one transaction, so a crash leaves it done or not begun, and the next run goes on.
+  committed. Each is one transaction, so a crash leaves it done or not begun, and the next run continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from floodmark.maintenance.give_up import give_up, retry
 from floodmark.maintenance.repair import Offer, Problem
 
 PASSES_MAX = 4
-"""How often a repair looks again: one may bring another to light."""
+"""How often a repair checks again: one repair may reveal another problem."""
 
 
 @dataclass(frozen=True, slots=True)

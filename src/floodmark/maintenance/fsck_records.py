@@ -43,7 +43,7 @@ def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Prob
         return
     for file in files.missing:
         what = f"A file that the table refers to is missing or damaged: {file}."
-        # Only what never was known to be on the disk may be undone by itself.
+        # Only what never was known to be on the disk may be undone automatically.
         found = Finding("file-missing", what, f"{dataset.name} {file}", _RESTORE)
         yield Problem(found, _recover(engine, dataset) if state.head != dataset.synced_snapshot else None)
     for file in files.twice:
@@ -104,7 +104,7 @@ def _caught_up(engine: Engine, dataset: Dataset, state: TableState) -> str:
 def _rolled_back(engine: Engine, dataset: Dataset, state: TableState) -> Iterator[BlockRecord]:
     """From the newest block back, those whose commit is not in the history and whose rows are not to be seen.
 
-    A commit may be missing there because its snapshot has expired: then its rows are visible all the same.
+    A commit may be missing there because its snapshot has expired: its rows are still visible then.
     """
     known = {snapshot.id for snapshot in state.lineage}
     recorded, removed = engine.database.read(
@@ -210,7 +210,7 @@ def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
 
 
 def _rebuild(engine: Engine, dataset: Dataset) -> Iterator[Finding]:
-    """A rebuild that nobody is at work on. Behind the fence it holds every flush up."""
+    """A rebuild that no process works on. After the fence it blocks every flush."""
     begun = engine.database.read(lambda c: generations.unfinished(c, dataset.name))
     if begun is None or rebuild_at_work(engine.root, dataset.name):
         return

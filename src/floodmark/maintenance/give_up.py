@@ -1,9 +1,9 @@
-"""Giving a segment up: rows that were acknowledged, and that nobody can commit any more, on somebody's word.
+"""Giving a segment up: rows that were acknowledged, and that cannot be committed any more, by a user's decision.
 
     its block is decided → what is left of its file moves to quarantine → the loss is recorded
 
 Invariants
-- U33 A segment is given up only by somebody's word, only while no block has it, and on record: rows, numbers, reason,
+- U33 A segment is given up only by a user's decision, only while no block has it, and on record: rows, numbers, reason,
   and where what is left of it is. The file moves before the record says so; a crash in between leaves a segment whose
   file is missing, as it was, and the next attempt finds the file where it went.
 """

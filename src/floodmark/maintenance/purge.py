@@ -1,4 +1,4 @@
-"""Purge: rows that match a condition go for good, wherever the store keeps them.
+"""Purge: rows that match a condition are removed permanently, wherever the store keeps them.
 
     what a backfill has staged → landing logs sealed → waiting segments replaced → lake, every generation
       → old snapshots → quarantine
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 
 # ── Purging the quarantine: the payloads of entries whose row matches a condition ────────────────────────────────────
-# An entry holds what is no row, or a row that a destination refused, so not every one can be judged. One that
+# An entry holds what is no row, or a row that a destination refused, so not every one can be evaluated. One that
 # cannot,
-# because it is no envelope or a value that the condition asks for does not fit its column, is named and left to a
+# because it is no envelope or a value that the condition reads does not fit its column, is named and left to a
 # person.
 
 
@@ -119,7 +119,7 @@ def _matching_rows(engine: Engine, tables: Sequence[pa.Table], where: str, schem
 
 
 def _entry_rows(engine: Engine, entry: Entry, schema: Schema, used: Sequence[str]) -> pa.Table | None:
-    """The values that the condition asks for; None where one of them cannot be read."""
+    """The values that the condition reads; None where one of them cannot be read."""
     import pyarrow as pa
 
     came = _entry_values(engine, entry)
@@ -158,7 +158,7 @@ def _entry_values(engine: Engine, entry: Entry) -> dict[str, list[Any]] | None:
 
 
 TRIES_MAX = 20
-"""How often a step gives way to flushes and exports that have just begun."""
+"""How often a step is retried after flushes and exports that have just begun."""
 SCAN_ROWS_MAX = 500_000
 
 
@@ -183,7 +183,7 @@ class PurgeReport:
     quarantined: int = 0
     """Entries of the quarantine."""
     not_evaluated: tuple[str, ...] = ()
-    """Entries of the quarantine that are no rows, or lack a readable value: look at them, and discard them."""
+    """Entries of the quarantine that are no rows, or lack a readable value: inspect them, and discard them."""
     already_delivered: tuple[AlreadyDelivered, ...] = ()
     identities: int = 0
     """Hashes of identities that do not come back."""
@@ -199,7 +199,7 @@ def purge(engine: Engine, dataset: str, *, where: str, dry_run: bool = False) ->
     if dry_run:
         return _forecast(engine, declared, where)
     prepare(engine, dataset)
-    # Before the segments: what is loaded from there while they are looked at has no such row any more.
+    # Before the segments: what is loaded from there while they are read has no such row any more.
     staged, remembered = purge_staged(engine, declared, where, partial(_remember, engine, dataset))
     seal(engine, dataset)
     spooled, hashes = _purge_spool(engine, _declared(engine, dataset), where)
@@ -245,7 +245,7 @@ def _remember(engine: Engine, dataset: str, hashes: list[str]) -> int:
 
 
 def _purge_spool(engine: Engine, declared: Dataset, where: str) -> tuple[int, int]:
-    """(rows, identities) of the segments that wait now. What is in a block is settled first."""
+    """(rows, identities) of the segments that wait now. A block that has one is decided first."""
     registered = engine.database.read(segment_records.registered_so_far)
     rows = hashes = 0
     for _ in range(TRIES_MAX):
@@ -312,7 +312,7 @@ def _rows(engine: Engine, path: str) -> pa.Table | None:
 
 
 def _drop_consumed_files(engine: Engine, declared: Dataset, where: str) -> None:
-    """Files that only a restored control database would ask for, if they hold such rows."""
+    """Files that only a restored control database would register, if they hold such rows."""
     remove_leftovers(engine, declared.name)
     kept = {Path(path).name for path in _sealed(engine, declared.name)}
     directory = segment_directory(engine, declared.name)
@@ -429,7 +429,7 @@ def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
 
 
 def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
-    """U11: a chunk that may have arrived cannot lose rows; it is settled first."""
+    """U11: a chunk that may have arrived cannot lose rows; it is acknowledged first."""
     if verdict.held:
         sink = names[next(iter(verdict.held))]
         rows = next(iter(verdict.held.values())).rows

@@ -1,20 +1,20 @@
 """Rebuild: a dataset is copied into a new generation of its table, and then the pointer is switched.
 
     take over (epoch + 1) ─▶ name the staging table after the epoch ─▶ copy what is missing, range by range ─▶ compare
-      ─▶ fence: in the records, then by renaming the old table ─▶ settle the undecided block against the renamed table
+      ─▶ fence: in the records, then by renaming the old table ─▶ decide the undecided block against the renamed table
       ─▶ copy the rest, compare, repair until equal ─▶ switch
 
-Terms. The *old* table is the one that readers see; the *staging* table is going to take its place. An *epoch* is one
-process's turn at a rebuild (`upkeep.turn`): whoever takes over raises it. The tables are copied and compared
-(`upkeep.levelling`) twice: before the fence, and behind it for the little that has come since. Flushes go on until the
-fence, and wait behind it; readers follow the old table under its other name.
+Terms. The *old* table is the one that readers see; the *staging* table will replace it. An *epoch* is one
+process's work on a rebuild: a process that takes over raises it. The tables are copied and compared
+(`table_copy`) twice: before the fence, and after it for the rows that came since. Flushes continue until the
+fence, and wait after it; readers follow the old table under its other name.
 
 - U20 One rebuild per dataset; every epoch's staging table has a name that was never used.
-- U21 Copies are compare-and-swap appends. Who does not know what became of a copy takes over from itself: under the
-  next epoch's name the late copy has nowhere to land. Else rows that retention takes out of both tables meanwhile could
-  come back with it after the switch.
-- U22 Only a renamed table is fenced. A block is settled against the table that it was reserved on, whatever its name.
-- U23 The pointer is switched only if both tables hold the same rows behind the fence.
+- U21 Copies are compare-and-swap appends. After an unknown outcome the process takes over from itself: under the
+  next epoch's name a late copy cannot land. Otherwise rows that retention removes from both tables could
+  return with it after the switch.
+- U22 Only a renamed table is fenced. A block is decided by the table that it was reserved on, whatever its name.
+- U23 The pointer is switched only if both tables hold the same rows after the fence.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Rebuilder:
         takeover: bool = False,
         grace: timedelta = GRACE,
     ) -> RebuildReport:
-        """Bring a dataset into a new table, from wherever an earlier attempt stands."""
+        """Bring a dataset into a new table, and continue an earlier attempt."""
         layout = self._wanted(dataset, change)
         directory = self.engine.root / "spool" / dataset
         make_directory(directory, private=True)
@@ -145,14 +145,14 @@ class Rebuilder:
         if not epoch.declared().fenced:
             copy.copy_until_equal()
             faults.reach("rebuild.caught_up")
-        with flush_lock(self.engine, epoch.dataset):  # flushes on this machine wait, instead of being told to
+        with flush_lock(self.engine, epoch.dataset):  # flushes on this machine wait, instead of failing
             self._fence(epoch)
             self._settle(epoch)
             rows = copy.copy_until_equal()
             faults.reach("rebuild.equal")
             return self._switch(epoch, replace(_report(epoch.mine, copy.copied), rows=rows))
 
-    # ── the turn begins ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── the epoch begins ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_over(self, dataset: str, layout: Layout) -> Rebuild:
         """U20: with a number that neither the records nor the lake know."""
@@ -197,7 +197,7 @@ class Rebuilder:
         faults.reach("rebuild.named")
         try:
             staging = self._made(epoch, name)
-        except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
+        except FilesMissing:  # a power loss before a copy was durable: its source still exists
             epoch.check_mine()
             self.engine.lake.drop(name)
             staging = self._made(epoch, name)
@@ -260,7 +260,7 @@ class Rebuilder:
             landed=lambda c: datasets.get(c, epoch.dataset).generation == epoch.mine.generation,
         )
         faults.reach("rebuild.switched")
-        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
+        # Only the current table keeps the declaration: this distinguishes it from an unfinished copy.
         now = epoch.declared()
         self.engine.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])

@@ -3,15 +3,15 @@
     count ─▶ plan (recorded) ─▶ raise the table's max-seq ─▶ delete ─▶ make durable ─▶ record ─▶ expire snapshots ─▶ end
                                               settle: commit ─▶ verdict: make durable ─▶ record, or drop
 
-Whatever dies in between, whoever comes next finds the operation and brings it to its end: the same selection names the
+After a crash the next process finds the operation and completes it: the same selection names the
 same rows, and deleting them again removes nothing more (U12).
 
 - U15 Every delete is bounded by the horizon: the rows of an undecided block, by which its commit would be recognised,
   are never among those that go. The table's own `max-seq` is raised first, so that no number is ever given twice.
-- U17 Rows are counted in one table state, and the plan stands only if no other operation began or ended since. What is
+- U17 Rows are counted in one table state, and the plan is valid only if no operation began or ended since. What is
   recorded in the end was counted in the state right before the commit that took the rows.
 - U18 A settlement is never carried out by anything but its own commit. The table says whether that has landed; where it
-  may still land, a commit that changes nothing is put in its way.
+  may still land, a commit that changes nothing supersedes it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettling, verdict
 
 PLANS_MAX = 20
-"""How often a plan gives way to a flush that has just begun."""
+"""How often a plan is retried after a flush."""
 DELETES_MAX = 5
 """How often a delete is tried beside other commits."""
 DECISIONS_MAX = 5
-"""How often a settlement is looked for, and superseded, beside other commits."""
+"""How often a settlement is searched for, and superseded, beside other commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one instant, read before the table is looked at (U17)."""
+    """The records of one instant, read before the table is read (U17)."""
 
     declared: Dataset
     needs: Needs
@@ -112,18 +112,18 @@ def end_unfinished(engine: Engine, dataset: str) -> None:
 
 @contextlib.contextmanager
 def retry_if_changed(engine: Engine, records: Records) -> Iterator[None]:
-    """U17: go on behind this block, to count again, if other operations have begun or ended since the records."""
+    """U17: leave this block, to count again, if other operations began or ended since the records were read."""
     try:
         yield
     except RowsMoved:
         return
-    except Retryable:  # what was looked at may have gone with them
+    except Retryable:  # they may have removed what was read
         if engine.database.read(lambda c: removals.moment(c, records.declared.name)) == records.moment:
             raise
 
 
 def read_records(engine: Engine, dataset: str) -> Records:
-    """U17: what the records say before the table is looked at."""
+    """U17: the records, read before the table."""
 
     def work(connection: Connection) -> Records:
         declared = datasets.get(connection, dataset)
@@ -152,7 +152,7 @@ def count_rows(engine: Engine, records: Records, selection: Selection, *, state:
 
 
 def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:
-    """Run a planning transaction; while a flush is under way it is settled first (U13)."""
+    """Run a planning transaction; an undecided block is decided first (U13)."""
     for _ in range(PLANS_MAX):
         try:
             planned = engine.database.transact(work)
@@ -165,7 +165,7 @@ def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Op
 
 
 def carry_out(engine: Engine, operation: Operation) -> Gone:
-    """From `planned` to its end, from wherever it stands."""
+    """Complete an operation, from any of its states."""
     if operation.kind == "settle":
         return _decide_operation(engine, operation)
     declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
@@ -195,7 +195,7 @@ def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation)
             return
         try:
             engine.lake.remove(table, selection=selection, schema=declared.schema, partition_by=declared.partition_by)
-        except Retryable as error:  # another commit came in between, or the answer was lost: look again
+        except Retryable as error:  # another commit came in between, or the answer was lost: read again
             failed = error
     if _left(engine, table, declared, operation):
         raise Retryable(
@@ -222,7 +222,7 @@ def _taken(engine: Engine, declared: Dataset, operation: Operation) -> list[Part
     state = engine.lake.load(declared.table_name)
     since = None if state is None or state.uuid != operation.table_uuid else state.since(operation.base)
     if state is None or since is None or operation.base is None:
-        return None  # a restored control database: its history is gone, and what was planned is all that is known
+        return None  # a restored control database: its history is lost, and only the plan is known
     deletes = [one for one in since if one.operation in ("delete", "overwrite") and one.block is None]
     before = deletes[-1].parent if deletes else state.head
     if before not in {one.id for one in state.lineage}:
@@ -268,7 +268,7 @@ def _end_operation(engine: Engine, operation: Operation) -> None:
 
 
 def _decide_operation(engine: Engine, operation: Operation) -> Gone:
-    """U18: by the table. Whoever finds one that may still land makes sure that it cannot, and looks again."""
+    """U18: by the table. One that may still land is superseded, so that it cannot, and the table is read again."""
     declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
     failed: Exception | None = None
     for _ in range(DECISIONS_MAX):
@@ -320,7 +320,7 @@ def _void(engine: Engine, declared: Dataset, operation: Operation, state: TableS
     """Its commit is not in the table's history, and can never come there."""
     if _went_unseen(engine, declared, operation, state):
         return _landed(engine, declared, operation, state, None)
-    make_durable(engine, declared)  # what stands in its way must not be lost with the power
+    make_durable(engine, declared)  # what supersedes it must survive a power loss
     engine.database.transact(lambda c: removals.drop(c, operation))
     faults.reach("settle.dropped")
     return Gone(landed=False)

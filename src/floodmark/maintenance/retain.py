@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRIES_MAX = 20
 """How often rows are counted again because others were removed or changed meanwhile."""
 WINDOW_ROWS_MAX = 1_000_000
-"""How many numbers are looked through at once."""
+"""How many numbers are scanned at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""Settling again: what a dataset's settle function knows by now of rows that are committed.
+"""Settling again: a dataset's settle function runs again over committed rows.
 
-    ask the function → record the plan → one commit: new values in, collapsed and dropped rows out
+    run the function → record the plan → one commit: new values in, collapsed and dropped rows out
       → the table says whether it has landed → durable, recorded; or the plan is dropped
 
-- B7 Rows are settled again by one commit that lands only if nothing was appended since the function was asked, and
+- B7 Rows are settled again by one commit that lands only if nothing was appended since the function ran, and
   beside no undecided block. It is an operation, also where no row goes (U17), and the table decides it (U18): what goes
   is counted with that commit or not at all.
 - B8 Of two rows that turn out to be one the lower number stays.
-- B9 No row that is on its way to a sink goes or changes: it is left as it is for the next time.
+- B9 No row that is being delivered is removed or changed: it waits for the next run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from floodmark.sequence import SequenceRange
 from floodmark.settlement import CHANGED_MAX, Resettled, Resettling
 
 TRIES_MAX = 5
-"""How often the function is asked again because rows were removed meanwhile."""
+"""How often the function runs again because rows were removed in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class SettledAgain:
     changed: int = 0
     """Rows with other values than before."""
     collapsed: int = 0
-    """Rows that turned out to be another one, and are gone."""
+    """Rows that became duplicates, and were removed."""
     dropped: int = 0
-    """Rows that the function left out, and that are gone."""
+    """Rows that the function dropped, and that were removed."""
     waiting: int = 0
-    """Rows that are on their way to a sink: they are settled again the next time."""
+    """Rows that are being delivered to a sink: the next run settles them."""
     problem: str | None = None
     """Why nothing was done."""
 
 
 def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX) -> SettledAgain:
-    """Ask the dataset's function once more; nothing, if it has none."""
+    """Run the dataset's settle function again, if it has one."""
     declared = engine.database.read(lambda c: datasets.get(c, dataset))
     if declared.settle is None:
         return SettledAgain()
@@ -126,7 +126,7 @@ def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: R
 
 
 def _planned(engine: Engine, records: Records, found: Resettled, state: TableState | None) -> Operation | None:
-    """The operation, on record; None if some of its rows are on their way by now."""
+    """The operation, recorded; None if some of its rows are being delivered."""
     declared = records.declared
     touched = count_rows(engine, records, Selection(declared.horizon, numbers=found.touched), state=state)
     selection = Selection(declared.horizon, numbers=found.gone)
@@ -140,12 +140,12 @@ def _planned(engine: Engine, records: Records, found: Resettled, state: TableSta
         removals.check_decided(connection, declared.name)
         now = needs_of(connection, declared)
         check_same(gone, now)
-        # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
+        # B7: rows above the horizon that the commit overwrites up to: they landed before the table was read.
         if datasets.get(connection, declared.name).horizon != declared.horizon:
             raise RowsMoved(f"Rows of {declared.name!r} were committed in the meantime.", hint="Compact it again.")
         if removals.is_rebuilding(connection, declared.name):
             raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
-        if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
+        if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function ran
             return None
         # Its twin is what every sink gets, so no sink needs the one that goes.
         verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))

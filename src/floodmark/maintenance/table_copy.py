@@ -1,8 +1,8 @@
-"""Two tables are brought level: copy what is missing, compare, and copy again what differs, until nothing does.
+"""Makes two tables equal: copies missing rows, compares, and copies again what differs, until nothing does.
 
-- U21 A copy is a compare-and-swap append, and its error is no verdict: the turn ends, and the next one begins with a
-  takeover. Under the next epoch's name the late copy has nowhere to land.
-- U23 Level are tables with the same rows and checksums in every bucket. Only behind the fence does that last.
+- U21 A copy is a compare-and-swap append, and its error is no verdict: the epoch ends, and the next one begins with a
+  takeover. Under the next epoch's name the late copy cannot land.
+- U23 Equal tables have the same rows and checksums in every bucket. Only after the fence does that last.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
-# ── One process's turn at a rebuild, and the two tables of it ────────────────────────────────────────────────────────
-# The *old* table is the one that readers see; the *staging* table is going to take its place. A turn lasts until
+# ── One epoch of a rebuild, and its two tables ────────────────────────────────────────────────────────
+# The *old* table is the one that readers see; the *staging* table will replace it. An epoch lasts until
 # another
-# process takes over: every look at the old table, and every write, asks first whether it still does.
+# process takes over: every read of the old table, and every write, first checks that it still does.
 
 
 @dataclass(slots=True)
 class Epoch:
-    """One epoch: what it may rely on, because nobody else can write to its staging table."""
+    """One epoch: what it may rely on, because no other epoch can write to its staging table."""
 
     engine: Engine
     mine: Rebuild
@@ -66,7 +66,7 @@ class Epoch:
         return declared, old
 
     def staging(self) -> TableState:
-        """The table that nobody reads yet."""
+        """The table that is not read yet."""
         state = self.engine.lake.load(self.declared().of_generation(self.mine.generation).table_name)
         if state is None:
             self.check_mine()
@@ -92,7 +92,7 @@ COMPARED_WIDTH = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What one turn has copied so far."""
+    """What one epoch has copied so far."""
 
     rows_copied: int = 0
     copies: int = 0
@@ -112,7 +112,7 @@ class _Level:
 
 @dataclass(slots=True)
 class TableCopy:
-    """Brings the staging table of one turn level with the old one, as often as it is asked to."""
+    """Makes the staging table of one epoch equal to the old one, as often as it is called."""
 
     epoch: Epoch
     copy_rows_max: int

@@ -3,7 +3,7 @@
     landing file ─▶ segment ─▶ block, snapshot, data file ─▶ each sink's chunk
                 └──────────────── quarantine ────────────────┘
 
-The spool is read as far as it is not committed, which is bounded. The lake is asked once, for rows with these values:
+The spool is read as far as it is not committed, which is bounded. The lake is queried once, for rows with these values:
 Iceberg prunes by the bounds of the columns, so identity and event time make it cheap. Nothing is changed.
 """
 
@@ -145,7 +145,7 @@ class SpooledRow:
 
 @dataclass(frozen=True, slots=True)
 class SinkStep:
-    """What became of the row on its way to one sink."""
+    """The state of the row's delivery to one sink."""
 
     sink: str
     kind: str
@@ -289,7 +289,7 @@ class Tracer:
             envelope = decode_envelope(kept_payload(self.engine.root, entry))
         except (Corrupt, MalformedEnvelope):
             return False
-        # Only the columns that were asked for: another one is what does not fit.
+        # Only the requested columns: the value that does not fit is in another one.
         asked = [name for name in envelope.columns if name in selector.values]
         if set(asked) != set(selector.values):
             return False
