@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # ── Columns of text, as CSV has them, in the types of a dataset ──────────────────────────────────────────────────────
-# A column whose every value can be read becomes one of its type. Any other stays as it is, with the values that can
+# A column whose every value can be read becomes one of its type. Any other is not changed, with the values that can
 # be
 # read as what they are: fitting then says which rows are wrong, and why.
 
@@ -68,7 +68,7 @@ def _guessed(texts: Any, name: str, guessed: pa.Schema | None) -> tuple[Any, boo
     try:
         return texts.cast(guessed.field(name).type), True
     except pa.ArrowInvalid:
-        return texts, True  # a later block is less regular than the first: the rows that do not fit are told
+        return texts, True  # a later block is less regular than the first: the rows that do not fit are reported
 
 
 def _known(texts: Any, kind: ColumnType) -> tuple[Any, bool]:
@@ -78,7 +78,7 @@ def _known(texts: Any, kind: ColumnType) -> tuple[Any, bool]:
     from floodmark.schema.types import to_arrow
 
     if kind in {STRING, JSON}:
-        return texts, True  # JSON stands in a file as its text
+        return texts, True  # a file has JSON as text
     if kind in _NUMBERS or kind == BOOLEAN:
         try:
             return texts.cast(to_arrow(kind)), True
@@ -216,7 +216,7 @@ def read_file(
 
 
 def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None, line_bytes_max: int) -> Iterator[Batch]:
-    """The mark is a place in the (unpacked) bytes, and how many lines stand before it."""
+    """The mark is a place in the (unpacked) bytes, and how many lines are before it."""
     offset, number = mark or (0, 0)
     constants = {name: value_of(text, kind_of(name)) for name, text in file.constants}
 
@@ -262,7 +262,7 @@ def _opened(file: SourceFile) -> IO[bytes]:
 
 
 def _consumed(opened: IO[bytes]) -> int:
-    """How far the file itself was read, packed as it is."""
+    """How far the file itself was read, in compressed bytes."""
     return int(getattr(opened, "fileobj", opened).tell())
 
 
@@ -274,8 +274,8 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     import pyarrow as pa
     from pyarrow import csv
 
-    # Not in threads: there nobody counts the rows. And by a name of UTF-8 that has Arrow decode before it parses: a
-    # broken row of other bytes would else be told by a traceback that nobody can catch.
+    # Not in threads: there rows are not counted. And by a name of UTF-8 that has Arrow decode before it parses: a
+    # broken row of other bytes would otherwise raise an exception that cannot be caught.
     blocks = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding="utf-8-sig")
     broken = _BrokenRows()
     # A text in quotes may go over several lines, and over the end of a block.
@@ -316,17 +316,17 @@ class _BrokenRows:
 
     waiting: list[Any] = field(default_factory=list)
     before: int = 0
-    """So many rows, broken ones too, stand before the batch."""
+    """How many rows, broken ones too, are before the batch."""
 
     def skip(self, row: Any) -> str:
         self.waiting.append(row)
         return "skip"
 
     def beside(self, count: int) -> tuple[Callable[[int], int], list[Any]]:
-        """Where each row of the next batch stands in the file, and the broken ones among them.
+        """The place of each row of the next batch in the file, and the broken ones among them.
 
-        One that stands behind the last row goes with the next batch: whether the parser has come to it is chance,
-        and a backfill that is gone on with must find it in the same place.
+        One after the last row belongs to the next batch: whether the parser has come to it is chance,
+        and a backfill that continues must find it in the same place.
         """
         first = self.before
         found: list[Any] = []
@@ -345,7 +345,7 @@ class _BrokenRows:
 
 
 def _place(row: Any) -> int:
-    """Where a broken row stands, counted from the first one behind the header."""
+    """The place of a broken row, counted from the first row after the header."""
     return int(row.number) - 1
 
 

@@ -10,9 +10,9 @@ Invariants
 - B2 Flush alone decides what is a duplicate. A backfill leaves a row out only if it has an identity, no settle function
   may change that, and its twin waits in a registered segment or is committed.
 - B3 A row without an identity is never left out, so what holds such rows is loaded once: the same unit with other
-  content or under other options is refused, unless it is given a source id of its own.
+  content or under other options is refused, unless it has another source id.
 - B4 A unit is read on from its middle only if it gives the same rows in the same order each time. Otherwise it is read
-  from its beginning where identities tell what is stored, and refused where there are none.
+  from its beginning where identities show what is stored, and refused where there are none.
 """
 
 from __future__ import annotations
@@ -156,15 +156,15 @@ class Stored:
 
     bitmaps: dict[Path, bytes] = field(default_factory=dict)
     snapshot: int | None = None
-    """The snapshot that was looked at."""
+    """The snapshot that was read."""
     files: frozenset[Path] = frozenset()
-    """The files of which every row was looked for, and is not in the snapshot where its bit is not set."""
+    """The files of which every row was searched, and is not in the snapshot where its bit is not set."""
     asked: tuple[str, ...] = ()
-    """The files' columns that a row must have to be looked for: of one without an event time nothing is certain, nor
+    """The files' columns that a row must have to be searched: of one without an event time nothing is certain, nor
     of one without an identity, if such rows are compared by their content."""
 
     def notes(self, batch: Batch, file: Path | None) -> dict[bytes, bytes]:
-        """What is certain of a batch that is left: flush need not look into the same snapshot again."""
+        """What is certain of a batch that is left: flush need not read the same snapshot again."""
         if file not in self.files or isinstance(batch.rows, list):
             return {}
         if any(batch.rows[name].null_count for name in self.asked):
@@ -189,7 +189,7 @@ class Stored:
 
 
 def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: Mapping[str, str]) -> Stored:
-    """Look for the rows of Parquet files in the table as it is now; for few rows flush alone is faster."""
+    """Search the current table for the rows of Parquet files; for few rows flush alone is faster."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -212,11 +212,11 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         never_null = [*by_content, *([declared.key_time] if declared.key_time else [])]
         return Stored(found, state.head, certain, tuple(sources[name] for name in never_null))
     except (OSError, pa.ArrowInvalid, Retryable):
-        return Stored()  # what cannot be seen is not judged
+        return Stored()  # what cannot be read is not counted
 
 
 def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
-    """What waits at this moment. With a settle function identities may still change, so none is compared (B2)."""
+    """What waits now. With a settle function identities may still change, so none is compared (B2)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -230,7 +230,7 @@ def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
             held = pq.read_schema(engine.root / path).names
             keys = pq.read_table(engine.root / path, columns=[name for name in held if name in wanted])
         except (OSError, pa.ArrowInvalid):
-            continue  # committed a moment ago, or unreadable: not for a forecast to judge
+            continue  # just committed, or unreadable: a forecast ignores it
         found += identity_hashes(keys, declared.identity, declared.key_time)
     return Waiting(declared, pa.array([item for item in found if item is not None], pa.string()))
 
@@ -353,7 +353,7 @@ class _Run:
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check_loaded_once(self) -> None:
-        """B3: rows without an identity cannot be told from those that are stored."""
+        """B3: rows without an identity cannot be recognised among stored rows."""
         if self.declared.identity or self.named:
             return
         if self.source.anonymous:
@@ -378,7 +378,7 @@ class _Run:
         return all(record is not None and json.loads(record.position)["done"] for record in records)
 
     def load_units(self) -> bool:
-        """Read every unit to its end; false if another process was faster somewhere, to look again."""
+        """Read every unit to its end; false if another process was faster, to read the positions again."""
         self.step = _Step()
         known = self._known()
         if self.stored is None:
@@ -405,7 +405,7 @@ class _Run:
         )
 
     def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
-        """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
+        """Where a unit breaks off, what was read before is stored anyway: the next run continues there."""
         try:
             return self._load_unit(unit, record, mark, batches)
         except FloodmarkError:
@@ -484,7 +484,7 @@ class _Run:
         return len(rows_without_identity(arrays, self.declared.identity, rows.num_rows))
 
     def _store(self) -> bool:
-        """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""
+        """B1: the gathered rows become a segment, and the positions move behind it, together or not at all."""
         step, self.step = self.step, _Step()
         faults.reach("backfill.read")
         while len(self.under_way) >= STEPS_AT_ONCE:
@@ -503,7 +503,7 @@ class _Run:
         return True
 
     def _store_next(self) -> bool:
-        """B1: in their order, so that each position stands behind the one before it."""
+        """B1: in their order, so that each position is behind the one before it."""
         step, writing = self.under_way.popleft()
         written = writing.result()
         if not (self._pass_over(step) if written is None else self._register(step, written)):

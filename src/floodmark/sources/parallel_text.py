@@ -3,10 +3,10 @@
     files → pieces → where their lines begin, and how many → parsed and fitted, a group at a time → batches, in order
 
 The workers run the same readers and the same fitting that this process uses for less, and their batches have the same
-marks: what was begun in one way can be gone on with in the other. What they give is written down in Arrow's own form,
+marks: a load can begin in one way and continue in the other. What they give is written down in Arrow's own form,
 so that no type takes a detour through Spark's. One group is made while the one before it is stored.
 
-Parquet needs none of this: it is parsed already, and Spark looks into it where it lies.
+Parquet needs none of this: it is parsed already, and Spark reads it in place.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _cut(piece: _Piece) -> Iterator[_Piece]:
 
 
 def _by_size(pieces: Iterable[_Piece], limit: int) -> Iterator[list[_Piece]]:
-    """Pieces that stand together, up to so many bytes."""
+    """Adjacent pieces, up to so many bytes."""
     together: list[_Piece] = []
     size = 0
     for piece in pieces:
@@ -219,7 +219,7 @@ def _parse(
         try:
             for batch in read_file(piece.file, kind_of, piece.mark, limits=demands.limits, end=piece.end):
                 yield _record(batch, fit_batch(schema, batch, renamed, demands), renamed)
-        except FloodmarkError as error:  # told where it is reached: what stands before it is loaded
+        except FloodmarkError as error:  # reported where it is reached: the rows before it are loaded
             fault = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
             yield _Record(fault=json.dumps(fault))
         yield _Record()

@@ -1,4 +1,4 @@
-"""Rows of a source as rows of a dataset: renamed, fitted to its schema, which grows by them, and of the asked time."""
+"""Rows of a source as rows of a dataset: renamed, fitted to its schema, which gets new columns, and of the requested time."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ALIKE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a source's rows are to look, as it was asked for."""
+    """The requested changes to a source's rows."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
@@ -162,7 +162,7 @@ class Shaper:
             schema = current.schema
             with contextlib.suppress(SchemaConflict):
                 # The columns that the batch was found to bring. If an earlier batch brought one of them with another
-                # type, the rows are judged by that.
+                # type, the rows are fitted to that.
                 schema = schema.merge(batch.columns)
             return fit_batch(schema, batch, renamed, current.demands(self.engine.settings.spool))
 
