@@ -4,7 +4,7 @@ Terms. A *bucket* is a stretch of sequence numbers whose rows share files; no fi
 while it is well below the size that files should have. The *newest* bucket is still being written to.
 
 Work is bounded and comes to an end (U6): a bucket is rewritten only if that at least halves the number of its small
-files, and what a rewrite leaves never qualifies again by itself. In the newest bucket the large files in front of small
+files, and what a rewrite leaves never qualifies again unchanged. In the newest bucket the large files in front of small
 ones are left alone until what lies behind them is as large, so that a row is rewritten a few times in its life, and not
 at every run.
 """
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What becomes of one bucket: the range to rewrite in it, or why it stays as it is."""
+    """What becomes of one bucket: the range to rewrite in it, or why it is not rewritten."""
 
     bucket: Bucket
     rewrite: SequenceRange | None = None

@@ -36,7 +36,9 @@ class Layout:
                 hint=f"Use a number from {BUCKET_WIDTH_MIN} to {BUCKET_WIDTH_MAX}.",
             )
         if self.format_version not in FORMAT_VERSIONS:
-            raise InvalidSetting(f"Tables of format version {self.format_version} are not supported.", hint="Use version 2 or 3.")
+            raise InvalidSetting(
+                f"A format version of {self.format_version} cannot be used.", hint="Use version 2 or 3."
+            )
 
     def changed(
         self,

@@ -31,7 +31,7 @@ class Batch:
     _sequence: tuple[int, ...] | pa.ChunkedArray
 
     def pairs(self) -> Iterator[tuple[dict[str, Any], Cursor]]:
-        """Each row with the cursor that stands right behind it."""
+        """Each row with the cursor right after it."""
         for row, seq in zip(self.table.to_pylist(), self._sequence, strict=True):
             number = seq if isinstance(seq, int) else seq.as_py()
             yield row, Cursor(self.cursor.store_id, self.cursor.dataset, self.cursor.partition, number)
@@ -50,7 +50,7 @@ class View:
     columns: frozenset[str] = frozenset()
     """What the table has: a column that was declared since the last commit is not among them."""
     removals: int | None = None
-    """How many removals of rows the records knew before the snapshot was looked at."""
+    """How many removals of rows the records knew before the snapshot was read."""
     found_as: str | None = None
     """What the table was called: while it is fenced, it has another name."""
 
@@ -162,7 +162,7 @@ def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> 
 
 
 def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that are asked for, in that order; all of them, if none is."""
+    """The requested columns, in that order; all columns if none is requested."""
     if columns is None:
         return dataset.schema.names
     for name in columns:

@@ -1,4 +1,4 @@
-"""Store: one place that ties the parts together. It owns no logic of its own."""
+"""Store: one place that ties the parts together. It has no logic."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Store:
         self.engine.database.close()
 
     def check_writable(self) -> None:
-        """`StoreReadOnly` if the store can only be looked at: no right to write, or a read-only file system."""
+        """`StoreReadOnly` if the store can only be read: no permission to write, or a read-only file system."""
         self.engine.database.check_writable()
 
     @property
@@ -142,8 +142,8 @@ class Store:
 
         `identity` names the columns by which two rows are the same row (or a list of such lists: the first
         whose columns are all there counts). It is compared together with the `event_time`, which bounds where
-        duplicates are looked for: the same identity at another time is another row. With `identity_scope="all"` it is
-        not, and every flush looks through all committed rows. A row whose identity is null is the same as one that is
+        duplicates are searched: the same identity at another time is another row. With `identity_scope="all"` it is
+        not, and every flush scans all committed rows. A row whose identity is null is the same as one that is
         equal in every column (`identity_null="content"`, the default), is never a duplicate (`"keep"`), or goes to
         quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
         columns that are not declared are added as they come.
@@ -201,7 +201,7 @@ class Store:
         provider: str | Provider | None = None,
         progress: Callable[[BackfillReport], None] | None = None,
     ) -> BackfillReport:
-        """Load history beside live capture and commit it; run again, it goes on where it was and adds nothing twice.
+        """Load history beside live capture and commit it; run again, it continues and adds nothing twice.
 
         `source` is a path, pattern or directory of jsonl, csv or parquet files (also gzipped), an Iceberg table
         (`catalog.namespace.table`), a DataFrame, an Arrow table, or an iterable of dicts or tables; with a `provider`,
@@ -232,14 +232,14 @@ class Store:
             return feed(self.engine, dataset, opened)
 
     def seal(self, dataset: str) -> SealReport:
-        """Turn the landing log into registered segments. Flush does this by itself."""
+        """Turn the landing log into registered segments. Flush does this automatically."""
         recover(self.engine, dataset)
         return seal(self.engine, dataset)
 
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
 
-        Setting `stop` ends it after the commit under way; what is left waits in the spool. Of all datasets, one that
+        Setting `stop` ends it after the current commit; the rest waits in the spool. Of all datasets, one that
         cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
         error is raised.
         """
@@ -319,13 +319,13 @@ class Store:
     def add_sink(self, name: str, kind: str, **settings: Any) -> None:
         """Add a destination: `add_sink("archive", "blob", url="s3://bucket/prefix", format="parquet")`.
 
-        Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
+        Kinds are `blob`, `forward`, `table` and `projection`, each with its own settings. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
         Sinks(self.engine).add(name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
-        """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
+        """Change a sink's settings. They apply from the next range on: a pinned range keeps its settings."""
         Sinks(self.engine).change(name, settings)
 
     def sinks(self) -> list[Sink]:
@@ -333,7 +333,7 @@ class Store:
         return self.engine.database.read(sink_records.everyone)
 
     def remove_sink(self, name: str) -> None:
-        """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
+        """Remove a sink. Delivered rows stay at the destination; a sink added under the same name is a new one."""
         Sinks(self.engine).remove(name)
 
     def export(
@@ -345,7 +345,7 @@ class Store:
     ) -> ExportReport:
         """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order.
 
-        `progress` is called with the report as it grows; setting `stop` ends the export after the chunk under way.
+        `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk.
         """
         if sink is not None:
             return self._exporter.export(sink, stop=stop, progress=progress)
@@ -361,7 +361,7 @@ class Store:
         return rows_waiting(self._exporter, sink)
 
     def skip(self, sink: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
-        """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest goes on."""
+        """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest is delivered."""
         return Remedies(self._exporter).skip(sink, dataset=dataset, partition=partition)
 
     def replay(self, sink: str, *, id: str | None = None) -> Replayed:
@@ -396,7 +396,7 @@ class Store:
         partition_by: Sequence[str] = (),
         progress: Callable[[AdoptReport], None] | None = None,
     ) -> AdoptReport:
-        """Make data without sequence numbers rows of a dataset, once; run again, it goes on where it was.
+        """Make data without sequence numbers rows of a dataset, once; run again, it continues.
 
         `source` is an Iceberg table (`catalog.namespace.table`), or a path with its `format` (`parquet`, `csv`, …). The
         dataset is declared as given if it does not exist.
@@ -421,7 +421,7 @@ class Store:
     ) -> CompactReport:
         """Join small files, let old snapshots go and remove what nothing refers to, of one dataset or of all.
 
-        Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
+        Safe beside everything else. `[upkeep]` in the settings limits the work of one call; `dry_run` only reports.
         """
         return Compactor(self.engine, progress).compact(dataset, dry_run=dry_run)
 
@@ -438,17 +438,17 @@ class Store:
         """Remove what is old: rows past an age (`"30d"`), by event time or by ingest time, or all but the newest rows.
 
         A row that a sink still needs stays, and the report names the sink; `give_up` names sinks that need not get
-        what goes. `dry_run` only tells.
+        what goes. `dry_run` only reports.
         """
         return retain(
             self.engine, dataset, older_than=older_than, by=by, keep_rows=keep_rows, give_up=give_up, dry_run=dry_run
         )
 
     def purge(self, dataset: str, where: str, *, dry_run: bool = False) -> PurgeReport:
-        """Remove the rows of which a SQL condition is true, for good: from lake, spool and quarantine.
+        """Permanently remove the rows for which a SQL condition is true: from lake, spool and quarantine.
 
         The report says how many had already left to each sink. What is left of them here is a hash of each identity,
-        so that no backfill brings them back. `dry_run` only tells.
+        so that no backfill brings them back. `dry_run` only reports.
         """
         if not dry_run:
             self.spool.give_file_up(dataset)
@@ -470,8 +470,8 @@ class Store:
     ) -> RebuildReport:
         """Copy a dataset into a new table, perhaps of another layout or at another place, and switch to it.
 
-        Flushes go on meanwhile and wait only for the switch; readers, cursors and sinks do not notice. What is not
-        given stays as it was. After a crash, run it again: it goes on where it was. `takeover` takes the work from a
+        Flushes continue and wait only for the switch; readers, cursors and sinks do not notice. What is not
+        given stays as it was. After a crash, run it again: it continues. `takeover` takes the work from a
         process that is still at it. The old table is removed by a later rebuild or compaction, a day after.
         """
         rebuilder = Rebuilder(self.engine, progress=progress or (lambda _: None))
@@ -502,7 +502,7 @@ class Store:
     def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
         """Where one row is and how it got there: by values of its columns (its identity), or by its content id.
 
-        Name columns that tell rows apart, and the event time if there is one: they bound what is read.
+        Name columns that identify the row, and the event time if there is one: they bound what is read.
         """
         return Tracer(self.engine).trace(dataset, row)
 
@@ -517,7 +517,7 @@ class Store:
     ) -> FsckReport:
         """Whether control database, lake and spool agree; with `deep` the lake's rows are counted too.
 
-        With `repair` what needs nobody's decision is repaired, and the report says what was done. What needs one is
+        With `repair` what needs no user's decision is repaired, and the report says what was done. What needs one is
         among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
         lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
@@ -530,7 +530,7 @@ class Store:
 
 
 def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock: Clock | None = None) -> Store:
-    """Make a new store in a directory. An existing one is refused, and left as it is.
+    """Make a new store in a directory. An existing one is refused, and left unchanged.
 
     `control` is the URL of a PostgreSQL database for its control records (`env:NAME` and `file:/path` name where the
     URL is kept). Without it they are in a SQLite file in the directory.
@@ -567,7 +567,7 @@ def open_store(
 
 
 def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> RebuiltRecords:
-    """Make the control database of a store anew, from what lake and spool hold; only where it is lost or damaged.
+    """Create a new control database of a store from its lake and spool; only where it is lost or damaged.
 
     The next flush finds everything that the tables and the spool show. Sinks, tokens and sources must be added again.
     """
