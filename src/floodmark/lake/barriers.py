@@ -1,6 +1,6 @@
 """An append without rows on Iceberg, and what the place of a table says when its metadata cannot be read. No JVM.
 
-The append adds one data file without rows: Iceberg's check for appends since a base looks for added files, and an
+The append adds one data file without rows: Iceberg's check for appends since a base searches for added files, and an
 append of no file at all would not be seen by it.
 """
 
@@ -25,7 +25,7 @@ _BUCKET = re.compile(rf"{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)")
 
 
 def raise_barrier(catalog: Catalog, request: Barrier) -> None:
-    """Commit it on the head that was looked at: whoever appended in between makes it fail."""
+    """Commit it on the head that was read: an append in between makes it fail."""
     table = catalog.table(request.table)
     if table is None or not table_state(request.table, table).may_append_on(request.base):
         raise AppendRefused(f"Block {request.block} may be committed: rows were appended since.")

@@ -46,7 +46,7 @@ NEEDS_ARGUMENTS = frozenset({"unix_timestamp"})
 """Without an argument it is the clock."""
 _TIMES = frozenset(FUNCTIONS["date and time"].split())
 _OF_CONSTANTS = (_TIMES | set(FUNCTIONS["numbers"].split())) - {"date_format", "from_unixtime"}
-"""May stand without a column: what they give is no text."""
+"""May have no column: their result is no text."""
 _CLOCK = re.compile(r"\s*(?:epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 
 TYPES = (
@@ -217,7 +217,7 @@ def _tokens(expression: str) -> Iterator[_Token]:
         kind = str(found.lastgroup)
         if kind == "comment":
             raise Inadmissible("it has a comment")
-        if kind == "sign" and found[kind] in "'\"`":  # at once: to look for each one's end would take for ever
+        if kind == "sign" and found[kind] in "'\"`":  # at once: a search for each one's end would be quadratic
             raise Inadmissible("a quote in it is not closed")
         if kind in {"raw", "hex"}:
             yield _Token("text" if kind == "raw" else kind, found[kind][2:-1])
@@ -441,7 +441,7 @@ class _Parser:
             self._demand("]")
         return found
 
-    # ── what stands by itself ────────────────────────────────────────────────────────────────────────────────────
+    # ── operands ────────────────────────────────────────────────────────────────────────────────────
 
     def _primary(self) -> Node:
         token = self.ahead

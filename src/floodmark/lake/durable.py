@@ -1,6 +1,6 @@
 """Commits made durable. Hadoop's local file system does not fsync: every file of a commit is opened and synced here.
 
-On other file systems the files are looked at only: one that is missing, or shorter than it was written, is noticed
+On other file systems the files are only checked: one that is missing, or shorter than it was written, is noticed
 before anybody relies on it.
 """
 
@@ -64,7 +64,7 @@ def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[t
     if head is None:
         raise Retryable(f"A snapshot of {state.name!r} expired while it was made durable.", hint="Run it again.")
     for snapshot in table.metadata.snapshots:
-        # Only the head's must be there: another's may expire at this moment, and nobody reads it for its rows.
+        # Only the head's must be there: another's may expire now, and its rows are not read.
         other = snapshot.snapshot_id != head.snapshot_id
         if (ids is None or snapshot.snapshot_id in ids) and not (other and _is_gone(snapshot.manifest_list)):
             yield snapshot.manifest_list, None

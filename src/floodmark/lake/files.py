@@ -84,7 +84,7 @@ class RangeReader:
     _open: dict[str, _OpenFile] = field(default_factory=dict)
 
     def rows(self, within: SequenceRange) -> pa.Table:
-        """The range's rows in order, with the columns as they are stored."""
+        """The range's rows in order, with the stored columns."""
         import pyarrow as pa
 
         parts = []
@@ -229,7 +229,7 @@ def rising(rows: pa.Table) -> bool:
 
 
 def cut(rows: pa.Table, within: SequenceRange) -> pa.Table:
-    """The rows of a range. Where they stand in order, as they do as a rule, nothing is copied."""
+    """The rows of a range. If they are in order, the usual case, nothing is copied."""
     import pyarrow.compute as pc
 
     numbers = rows[SEQ]

@@ -2,7 +2,7 @@
 
 Each lake lists its files in its own way; what is concluded from a list is the same for every lake. Buckets are
 described in `floodmark.compaction`. An *orphan* is a file in a table's own place that no snapshot of it refers to:
-left by a commit that never came to its end, or taken back after a loss of power.
+left by a commit that never came to its end, or rolled back after a power loss.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TableFiles:
     manifests: int = 0
     """How many small lists of files a reader has to go through: those that joining makes fewer."""
     missing: tuple[str, ...] = ()
-    """Not there, or not as long as they were written. Only what was asked to be checked."""
+    """Not there, or not as long as they were written. Only if the check was requested."""
 
     @property
     def twice(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def kept_snapshots(state: TableState, *, keep_snapshots: int, since: int | None)
 
 
 def bucket_range(start: int, width: int) -> SequenceRange:
-    """The numbers of a bucket, which begins at a multiple of its width; number 0 is nobody's."""
+    """The numbers of a bucket, which begins at a multiple of its width; no row has number 0."""
     return SequenceRange(max(start - 1, 0), min(start + width - 1, SEQUENCE_MAX))
 
 

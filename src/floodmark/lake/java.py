@@ -13,7 +13,7 @@ from floodmark.errors import EnvironmentProblem
 
 JAVA_MIN = 17
 JAVA_MAX = 22
-"""In Java 23 a method fails that Spark calls for every file (`Subject.getSubject`); from 24 on it is gone for good."""
+"""In Java 23 a method fails that Spark calls for every file (`Subject.getSubject`); from 24 on it is removed."""
 _INSTALL = "Install Java 17 or 21 (Debian: `apt-get install openjdk-17-jre-headless`; macOS: `brew install openjdk@17`)"
 _PLACES = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home", "/opt/homebrew/opt/openjdk@*")
 

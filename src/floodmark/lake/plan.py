@@ -25,11 +25,11 @@ _EVERYTHING = (1, SEQUENCE_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The files of some ranges that can be read as they are."""
+    """The files of some ranges that can be read directly."""
 
     files: tuple[StoredFile, ...]
     columns: tuple[StoredColumn, ...]
-    """Those asked for that the snapshot has, and the system columns."""
+    """The requested ones that the snapshot has, and the system columns."""
     partition_values: Mapping[str, Any]
     settings: Mapping[str, str]
 
@@ -89,7 +89,7 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
         if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             raise _NeedsMore
         if local_path(file.file_path) is None and not any(key.startswith("s3.") for key in table.io.properties):
-            raise _NeedsMore  # Spark knows how to reach it; we were not told
+            raise _NeedsMore  # only Spark knows how to reach it
         yield stored
 
 

@@ -1,4 +1,4 @@
-"""What is asked about rows of a table, once for every lake: each question is one scan or one aggregate.
+"""Queries about rows of a table, once for every lake: each question is one scan or one aggregate.
 
 What a question costs is what its scan or aggregate costs: one job where the lake has an engine.
 """
@@ -53,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """One row where it stands."""
+    """One row and its place."""
 
     seq: int
     content_id: str
@@ -62,7 +62,7 @@ class StoredRow:
     file: str
     """The data file that holds it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Those of its columns that were asked for."""
+    """Its requested columns."""
 
 
 def has_rows(lake: Lake, table: str, *, snapshot: int, within: SequenceRange) -> bool:
@@ -82,7 +82,7 @@ def find_rows(
 ) -> list[StoredRow]:
     """The rows with these column values, in sequence order, at most so many; system columns may be named too.
 
-    It costs what the files cost that can hold such rows: name columns whose values the files' bounds tell apart.
+    It costs what the files cost that can hold such rows: name columns whose values the files' bounds separate.
     """
     found = lake.scan(
         table,
@@ -194,7 +194,7 @@ def _counted(lake: Lake, cut: Cut, checksum: Checksum) -> list[Group]:
 
 
 def _only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
-    """What is done with the rows of a range of which only the tally is wanted."""
+    """The work on a range of which only the tally is needed."""
     return {}
 
 

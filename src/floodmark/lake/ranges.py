@@ -80,7 +80,7 @@ def row_tasks(work: RangeWork, plan: Plan | None, *, cores: int) -> list[range]:
 
 
 def from_rows(frame: DataFrame, work: RangeWork, tasks: Sequence[range]) -> list[RangeOutcome]:
-    """Run the tasks on the rows of a frame, each task a partition of its own."""
+    """Run the tasks on the rows of a frame, each task in its own partition."""
     from pyspark.sql import functions as F
 
     stored = [name for name in work.columns if name in frame.columns]

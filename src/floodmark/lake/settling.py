@@ -2,7 +2,7 @@
 
 It may change values, among them provisional identities, and it may leave rows out. It may not touch what others rely
 on: a row's number, content id, segment, event time and partition; and it may not add rows. A function that does, or
-that fails, has changed nothing: the rows are committed as they came, and what was wrong is told (B6).
+that fails, has changed nothing: the rows are committed unchanged, and the problem is reported (B6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BadSettlement(Exception):
-    """What a settle function may not do, and has done."""
+    """A settle function broke its contract."""
 
 
 def settle_function(path: str) -> Callable[[Any], Any]:
@@ -36,13 +36,13 @@ def settle_function(path: str) -> Callable[[Any], Any]:
 
 
 def fixed_columns(request: Append | Resettling) -> tuple[str, ...]:
-    """What stays as it is."""
+    """The columns that must not change."""
     event_time = (request.event_time,) if request.event_time else ()
     return tuple(dict.fromkeys([SEQ, CONTENT_ID, SEGMENT, *event_time, *request.partition_by]))
 
 
 def problem_of(path: str, error: BaseException) -> str:
-    """What is told of a function whose answer does not count."""
+    """The reported problem of a function whose result was rejected."""
     what = str(error) if isinstance(error, BadSettlement) else f"failed: {reason_of(error)}"
     return f"The settle function {path!r} {what}. The rows were committed unchanged."
 
@@ -50,7 +50,7 @@ def problem_of(path: str, error: BaseException) -> str:
 def settled_frame(request: Append, rows: DataFrame) -> tuple[DataFrame, int]:
     """The rows as the function has them, and how many there are.
 
-    Worked out once and for good: a function that looks something up may say something else the next time, and what is
+    Computed once: a function that looks something up may return another result the next time, and what is
     committed must be what was checked.
     """
     settled = answered(request, rows).localCheckpoint(eager=True)

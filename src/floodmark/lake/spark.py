@@ -128,7 +128,7 @@ class SparkLake(SparkReader):
 
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
-        if table is None:  # renamed since: whoever looks again finds it, or that it is gone for good
+        if table is None:  # renamed since: another read finds it, or that it was dropped
             raise Retryable(f"Table {state.name!r} does not exist any more.", hint="Run it again.")
         try:
             sync_commits(table, state, since=since)
@@ -137,7 +137,7 @@ class SparkLake(SparkReader):
             raise
 
     def _check_current(self, state: TableState, error: Exception) -> None:
-        """`Retryable` if files are gone because the state expired meanwhile: nothing is damaged."""
+        """`Retryable` if files are missing because the state expired: nothing is damaged."""
         now = self.load(state.name)
         if now is None or now.head != state.head:
             raise Retryable(f"Table {state.name!r} changed while it was read.", hint="Run it again.") from error
@@ -219,11 +219,11 @@ class SparkLake(SparkReader):
                     self.spark.sql(statement)
                 if not declared:
                     self._keep_declaration(table, declaration or "")
-                sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
+                sync_metadata(self.catalog.table(table))  # the next commit can be rolled back to it
             except FloodmarkError:
                 raise  # no Java, no jars: it says so itself, and trying again changes nothing
             except Exception as error:
-                # Another process may have made the same change a moment ago: look again before giving up.
+                # Another process may have made the same change just now: read again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
@@ -351,7 +351,7 @@ class SparkLake(SparkReader):
             )
         )
         if not is_own(self.spark):
-            # I11: an application's session may have settings that nobody has thought of. What it reads is counted in
+            # I11: an application's session may have settings that we do not know. What it reads is counted in
             # the same job. As data, not as literals, for the reason above.
             reserved = self.spark.createDataFrame(pa.table({"rows": pa.array([len(request.range)], pa.int64())}))
             read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
@@ -366,10 +366,10 @@ class SparkLake(SparkReader):
     def _settled(
         self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, *, count: int
     ) -> tuple[DataFrame | None, int]:
-        """Let the dataset's own function look at the rows that are left, and compare again: it may change identities.
+        """Run the dataset's settle function on the remaining rows, and compare again: it may change identities.
 
-        What it leaves is always some of what is left without it (B5): so an attempt at which nothing is left before the
-        function is asked tells the same of every other attempt.
+        What it leaves is always some of what is left without it (B5): so if nothing is left before the
+        function runs, that holds for every attempt.
         """
         if request.settle is None:
             return rows, count
@@ -510,7 +510,7 @@ class SparkLake(SparkReader):
         loaded = self.catalog.table(table) if self.direct else None
         try:
             return None if loaded is None else stored_directly(loaded, snapshot, keys)
-        except Exception:  # noqa: BLE001 - whatever it was, Spark is asked instead
+        except Exception:  # noqa: BLE001 - whatever it was, Spark is used instead
             return None
 
 

@@ -41,7 +41,7 @@ BYTES_HERE_MAX = 32 << 20
 
 @dataclass(slots=True)
 class SparkReader:
-    """Tables in one Iceberg catalog, as far as they are only read."""
+    """Tables in one Iceberg catalog, read-only."""
 
     catalog: Catalog
     start: Callable[[], SparkSession]
@@ -287,7 +287,7 @@ class SparkReader:
         return frame.transform(transforms.selected(partition_values or {}, row_filter, whole))
 
     def _schema(self, table: str, schema: Schema | None) -> Schema:
-        """The columns of the table as it is now, and those of a schema."""
+        """The columns of the current table, and those of a schema."""
         state = self.load(table)
         known = {name: Column(name, kind) for name, kind in (state.columns if state else ())}
         return Schema(tuple((known | {column.name: column for column in schema or ()}).values()))
@@ -301,7 +301,7 @@ class SparkReader:
 
     @contextlib.contextmanager
     def reading(self, table: str, row_filter: str | None) -> Iterator[None]:
-        """Tell what was wrong with a read: the filter, or something that another try may get over."""
+        """Raise the cause of a failed read: the filter, or an error that a retry may fix."""
         try:
             yield
         except FloodmarkError:

@@ -1,10 +1,10 @@
 """A settle function over committed rows on Spark, and the one commit that follows from it.
 
 The commit overwrites whole buckets, and says that it also overwrites everything above the horizon, where there is
-nothing: so Iceberg, which looks for rows that came since the snapshot and would be overwritten, refuses it if any came.
+nothing: so Iceberg, which checks for newer rows that would be overwritten, refuses it if there are any.
 
 The last bucket that has rows is always among those it overwrites. So of two settlements that were prepared on one state
-only one lands (U18), whichever rows they are about; and whoever writes that bucket anew as it is, without a function,
+only one lands (U18), whichever rows they change; and a commit that rewrites that bucket unchanged, without a function,
 keeps every other from landing.
 """
 

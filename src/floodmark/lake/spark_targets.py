@@ -1,4 +1,4 @@
-"""Targets on Iceberg through Spark: the copy runs wholly in Spark, from the lake's table to somebody else's.
+"""Targets on Iceberg through Spark: the copy runs wholly in Spark, from the lake's table to a foreign table.
 
 Metadata is read without a JVM where the catalog is described in the settings file. A catalog that only the Spark
 session knows is read through Spark, in one load: the session says where the table's metadata file is, and that file
@@ -203,7 +203,7 @@ class SparkTarget:
             except FloodmarkError:
                 raise
             except Exception as error:
-                # Another process may have made the same change a moment ago: look again before giving up.
+                # Another process may have made the same change just now: read again before giving up.
                 if attempt == CHANGES_MAX - 1:
                     raise Retryable(
                         f"Table {self.name} could not be created or changed: {reason_of(error)}."

@@ -1,4 +1,4 @@
-"""What Spark's JVM says: into a file of the store, of bounded size, and to standard error only where that is asked for.
+"""The output of Spark's JVM: into a file of the store, of bounded size, and to standard error only on request.
 
 The JVM's two outputs are one pipe, which a thread of this process reads. What the JVM itself, its libraries and the
 Python workers print comes this way, so none of it can mix with the rows on standard output or with a progress line.
@@ -49,11 +49,11 @@ def empty_log(store: Path) -> None:
     file = log_file(store)
     for path in (file, _older(file)):
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(path, 0)  # a process that has it open goes on in it, at its beginning
+            os.truncate(path, 0)  # a process that has it open continues in it, at its beginning
 
 
 class SparkLog:
-    """Takes in the output of one JVM. It never fails: whoever cannot write drops the line."""
+    """Reads the output of one JVM. It never fails: a line that cannot be written is dropped."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file

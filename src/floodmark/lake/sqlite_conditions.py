@@ -1,7 +1,7 @@
 """Conditions as SQLite evaluates them, for the lake in memory, with Spark's meaning where the two differ.
 
 Times are texts there (`YYYY-MM-DD HH:MM:SS.ffffff`, a day without the rest), which compare as the times do. What is
-seldom asked of a lake in memory (hashes of Spark's own, lists, regular expressions with groups) it refuses by name.
+seldom needed in a lake in memory (hashes of Spark's own, lists, regular expressions with groups) it refuses by name.
 """
 
 from __future__ import annotations

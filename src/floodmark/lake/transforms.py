@@ -1,4 +1,4 @@
-"""What Spark does to rows on their way: pure `DataFrame → DataFrame` functions, no session, no action, no write."""
+"""Spark's transformations of rows: pure `DataFrame → DataFrame` functions, no session, no action, no write."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _SPARK = {"long": "bigint", "json": "string"}
 
 
 def quoted(name: str) -> str:
-    """A name that Spark takes as it is. Column names contain no backtick."""
+    """A name that Spark accepts unchanged. Column names contain no backtick."""
     return f"`{name}`"
 
 

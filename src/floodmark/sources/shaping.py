@@ -1,4 +1,4 @@
-"""Rows of a source as rows of a dataset: renamed, fitted to its schema, which gets new columns, and of the requested time."""
+"""Rows of a source as rows of a dataset: renamed, fitted to its schema (which may grow), of the requested time."""
 
 from __future__ import annotations
 
