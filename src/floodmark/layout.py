@@ -1,6 +1,6 @@
 """How the tables of a dataset are laid out. Pure.
 
-A layout belongs to a generation of a dataset's table: it is chosen when the table is made, and another one needs a
+A layout belongs to a generation of a dataset's table: it is chosen when the table is created, and another one needs a
 rebuild. Whatever it is, rows are found by their sequence number; the layout decides what that costs.
 """
 

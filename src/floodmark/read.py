@@ -74,7 +74,7 @@ def view_of(engine: Engine, dataset: str) -> View:
 
 
 def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
-    """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
+    """The sequence number of a cursor; anything that is not one of ours for this dataset is refused."""
     if cursor is None:
         return 0
     if isinstance(cursor, str):
@@ -127,7 +127,7 @@ def read_since(
         )
         parts = list(scanned)
         for number, rows in enumerate(parts, start=1):
-            # Behind the last part the whole window is read; behind another, only as far as its last row.
+            # After the last part the whole window is read; after another, only as far as its last row.
             through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
             cursor = Cursor(engine.store_id, dataset, partition, through)
             yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])

@@ -2,9 +2,9 @@
 
 Terms. A row is *selected* if the rule of an operation names it: it is old enough, or it matches a purge's condition. A
 sink *needs* every row above its position. A selected row that a sink needs is *held back* by that sink, unless the
-sink was given up: then the row goes, and what the sink will never get is a *forfeit*, recorded with its exact range.
+sink was given up: then the row is removed, and what the sink never receives is a *forfeit*, recorded with its range.
 
-- U10 Retention removes no row above the position of a sink in whose scope it lies, unless that sink was given up.
+- U10 Retention removes no row above the position of a sink whose scope has it, unless that sink was given up.
 - U11 Nothing of an open intent is removed, not even of a sink that was given up: a pinned chunk may have arrived
   already, and is sent again exactly as it was pinned.
 """

@@ -448,7 +448,7 @@ class Store:
         """Permanently remove the rows for which a SQL condition is true: from lake, spool and quarantine.
 
         The report says how many had already left to each sink. What is left of them here is a hash of each identity,
-        so that no backfill brings them back. `dry_run` only reports.
+        so that no backfill restores them. `dry_run` only reports.
         """
         if not dry_run:
             self.spool.give_file_up(dataset)

@@ -43,7 +43,7 @@ SENDS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A block with its end: what it brought, as far as this process recorded it."""
+    """A decided block: what it added, as far as this process recorded it."""
 
     block: Block
     rows: int = 0
@@ -351,7 +351,7 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
         _record(engine, block, segments, declared, state)
     else:
         if state is not None:
-            # I7: undone by a power loss, the barrier would let a late request land behind a void block.
+            # I7: undone by a power loss, the barrier would let a late request land after the block is void.
             engine.lake.sync(state, since=declared.synced_snapshot)
         _void(engine, block, reason="it was given up, and an append without rows came first", consume=False)
     return engine.database.read(lambda c: blocks.get(c, block.id))

@@ -9,7 +9,7 @@ Invariants
   commits is the order of numbers, and the horizon is the end of the last committed block.
 - I3 The horizon only rises, and only over decided blocks.
 - I4 A block is decided once, and the table decides it. An error, a time-out or a conflict is never a verdict.
-- I7 A segment's file goes only after its rows are durable in the table and its block says so.
+- I7 A segment's file is removed only after its rows are durable in the table and its block says so.
 - I8 At most one undecided block per dataset; a flush that finds one decides it before it reserves another.
 - I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
 - U34 One segment that cannot be committed blocks no other. A block that failed in the same way several times is made
@@ -53,13 +53,13 @@ from floodmark.spool.sealing import SealReport, seal
 from floodmark.spool.segments import segment_damage
 
 BLOCKS_MAX = 20
-"""How many blocks one call may lose to other writers before it says so."""
+"""How many blocks one call may lose to other writers before it fails."""
 ALIKE_MAX = 3
-"""After so many flushes that failed in the same way, flush searches for the segment that causes it."""
+"""After this many flushes with the same failure, flush searches for the segment that causes it."""
 SPLITS_MAX = 30
 """How many blocks one call gives up in order to find it."""
 NAMED_MAX = 3
-"""How many segments that are left behind a report names."""
+"""How many skipped segments a report names."""
 _MEMORY = ("OutOfMemoryError", "Java heap space", "GC overhead limit")
 
 
@@ -81,7 +81,7 @@ class FlushReport:
     settle_problem: str | None = None
     """Why the settle function's result was rejected: the rows were committed unchanged (B6)."""
     problems: tuple[str, ...] = ()
-    """What could not be committed, and what to do about it: segments that were left behind, and, in the report of
+    """What could not be committed, and what to do about it: segments that were skipped, and, in the report of
     several datasets, those that could not be flushed.
     """
 
@@ -109,9 +109,9 @@ class _Backoff:
 
 
 def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
-    """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks.
+    """Seal and commit all rows acknowledged so far; fewer, if `stop` returns true between two blocks.
 
-    Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
+    Segments whose files are damaged, and those that are set aside, are skipped: the report names them.
     """
     before = engine.database.read(lambda c: problems.find(c, dataset))
     backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
@@ -250,7 +250,7 @@ def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Bac
     """U34: after a failure, whether to continue: in smaller blocks, or without a segment that is alone in
     failing.
 
-    Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
+    Only if other segments wait, and if it failed in the same way before, or for lack of memory.
     """
     if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or backoff.splits >= SPLITS_MAX:
         return False
@@ -288,7 +288,7 @@ def _acquit(engine: Engine, backoff: _Backoff) -> None:
 
 
 def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
-    """What is acknowledged and was not committed by a flush that went to its end."""
+    """The acknowledged segments that a complete flush did not commit."""
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     found = [(one, one.set_aside or segment_damage(engine, one.path, one.bytes)) for one in waiting]
     bad = [(one, reason) for one, reason in found if reason]

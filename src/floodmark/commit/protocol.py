@@ -27,7 +27,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A request to append nothing on a block's base: behind it the block can never land."""
+    """A request to append nothing on a block's base: after it the block can never land."""
 
     table: str
     block: str
@@ -109,7 +109,7 @@ class TableState:
     def standing_for(self, base: int | None) -> int | None:
         """The snapshot to compare new rows with: the base, or the first one after it where it has expired.
 
-        Nothing has brought rows in between, or nothing could be appended on the base any more. So it holds the rows
+        Nothing added rows in between, or nothing could be appended on the base any more. So it holds the rows
         that the base held, but for those that were removed since.
         """
         after_base = self.since(base)
@@ -124,7 +124,7 @@ class TableState:
         return next((item.through for item in older if item.through is not None), 0)
 
     def may_append_on(self, base: Base) -> bool:
-        """Whether an append that was prepared on the base could land here: nothing has brought rows since."""
+        """Whether an append that was prepared on the base could land here: nothing added rows since."""
         after_base = self.since(base.snapshot)
         return (
             self.uuid == base.table_uuid

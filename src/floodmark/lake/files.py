@@ -1,7 +1,7 @@
 """Reading a table's data files without an engine: the row groups that can hold a range, each decoded once.
 
 It is for files that need nothing but reading. Columns are found by Iceberg's field ids, never by name or place; an
-`int` in a file of before the column was widened is a `long` to the reader, and a column that the file is older than is
+`int` in a file older than the column's widening is a `long` to the reader, and a column that the file is older than is
 null. Everything else, such as a struct that has grown since or a file without ids, is `Odd`: Iceberg's own reader
 gets it.
 """
@@ -31,7 +31,7 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A data file, and the numbers that its rows lie between."""
+    """A data file, and the range of its rows' numbers."""
 
     location: str
     first: int
@@ -40,7 +40,7 @@ class StoredFile:
     bytes: int
 
     def share(self, within: SequenceRange) -> float:
-        """About how much of the file lies in a range, from 0 to 1."""
+        """About how much of the file is in a range, from 0 to 1."""
         inside = min(self.last, within.through) - max(self.first - 1, within.after)
         return max(0, inside) / (self.last - self.first + 1)
 
@@ -72,7 +72,7 @@ def local_location(path: str | Path) -> str:
 
 @dataclass(slots=True)
 class RangeReader:
-    """Reads ranges that rise. A file is opened once and closed behind its last row, a row group is decoded once."""
+    """Reads ascending ranges. A file is opened once and closed after its last row, a row group is decoded once."""
 
     files: Sequence[StoredFile]
     columns: Sequence[StoredColumn]

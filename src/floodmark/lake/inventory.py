@@ -31,7 +31,7 @@ class TableFile:
     location: str
     first: int
     last: int
-    """The numbers that its rows lie between; all there are, where it does not say."""
+    """The range of its rows' numbers; all numbers, if it is not recorded."""
     rows: int
     bytes: int
     bucket: SequenceRange
@@ -99,7 +99,7 @@ def highest_known(state: TableState) -> int:
 
 
 def kept_snapshots(state: TableState, *, keep_snapshots: int, since: int | None) -> list[int]:
-    """The newest so many, and all that came after a base."""
+    """The newest `keep_snapshots`, and all that came after a base."""
     lineage = [snapshot.id for snapshot in state.lineage]
     return lineage[: max(keep_snapshots, lineage.index(since) if since in lineage else 0)]
 

@@ -23,7 +23,7 @@ TIMED = b"floodmark.timed"
 NAMED = b"floodmark.named"
 """In a segment file: every row has an identity."""
 ABSENT = b"floodmark.absent"
-"""In a segment file: the snapshot in which none of its rows has a twin."""
+"""In a segment file: the snapshot in which none of its rows has a duplicate."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,9 +59,9 @@ def is_absent(request: Append, notes: Sequence[dict[bytes, bytes]]) -> bool:
 
 
 def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: TableState) -> int:
-    """The number up to which no row of the table has a twin in the batch: it was searched.
+    """The number up to which no row of the table has a duplicate in the batch: it was searched.
 
-    Since then rows were only added, behind all others (I2). A settle function could change those that were there.
+    Since then rows were only added, after all others (I2). A settle function could change those that were there.
     """
     if request.settle is not None or not all(ABSENT in item for item in notes):
         return 0
@@ -73,7 +73,7 @@ def overlap(
 ) -> Overlap | None:
     """What the snapshot at the base has of the batch's span of event time; None if that is not known.
 
-    A batch in which every row has its event time (`timed`) has no twin among rows that have none. Only rows with
+    A batch in which every row has its event time (`timed`) has no duplicate among rows that have none. Only rows with
     numbers `above` count.
     """
     from pyiceberg.expressions import And, GreaterThan, IsNull, Or

@@ -1,7 +1,7 @@
 """Which data files hold a range, read from a snapshot's manifests without a JVM, and whether they need only reading.
 
 A file needs more than reading where rows of it are deleted by another file, where it is not Parquet, is encrypted, or
-where a column has a default for rows of before it. A plan is made only where none of that is so.
+where a column has a default for older rows. A plan is made only if none of that applies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def plan(
         held = _columns(table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID})
         files = tuple(_files(table, snapshot, ranges))
     except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
-        # Whatever is wrong with the table, Spark says so with more authority.
+        # If the table is damaged, Spark reports it better.
         return None
     # A name that the snapshot does not have yet is null in all its rows.
     if any(value is not None for name, value in partition_values.items() if name not in held):
@@ -94,7 +94,7 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
 
 
 def number_span(file: DataFile, number: int) -> tuple[int, int]:
-    """The numbers that a file's rows lie between; all there are, where it does not say. `number`: the column's id."""
+    """The range of a file's row numbers; all numbers, if it is not recorded. `number`: the column's id."""
     lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
     if number not in lower or number not in upper:
         return _EVERYTHING

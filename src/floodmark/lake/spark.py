@@ -221,7 +221,7 @@ class SparkLake(SparkReader):
                     self._keep_declaration(table, declaration or "")
                 sync_metadata(self.catalog.table(table))  # the next commit can be rolled back to it
             except FloodmarkError:
-                raise  # no Java, no jars: it says so itself, and trying again changes nothing
+                raise  # no Java, no jars: the error explains it, and a retry changes nothing
             except Exception as error:
                 # Another process may have made the same change just now: read again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
@@ -434,7 +434,7 @@ class SparkLake(SparkReader):
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
         what it finds is compared exactly. Where the batch is known to be `distinct`, and nothing committed is `near`
-        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no twin in it.
+        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no duplicate in it.
         """
         from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
@@ -515,7 +515,7 @@ class SparkLake(SparkReader):
 
 
 def _location(table: str, layout: Layout) -> str:
-    """Where a table is made that is not to be beside the catalog."""
+    """The location of a table that is not stored beside the catalog."""
     if layout.warehouse is None:
         return ""
     home = f"{layout.warehouse.rstrip('/')}/{NAMESPACE}/{table}".replace("\\", "\\\\").replace("'", "\\'")
@@ -530,7 +530,7 @@ def _kept(frame: DataFrame, frames: contextlib.ExitStack) -> DataFrame:
 
 
 def _check_segments(request: Append) -> list[dict[bytes, bytes]]:
-    """Rows read must equal rows reserved: a segment that lost some would shift everything behind it.
+    """Rows read must equal rows reserved: a segment that lost some would shift all rows after it.
 
     What the files say about themselves comes back.
     """

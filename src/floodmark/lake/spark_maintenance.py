@@ -220,7 +220,7 @@ def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values:
 
 
 def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
-    """Also says how deletes are made from here on."""
+    """Also sets how later deletes are written."""
     name = lake.catalog.spark_name(table)
     for _ in range(RAISES_MAX):
         state = lake.load(table)

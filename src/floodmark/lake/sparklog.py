@@ -19,7 +19,7 @@ from pathlib import Path
 
 FILE_NAME = "spark.log"
 FILE_BYTES_MAX = 4 << 20
-"""Past this size the file becomes `spark.log.1`, and the one of that name before it goes."""
+"""Past this size the file becomes `spark.log.1`, and the earlier one of that name is removed."""
 LINE_BYTES_MAX = 16 << 10
 LINES_KEPT = 200
 

@@ -202,7 +202,7 @@ def _part(format: str) -> Callable[[Any], int]:
 
 
 def _first(value: Any, unit: str) -> str:
-    """The start of the unit that a moment lies in."""
+    """The start of the unit that a time is in."""
     at = _moment(value)
     start = {
         "year": at.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0),

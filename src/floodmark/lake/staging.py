@@ -68,7 +68,7 @@ def given_frame(spark: SparkSession, rows: Any) -> DataFrame:
 
 
 def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
-    """Write a frame into `part-*.parquet`, each durable. What was in the directory goes first."""
+    """Write a frame into `part-*.parquet`, each durable. The directory is emptied first."""
     spark = frame.sparkSession
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(PRIVATE_DIRECTORY, parents=True)

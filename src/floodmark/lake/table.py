@@ -140,7 +140,7 @@ class Lake(Protocol):
         """Run a settle function over committed rows; nothing changes until the result is committed.
 
         Without a function that commit writes some rows unchanged: it lands under the same condition, and no other
-        settlement that was prepared on an earlier state can land behind it. Then the snapshot must have rows.
+        settlement that was prepared on an earlier state can land after it. Then the snapshot must have rows.
         """
         ...
 
@@ -165,7 +165,7 @@ class Lake(Protocol):
         ...
 
     def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
-        """Forget all but the newest snapshots, with the files that only they reach; how many went.
+        """Forget all but the newest snapshots, with the files that only they refer to; how many were removed.
 
         What came after `since` stays. The table itself remembers how far numbers were given out.
         """
@@ -269,7 +269,7 @@ class Lake(Protocol):
         """Take changes back whose files were lost: to the newest state of the table of which every file is there.
 
         What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
-        every commit behind it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
+        every commit after it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
         is guarded against others who do the same. A change whose own record is lost cannot be checked; the rest of
         the history is enough then.
         """

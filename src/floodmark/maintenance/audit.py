@@ -54,13 +54,11 @@ if TYPE_CHECKING:
 
 # ── Whether the acknowledged rows are the committed rows, range by range, from the records alone ──────────────────────
 # Two series run along the sequence numbers: the committed blocks, each with its tally of one partition, and the
-# acknowledged
-# chunks, each with the tally that its acknowledgement recorded. Tallies of disjoint ranges add up, so the two are
-# compared wherever a chunk ends between two blocks. A chunk that ends inside a block is compared together with those
-# behind it.
+# acknowledged chunks, each with the tally that its acknowledgement recorded. Tallies of disjoint ranges add up, so the
+# two are compared wherever a chunk ends between two blocks. A chunk that ends inside a block is compared together with
+# those after it.
 #
-# Rows may be missing on the side of the chunks for a reason that is on record: they were removed from the lake
-# before
+# Rows may be missing on the side of the chunks for a reason that is on record: they were removed from the lake before
 # they left (retention with leave, purge), or the sink's row filter left them out.
 
 
@@ -127,7 +125,7 @@ def imbalances(
     run: list[ChunkRecord] = []
     for chunk in chunks:
         if run and run[-1].range.through != chunk.range.after:
-            run = []  # a hole: what lies in it is another matter
+            run = []  # a gap: its rows are checked elsewhere
         run.append(chunk)
         span = SequenceRange(run[0].range.after, chunk.range.through)
         committed = blocks.within(span)
@@ -170,7 +168,7 @@ class Records:
     committed: Committed
     stats: list[inspection.BlockStats]
     removed: list[Removal]
-    """What retention and purge took out; behind it, once more, what of that never got to the sink."""
+    """What retention and purge removed; then the part of it that the sink never received."""
     forfeited: list[Removal]
     given_up: list[GivenUpRow]
 
@@ -282,7 +280,7 @@ def _settled(
 
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:
-    """What a stretch without a chunk held: by the blocks where they say so, else in the lake and removed from there."""
+    """What a range without a chunk had: by the blocks if they record it, otherwise by the lake and the removals."""
     row_filter = intent.settings.get("where")
     known = records.committed.within(span)
     if known is not None and (row_filter is None or not known.rows):

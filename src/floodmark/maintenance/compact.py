@@ -9,7 +9,7 @@ it, in this process and in others: a rewrite is no append, and a reader whose sn
 
 - U1 A rewrite changes no row: each keeps its number, so that cursors and watermarks mean what they meant.
 - U5 An orphan file is removed only by age, and never while a commit in progress could refer to it.
-- U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and says so.
+- U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and reports so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DatasetCompaction:
     """Files that nothing referred to: removed, or found by a dry run."""
     orphan_bytes: int = 0
     generations_removed: tuple[int, ...] = ()
-    """Tables of before a rebuild, which stayed for a while for those who still read them."""
+    """Old tables of rebuilds, kept for a while for their readers."""
     bytes_freed: int = 0
     """As seen on the disk."""
     settled: SettledAgain = field(default_factory=SettledAgain)

@@ -1,12 +1,12 @@
 """A control database that is lost, or damaged: what can be made again from lake and spool, and what cannot.
 
-Every table keeps its dataset's declaration. From these a new control database is made, which then is like one that was
+Every table keeps its dataset's declaration. From these a new control database is created; it is then like one that was
 restored from a very old backup: the next flush records the commits that the tables show, registers the segments that
 wait in the spool, and gives out numbers above all of them.
 
 What only the control database had is lost: sinks and their positions (they query their destinations when they are
 added again), tokens, the ledger of what other stores sent, the positions of sources, retention's cut-offs, the hashes
-of purged identities, and what lies in quarantine (its large payloads are still there as files).
+of purged identities, and the quarantine (its large payloads are still there as files).
 """
 
 from __future__ import annotations

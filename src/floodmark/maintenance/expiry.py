@@ -50,7 +50,7 @@ def make_durable(engine: Engine, declared: Dataset) -> TableState | None:
 
 
 def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
-    """How many snapshots went."""
+    """How many snapshots were expired."""
     decide(engine, dataset)
     faults.reach("upkeep.expiring")
     declared, undecided, operation = engine.database.read(

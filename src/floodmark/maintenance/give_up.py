@@ -4,8 +4,8 @@
 
 Invariants
 - U33 A segment is given up only by a user's decision, only while no block has it, and on record: rows, numbers, reason,
-  and where what is left of it is. The file moves before the record says so; a crash in between leaves a segment whose
-  file is missing, as it was, and the next attempt finds the file where it went.
+  and where its file is now. The file moves before it is recorded; a crash in between leaves a segment whose
+  file is missing, as it was, and the next attempt finds the moved file.
 """
 
 from __future__ import annotations

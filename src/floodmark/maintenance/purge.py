@@ -65,8 +65,7 @@ if TYPE_CHECKING:
 
 # ── Purging the quarantine: the payloads of entries whose row matches a condition ────────────────────────────────────
 # An entry holds what is no row, or a row that a destination refused, so not every one can be evaluated. One that
-# cannot,
-# because it is no envelope or a value that the condition reads does not fit its column, is named and left to a
+# cannot, because it is no envelope or a value that the condition reads does not fit its column, is named and left to a
 # person.
 
 
@@ -188,7 +187,7 @@ class PurgeReport:
     identities: int = 0
     """Hashes of identities that do not come back."""
     landing_files: tuple[str, ...] = ()
-    """Of writers that are still at work: what they hold is committed, and goes when they close them."""
+    """Of writers that are still at work: their rows are committed, and are removed when the writers close them."""
     bytes_freed: int = 0
     dry_run: bool = False
 
@@ -226,7 +225,7 @@ def _declared(engine: Engine, dataset: str) -> Dataset:
 
 
 def _check(engine: Engine, declared: Dataset, where: str) -> None:
-    """A condition that cannot be evaluated is refused before anything goes; so is a purge during a rebuild."""
+    """A condition that cannot be evaluated is refused before anything is removed; so is a purge during a rebuild."""
     engine.lake.matching(declared.schema.arrow().empty_table(), where, schema=declared.schema)
     engine.database.read(lambda c: _check_not_rebuilding(c, declared.name))
 
@@ -382,7 +381,7 @@ def _plan(
 
 
 def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
-    """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
+    """The hashed identities of the rows to remove, from the state in which they were counted."""
     state = counted.state
     if not declared.identity or state is None or state.head is None:
         return []

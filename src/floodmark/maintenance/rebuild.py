@@ -182,7 +182,7 @@ class Rebuilder:
         raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
     def _name_staging(self, epoch: Epoch) -> None:
-        """The table that an earlier epoch left gets this one's name; if there is none, it is made."""
+        """The table that an earlier epoch left gets this one's name; if there is none, it is created."""
         declared = epoch.declared()
         earlier = [
             item.generation
@@ -209,7 +209,7 @@ class Rebuilder:
         self.engine.lake.sync(staging, since=None)
         return staging
 
-    # ── the fence, and behind it ─────────────────────────────────────────────────────────────────────────────────
+    # ── the fence, and after it ─────────────────────────────────────────────────────────────────────────────────
 
     def _fence(self, epoch: Epoch) -> None:
         for _ in range(TRIES_MAX):

@@ -301,7 +301,7 @@ def _landed(
     engine: Engine, declared: Dataset, operation: Operation, state: TableState | None, landed: Snapshot | None
 ) -> Gone:
     def went(declared: Dataset, operation: Operation) -> list[Part] | None:
-        """U17: the named rows that were there before the commit, and are not there behind it."""
+        """U17: the named rows that were there before the commit, and are not there after it."""
         planned = engine.database.read(lambda c: removals.parts_of(c, operation))
         known = set() if state is None else {one.id for one in state.lineage}
         if state is None or landed is None or landed.parent not in known or landed.parent is None or not planned:
@@ -327,7 +327,7 @@ def _void(engine: Engine, declared: Dataset, operation: Operation, state: TableS
 
 
 def _went_unseen(engine: Engine, declared: Dataset, operation: Operation, state: TableState | None) -> bool:
-    """Whether the rows went with a commit that is not known any more: a restored control database, or an operation
+    """Whether the rows were removed by a commit that is no longer known: a restored control database, or an operation
     that an earlier version planned.
     """
     if state is None or state.head is None or not engine.database.read(lambda c: removals.parts_of(c, operation)):

@@ -2,8 +2,8 @@
 
 The rule is an age, by event time or by ingest time, or a number of rows to keep. Which rows it names is counted in the
 table; which of them go is decided in the transaction that records it, from the sinks' positions at that instant (U10).
-A retention by event time is remembered: rows of before its cut-off that arrive later are not committed any more
-(counted as `expired`), so that a backfill does not bring back what was pruned.
+A retention by event time is remembered: rows from before its cutoff that arrive later are not committed any more
+(counted as `expired`), so that a backfill does not restore removed rows.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRIES_MAX = 20
-"""How often rows are counted again because others were removed or changed meanwhile."""
+"""How often rows are counted again because others were removed or changed in the meantime."""
 WINDOW_ROWS_MAX = 1_000_000
 """How many numbers are scanned at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedRows:
-    """Rows of one partition that went, or would go."""
+    """Rows of one partition that were removed, or would be."""
 
     partition: str
     range: SequenceRange
@@ -219,7 +219,7 @@ def _all_but(engine: Engine, declared: Dataset, keep_rows: int) -> int:
 
 
 def _row_windows(engine: Engine, declared: Dataset, *, rows: int) -> Iterator[SequenceRange]:
-    """The dataset from its end back, in pieces of about so many rows: earlier removals may have taken some."""
+    """The dataset from its end back, in windows of about this many rows: earlier removals may have removed some."""
     through, count = declared.horizon, 0
     for block in engine.database.read(lambda c: blocks.newest_first(c, declared.name)):
         count += block.rows

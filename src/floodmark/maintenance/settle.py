@@ -4,8 +4,8 @@
       → the table says whether it has landed → durable, recorded; or the plan is dropped
 
 - B7 Rows are settled again by one commit that lands only if nothing was appended since the function ran, and
-  beside no undecided block. It is an operation, also where no row goes (U17), and the table decides it (U18): what goes
-  is counted with that commit or not at all.
+  beside no undecided block. It is an operation, also without removed rows (U17), decided by the table (U18): removed rows
+  are counted with that commit or not at all.
 - B8 Of two rows that turn out to be one the lower number stays.
 - B9 No row that is being delivered is removed or changed: it waits for the next run.
 """
@@ -147,7 +147,7 @@ def _planned(engine: Engine, records: Records, found: Resettled, state: TableSta
             raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
         if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function ran
             return None
-        # Its twin is what every sink gets, so no sink needs the one that goes.
+        # Every sink gets its duplicate, so no sink needs the removed row.
         verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
         if verdict.spared:
             raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Compact it again.")

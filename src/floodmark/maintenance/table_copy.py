@@ -26,9 +26,8 @@ from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
 # ── One epoch of a rebuild, and its two tables ────────────────────────────────────────────────────────
-# The *old* table is the one that readers see; the *staging* table will replace it. An epoch lasts until
-# another
-# process takes over: every read of the old table, and every write, first checks that it still does.
+# The *old* table is the one that readers see; the *staging* table will replace it. An epoch lasts until another process
+# takes over: every read of the old table, and every write, first checks that it still does.
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Epoch:
         return state
 
     def make_durable(self) -> TableState:
-        """As it goes along, so that behind the fence there is little left to do."""
+        """After each copy, so that after the fence there is little left to do."""
         staging = self.staging()
         self.engine.lake.sync(staging, since=self.synced)
         self.synced = staging.head
@@ -153,7 +152,7 @@ class TableCopy:
     def _known_level(self, old: TableState | None, new: TableState) -> tuple[int, int]:
         """Up to which number the tables are equal, and how many rows that is, if nothing but rows above came since.
 
-        So that behind the fence not all of the history is compared.
+        So that after the fence not all of the history is compared.
         """
         if self._level is None or old is None:
             return 0, 0
@@ -210,7 +209,7 @@ class TableCopy:
         if old.head is None or not queries.has_rows(epoch.engine.lake, old.name, snapshot=old.head, within=window):
             return
         epoch.check_mine()
-        declared = epoch.declared()  # behind the old table, whose columns it has all
+        declared = epoch.declared()  # read after the old table, so it has all of its columns
         staging = epoch.staging()
         epoch.engine.lake.ensure(staging.name, declared.schema, create=False)
         request = Copy(

@@ -165,7 +165,7 @@ class CommittedRow:
     partition: str
     segment: int | None
     landing: str | None
-    """The landing file that brought it, and between which bytes; None where it came without one."""
+    """Its landing file, and its bytes there; None if it came without one."""
     source: str | None
     block: SequenceRange | None
     committed_at: str | None
@@ -212,7 +212,7 @@ class Tracer:
         return self.engine.database
 
     def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
-        # The spool before the lake: a row that is committed meanwhile is then found twice, and never not at all.
+        # The spool before the lake: a row that is committed in between is then found twice, and never missed.
         view = view_of(self.engine, dataset)
         selector = RowSelector.of(asked, view.dataset.schema)
         spooled = (*self._landing(view.dataset, selector), *self._segments(view.dataset, selector))
@@ -266,7 +266,7 @@ class Tracer:
                 names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
                 rows = file.read(columns=list(dict.fromkeys(names)))
             except (OSError, pa.ArrowException):
-                continue  # committed and removed since; fsck says so if it was not
+                continue  # committed and removed since; fsck reports it if it was not
             for place in selector.places(rows):
                 if item.block is None:
                     why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."

@@ -61,13 +61,13 @@ COLUMNS = {
 }
 """One row per event; a marker has its transaction's id as `event_id` and null for `ordinal` and all else that only an
 event has. `log` and `position` are its place in the local numbering; the transaction's id, parents and
-time are what canonical order is made of (`floodmark.lake.linearise` computes it for millions of rows); depth and
+time define the canonical order (`floodmark.lake.linearise` computes it for millions of rows); depth and
 stream version are as they were on arrival, and a later merge may change them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedReport:
-    """What one feeding brought into the spool; `markers` counts the transactions without events."""
+    """What one run added to the spool; `markers` counts the transactions without events."""
 
     dataset: str
     events: int = 0

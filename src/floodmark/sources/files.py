@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 # ── Columns of text, as CSV has them, in the types of a dataset ──────────────────────────────────────────────────────
-# A column whose every value can be read becomes one of its type. Any other is not changed, with the values that can
-# be
+# A column whose every value can be read becomes one of its type. Any other is not changed, with the values that can be
 # read as what they are: fitting then says which rows are wrong, and why.
 
 
@@ -178,7 +177,7 @@ def _unit(file: SourceFile, kind_of: KindOf, limits: SpoolSettings) -> Unit:
 def read_file(
     file: SourceFile, kind_of: KindOf, mark: Mark, *, limits: SpoolSettings, end: int | None = None
 ) -> Iterator[Batch]:
-    """The batches of a file behind a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
+    """The batches of a file after a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
     import pyarrow as pa
 
     try:

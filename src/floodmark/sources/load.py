@@ -2,13 +2,13 @@
 
     seal the landing logs → read and fit → register segment and positions (one transaction) → … → flush
 
-Earlier steps are written while later ones are read; each is registered only behind the one before it.
+Earlier steps are written while later ones are read; each is registered only after the one before it.
 
 Invariants
 - B1 Rows and positions move together: a step's segment is registered in the transaction that moves the position of
   every unit it has rows of. A crash leaves a step stored or not begun, and two runs at once store it once.
 - B2 Flush alone decides what is a duplicate. A backfill leaves a row out only if it has an identity, no settle function
-  may change that, and its twin waits in a registered segment or is committed.
+  may change that, and its duplicate waits in a registered segment or is committed.
 - B3 A row without an identity is never left out, so what holds such rows is loaded once: the same unit with other
   content or under other options is refused, unless it has another source id.
 - B4 A unit is read on from its middle only if it gives the same rows in the same order each time. Otherwise it is read
@@ -100,7 +100,7 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
     segments = database.read(lambda c: segment_records.of_block(c, block.id))
     if all(segment.id in own for segment in segments):
         return Decided(block.rows, block.duplicates, block.expired, block.dropped)
-    # Live rows were sealed meanwhile and share the block: the table says which rows are whose.
+    # Live rows were sealed in the meantime and share the block: the table says which rows are whose.
     new = 0
     if block.rows:
         _, state = find_table(database, lake, database.read(lambda c: datasets.get(c, dataset)))
@@ -119,10 +119,9 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
 
 
 # ── Which rows of a source are there already: those whose identity waits in a segment, or is committed ───────────────
-# A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A
-# row is
-# left out here only because its twin is certain to stay (B2, B10). Where the forecast cannot see, it leaves nothing
-# out.
+# A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A row
+# is left out here only because its duplicate is certain to stay (B2, B10). Where the forecast cannot see, it leaves no
+# row out.
 
 
 STORED_ROWS_MIN = 50_000
@@ -205,7 +204,7 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         if sum(about[path].num_rows for path in files) < STORED_ROWS_MIN:
             return Stored()
         found = lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files))
-        # With fallbacks a bit that is not set proves nothing: a row may have more identities than its twin.
+        # With fallbacks a bit that is not set proves nothing: a row may have more identities than its duplicate.
         certain = frozenset(files if len(declared.identity) == 1 else ())
         sources = every.sources()
         by_content = declared.identity[0] if declared.by_content else ()
@@ -503,7 +502,7 @@ class _Run:
         return True
 
     def _store_next(self) -> bool:
-        """B1: in their order, so that each position is behind the one before it."""
+        """B1: in their order, so that each position follows the one before it."""
         step, writing = self.under_way.popleft()
         written = writing.result()
         if not (self._pass_over(step) if written is None else self._register(step, written)):

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 # ── A batch of a source, fitted to a dataset's schema ────────────────────────────────────────────────────────────────
-# Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted
-# row
+# Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted row
 # by row, so that only the rows that are wrong go to quarantine.
 
 
@@ -161,7 +160,7 @@ class Shaper:
         def fitting(current: Dataset) -> Fit:
             schema = current.schema
             with contextlib.suppress(SchemaConflict):
-                # The columns that the batch was found to bring. If an earlier batch brought one of them with another
+                # The new columns of the batch. If an earlier batch added one of them with another
                 # type, the rows are fitted to that.
                 schema = schema.merge(batch.columns)
             return fit_batch(schema, batch, renamed, current.demands(self.engine.settings.spool))
@@ -170,7 +169,7 @@ class Shaper:
         return fit_and_evolve(self.engine, known, fitting)
 
     def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
-        """The rows whose event time lies in the window; a row without one does not."""
+        """The rows whose event time is in the window; a row without one is not."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

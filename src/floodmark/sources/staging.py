@@ -198,10 +198,8 @@ def alone(place: Path, name: str) -> Iterator[None]:
 
 
 # ── Purging what Spark has written down for a backfill: rows that match a condition go from there too ────────────────
-# A partly loaded source continues by position, so its files cannot just lose rows. What is still to be
-# loaded, and
-# does not match, is written into new files under a new token, which have no position yet; `whole.json` then names
-# those.
+# A partly loaded source continues by position, so its files cannot just lose rows. What is still to be loaded, and does
+# not match, is written into new files under a new token, which have no position yet; `whole.json` then names those.
 
 
 SCAN_ROWS = 250_000

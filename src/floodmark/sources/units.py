@@ -111,7 +111,7 @@ class Unit:
 
     name: str
     read: Callable[[Mark], Iterator[Batch]]
-    """The batches behind a mark."""
+    """The batches after a mark."""
     fingerprint: str = ""
     """Changes with the content: the same name with another fingerprint is something else to load."""
     bytes: int | None = None
@@ -124,7 +124,7 @@ class Unit:
 
 
 Reading = Callable[[Sequence[tuple[Unit, Mark]]], Iterator[Iterator[Batch]]]
-"""The batches of some units behind their marks, unit by unit: each is read to its end before the next."""
+"""The batches of some units after their marks, unit by unit: each is read to its end before the next."""
 
 
 def read_each(left: Sequence[tuple[Unit, Mark]]) -> Iterator[Iterator[Batch]]:

@@ -41,7 +41,7 @@ class Fitted(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The schema with the columns that the fitting rows bring."""
+        """The schema with the columns that the fitting rows add."""
         ...
 
     @property

@@ -56,7 +56,7 @@ class Misfit:
 def grouped(misfits: Sequence[Misfit]) -> list[Misfit]:
     """The same misfits as a few entries, where there are many: one call must not fill the control database.
 
-    The text before the first colon of a reason names column and type; behind it is the value, another in each row.
+    The text before the first colon of a reason names column and type; after it is the value, which differs per row.
     Rows are not put together with what is none: then they could not be replayed.
     """
     if len(misfits) <= ENTRIES_MAX:

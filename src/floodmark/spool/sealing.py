@@ -8,7 +8,7 @@ Invariants
 - I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
   the other throws its file away.
 - L4 An incomplete last line is not a row. While its writer lives it may be completed; of a dead writer it was never
-  acknowledged, and goes to quarantine so that nothing vanishes without a trace.
+  acknowledged, and goes to quarantine, so that it is not lost silently.
 - L5 A landing file is removed only when its lock could be taken (its writer closed it or died) and every byte of it is
   sealed: a live writer's next line would go to a file without a name.
 """
@@ -143,7 +143,7 @@ def _seal_lines(
 def _parse(
     engine: Engine, dataset: str, lines: LandingRange, content: bytes
 ) -> tuple[Dataset, pa.Table | None, list[Held]]:
-    """Fit the lines to the dataset's schema, which grows by the columns they bring."""
+    """Fit the lines to the dataset's schema, which gets their new columns."""
     held: list[Held] = []
     runs = list(_runs(engine, dataset, lines, content, held))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
@@ -210,7 +210,7 @@ def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple
     """The lines that segments were made of, with what among them was no row, as far as they are still there.
 
     A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
-    alone, so the next segment may begin behind them.
+    alone, so the next segment may begin after them.
     """
     offsets = engine.database.read(lambda c: records.landing_offsets(c, dataset))
     for path in landing_files(landing_directory(engine, dataset)):

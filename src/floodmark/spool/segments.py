@@ -52,7 +52,7 @@ ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 32 << 20
 """So much of a segment is read at once at most, whatever its rows are like: a task's memory does not grow with them."""
 ORIGIN = b"floodmark.origin"
-"""The note in a segment's file that says whether its sender may bring the rows again: `source`, or `capture`."""
+"""The note in a segment's file that says whether its sender may send the rows again: `source`, or `capture`."""
 SOURCE, CAPTURED = b"source", b"capture"
 ID_MAX = 2**63 - 1
 _NAME = re.compile(r"([0-9]{1,19})-[0-9A-Za-z]+\.parquet")
@@ -252,7 +252,7 @@ def _write(
 
     path = engine.root / relative
     origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
-    # Hashed with a system column in it: rows that have no column of their own are still so many.
+    # Hashed with a system column in it: rows without user columns still count.
     identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
     stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
     stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})

@@ -1,6 +1,6 @@
 """Segment files that the control database does not know: it was restored from a backup that is older than they are.
 
-Their rows were acknowledged. A file is registered if its rows are not in the table, it is whole, and nothing will bring
+Their rows were acknowledged. A file is registered if its rows are not in the table, it is intact, and nothing will send
 the same rows again (U32); flush does that, before it seals anything, and `fsck --repair` does the same. A
 segment's row is there before its file, so a file without a row is not being written by any process.
 """
@@ -63,7 +63,7 @@ def register_files(engine: Engine, dataset: Dataset) -> list[str]:
         if id in (committed or ()):
             done.append(remove_file(engine, dataset, name))
         elif comes_again(engine, dataset, name) is None:
-            with contextlib.suppress(Permanent):  # not whole, or there already: fsck reports it
+            with contextlib.suppress(Permanent):  # damaged, or stored already: fsck reports it
                 done.append(register_file(engine, dataset, name))
     return [line for line in done if line]
 
@@ -219,7 +219,7 @@ def _kept_for(connection: Connection, dataset: Dataset) -> str | None:
 
 
 def _nulls(count: int) -> pa.Array:
-    """A system column: rows that have no column of their own are still so many."""
+    """A system column: rows without user columns still count."""
     import pyarrow as pa
 
     return pa.nulls(count, pa.int64())
