@@ -4,7 +4,7 @@
       → the table says whether it has landed → durable, recorded; or the plan is dropped
 
 - B7 Rows are settled again by one commit that lands only if nothing was appended since the function ran, and
-  beside no undecided block. It is an operation, also without removed rows (U17), decided by the table (U18): removed rows
+  beside no undecided block. It is always an operation (U17), decided by the table (U18): removed rows
   are counted with that commit or not at all.
 - B8 Of two rows that turn out to be one the lower number stays.
 - B9 No row that is being delivered is removed or changed: it waits for the next run.

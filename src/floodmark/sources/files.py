@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 # ── Columns of text, as CSV has them, in the types of a dataset ──────────────────────────────────────────────────────
-# A column whose every value can be read becomes one of its type. Any other is not changed, with the values that can be
-# read as what they are: fitting then says which rows are wrong, and why.
+# A column whose every value can be read becomes one of its type. Any other keeps its values, those
+# that can be read in their type: fitting then reports which rows are wrong, and why.
 
 
 _NUMBERS = frozenset({INT, LONG, FLOAT, DOUBLE})
