@@ -96,14 +96,14 @@ class _Backoff:
     gist: str = ""
     """… in which way."""
     splits: int = 0
-    others_went: bool = False
+    others_succeeded: bool = False
     """Whether something got through since the first of them."""
     suspects: list[int] = field(default_factory=list)
     """Segments that failed alone, and nothing got through since: it may be the table's fault."""
 
-    def got_through(self) -> None:
+    def succeeded(self) -> None:
         self.suspects.clear()
-        self.others_went = self.splits > 0
+        self.others_succeeded = self.splits > 0
         if self.segments_max is not None:
             self.segments_max *= 2
 
@@ -117,7 +117,7 @@ def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = Non
     backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
     try:
         sealed, done = _flush(engine, dataset, backoff, stop=stop)
-        left = _left_behind(engine, dataset)
+        left = _skipped(engine, dataset)
     except Exception as error:
         remember_problem(engine, dataset, error, segments_max=backoff.segments_max)
         raise
@@ -144,7 +144,7 @@ def _flush(
                     decided = _flush_batch(engine, dataset, registered=registered, backoff=backoff)
                     if decided is None:
                         break
-                    backoff.got_through()
+                    backoff.succeeded()
                     done.append(decided)
             except FloodmarkError as error:
                 if not _isolated(engine, dataset, error, backoff):
@@ -263,13 +263,13 @@ def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Bac
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     others = [one for one in waiting if one.block is None and one.set_aside is None]
     alone = len(own) == 1
-    if alone and not others and not backoff.others_went:
-        _acquit(engine, backoff)  # all have failed alone: it is not the segments' fault
+    if alone and not others and not backoff.others_succeeded:
+        _clear_suspects(engine, backoff)  # all have failed alone: it is not the segments' fault
         return False
     try:
         decided = raise_barrier(engine, dataset)
     except FloodmarkError:
-        _acquit(engine, backoff)  # the table takes nothing: it is not the segments' fault
+        _clear_suspects(engine, backoff)  # the table takes nothing: it is not the segments' fault
         return False
     backoff.splits += 1
     backoff.segments_max = max(1, len(own) // 2)
@@ -280,14 +280,14 @@ def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Bac
     return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
 
 
-def _acquit(engine: Engine, backoff: _Backoff) -> None:
+def _clear_suspects(engine: Engine, backoff: _Backoff) -> None:
     """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
     for one in backoff.suspects:
         engine.database.transact(partial(segment_records.set_aside, id=one, reason=None))
     backoff.suspects.clear()
 
 
-def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
+def _skipped(engine: Engine, dataset: str) -> tuple[str, ...]:
     """The acknowledged segments that a complete flush did not commit."""
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     found = [(one, one.set_aside or segment_damage(engine, one.path, one.bytes)) for one in waiting]
@@ -297,7 +297,6 @@ def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
         return ()
     more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
     advice = "All other rows are committed. `floodmark fsck` reports why; `floodmark fsck --repair` offers repairs."
-
     return (*lines[:NAMED_MAX], *more, advice)
 
 

@@ -69,7 +69,7 @@ def recover_dataset(engine: Engine, dataset: str) -> None:
     if dataset in engine.recovered.datasets:
         return
     declared = engine.database.read(lambda c: datasets.get(c, dataset))
-    gone = _mend(engine, declared)
+    gone = _roll_back(engine, declared)
     if gone:
         engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=gone))
     declared, state = find_table(engine.database, engine.lake, declared)
@@ -108,7 +108,7 @@ def _highest(engine: Engine, declared: Dataset) -> int:
     return highest
 
 
-def _mend(engine: Engine, declared: Dataset) -> int:
+def _roll_back(engine: Engine, declared: Dataset) -> int:
     """Undo changes of a table whose files never reached the disk before a power loss (I7, U4).
 
     Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition

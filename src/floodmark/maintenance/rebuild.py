@@ -87,7 +87,7 @@ class Rebuilder:
         grace: timedelta = GRACE,
     ) -> RebuildReport:
         """Bring a dataset into a new table, and continue an earlier attempt."""
-        layout = self._wanted(dataset, change)
+        layout = self._new_layout(dataset, change)
         directory = self.engine.root / "spool" / dataset
         make_directory(directory, private=True)
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
@@ -103,7 +103,7 @@ class Rebuilder:
             report = self._attempts(dataset, layout)
         return replace(report, removed=removed)
 
-    def _wanted(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
+    def _new_layout(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
         declared, begun = self.engine.database.read(
             lambda c: (datasets.get(c, dataset), generations.unfinished(c, dataset))
         )
@@ -147,7 +147,7 @@ class Rebuilder:
             faults.reach("rebuild.caught_up")
         with flush_lock(self.engine, epoch.dataset):  # flushes on this machine wait, instead of failing
             self._fence(epoch)
-            self._settle(epoch)
+            self._decide(epoch)
             rows = copy.copy_until_equal()
             faults.reach("rebuild.equal")
             return self._switch(epoch, replace(_report(epoch.mine, copy.copied), rows=rows))
@@ -228,7 +228,7 @@ class Rebuilder:
             self.engine.lake.rename(declared.table_name, declared.fenced_name)
         faults.reach("rebuild.renamed")
 
-    def _settle(self, epoch: Epoch) -> None:
+    def _decide(self, epoch: Epoch) -> None:
         """U22: decide the last block of the old table, and find what a restored control database has forgotten."""
         for _ in range(TRIES_MAX):
             if self.engine.database.read(lambda c: blocks.undecided(c, epoch.dataset)) is None:
