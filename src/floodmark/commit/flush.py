@@ -97,9 +97,9 @@ class _Backoff:
     """… in which way."""
     splits: int = 0
     others_succeeded: bool = False
-    """Whether something got through since the first of them."""
+    """Whether a block was committed since the first of them."""
     suspects: list[int] = field(default_factory=list)
-    """Segments that failed alone, and nothing got through since: it may be the table's fault."""
+    """Segments that failed alone, and nothing was committed since: it may be the table's fault."""
 
     def succeeded(self) -> None:
         self.suspects.clear()
