@@ -28,7 +28,7 @@ def raise_barrier(catalog: Catalog, request: Barrier) -> None:
     """Commit it on the head that was read: an append in between makes it fail."""
     table = catalog.table(request.table)
     if table is None or not table_state(request.table, table).may_append_on(request.base):
-        raise AppendRefused(f"Block {request.block} may be committed: rows were appended since.")
+        raise AppendRefused(f"Block {request.block} may have been committed: rows were appended since.")
     file = _empty_file(table, request)
     properties = {BARRIER_PROPERTY: request.block, THROUGH_PROPERTY: str(request.through)}
     with (

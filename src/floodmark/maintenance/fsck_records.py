@@ -193,7 +193,7 @@ def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
         what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
         run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
         found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
-        yield Problem(found, lambda: _settled(engine, name))
+        yield Problem(found, lambda: _decided(engine, name))
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
         yield Problem(Finding("horizon-differs", what, name, _BACKUP))
@@ -243,18 +243,18 @@ def _read(connection: Connection, name: str) -> _Records:
     )
 
 
-def _settled(engine: Engine, name: str) -> str | None:
+def _decided(engine: Engine, name: str) -> str | None:
     before = engine.database.read(lambda c: blocks.undecided(c, name))
     if before is None:
         return None
     decide(engine, name)
     after = engine.database.read(lambda c: blocks.get(c, before.id))
-    return f"Block {before.range} of {name} is {'gone' if after is None else after.state}."
+    return f"Block {before.range} of {name} is {'deleted' if after is None else after.state}."
 
 
 def _marks(name: str, records: _Records) -> Iterator[Finding]:
     for channel, seq in records.ahead:
-        what = f"A watermark of sink instance {channel.sink} stands at {seq}, and the horizon is {records.horizon}."
+        what = f"A watermark of sink instance {channel.sink} is at {seq}, and the horizon is {records.horizon}."
         run = (
             f"Was the control database restored from a backup? `floodmark flush {name}` restores its records. "
             "If this remains, remove the sink and add it again: it queries its destination."

@@ -289,7 +289,7 @@ def _nobody_loads(place: Path, dataset: str) -> Iterator[None]:
         except Retryable as error:
             raise Retryable(
                 f"Rows are being loaded into dataset {dataset!r} now.",
-                hint="Purge again when the backfill has ended.",
+                hint="Purge again when the backfill is complete.",
             ) from error
         yield
 
