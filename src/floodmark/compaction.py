@@ -4,8 +4,8 @@ Terms. A *bucket* is a stretch of sequence numbers whose rows share files; no fi
 while it is well below the size that files should have. The *newest* bucket is still being written to.
 
 Work is bounded and comes to an end (U6): a bucket is rewritten only if that at least halves the number of its small
-files, and what a rewrite leaves never qualifies again by itself. In the newest bucket the large files in front of small
-ones are left alone until what lies behind them is as large, so that a row is rewritten a few times in its life, and not
+files, and what a rewrite leaves never qualifies again unchanged. In the newest bucket the large files in front of small
+ones are not rewritten until the files after them are as large, so that a row is rewritten a few times in all, and not
 at every run.
 """
 
@@ -23,7 +23,7 @@ SMALL = 0.75
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file: the numbers that its rows lie between, and its size."""
+    """One file: the range of its rows' numbers, and its size."""
 
     first: int
     last: int
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What becomes of one bucket: the range to rewrite in it, or why it stays as it is."""
+    """What becomes of one bucket: the range to rewrite in it, or why it is not rewritten."""
 
     bucket: Bucket
     rewrite: SequenceRange | None = None
@@ -77,7 +77,7 @@ class Choice:
 
 
 def choose(buckets: Sequence[Bucket], limits: Limits) -> list[Choice]:
-    """What to rewrite in one run, those first that gain most, and behind them what stays, with its reason."""
+    """What to rewrite in one run, the largest gain first, then what stays, with its reason."""
     ordered = sorted(buckets, key=lambda bucket: bucket.range)
     judged = [_judged(bucket, limits, newest=bucket is ordered[-1]) for bucket in ordered]
     due = sorted((item for item in judged if item.rewrite), key=lambda item: (-len(item.files), item.bucket.range))
@@ -86,7 +86,7 @@ def choose(buckets: Sequence[Bucket], limits: Limits) -> list[Choice]:
     size = 0
     for item in due:
         if taken and size + item.bytes > limits.bytes_max:
-            left.append(Choice(item.bucket, reason="left for the next run: this one has done its share"))
+            left.append(Choice(item.bucket, reason="left for the next run: per-run byte limit reached"))
             continue
         taken.append(item)
         size += item.bytes
@@ -110,7 +110,7 @@ def _judged(bucket: Bucket, limits: Limits, *, newest: bool) -> Choice:
 
 
 def _worth_it(files: list[DataFile]) -> list[DataFile]:
-    """Without those in front that are larger than everything behind them."""
+    """Without those in front that are larger than everything after them."""
     rest = sum(file.bytes for file in files)
     for place, file in enumerate(files):
         rest -= file.bytes

@@ -18,7 +18,7 @@ from floodmark.errors import Retryable
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
-"""A store's own files hold rows and settings: its owner reads them, and nobody else on the machine."""
+"""A store's own files hold rows and settings: only its owner may read them."""
 
 
 def sync_file(path: Path) -> None:
@@ -40,7 +40,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path, *, private: bool = False) -> None:
-    """Create a directory and its parents, each made durable in its own parent; one that is there stays as it is."""
+    """Create a directory and its parents, each made durable in its own parent; an existing one is not changed."""
     if path.is_dir():
         return
     make_directory(path.parent, private=private)
@@ -50,7 +50,7 @@ def make_directory(path: Path, *, private: bool = False) -> None:
 
 
 def create_private(path: Path) -> None:
-    """Create an empty file that only its owner reads, for somebody who would create it for all; others stay."""
+    """Create an empty file that only its owner reads, for a library that would let all read it; others stay."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
 
@@ -79,7 +79,7 @@ def durable_remove(path: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the exclusive lock of an open file, or say that somebody else has it.
+    """Take the exclusive lock of an open file, or report that another process has it.
 
     The lock belongs to the open file and dies with its process, so a lock that can be taken proves
     that no writer is left.

@@ -30,13 +30,13 @@ _DIGIT = ord("0")
 _EXACT = Context(prec=NUMBER_CHARACTERS_MAX)
 
 # A double carries every number of 15 digits, so only longer ones can change; and those of an exponent so large that a
-# double has none. Both are looked for in a copy of the text in which all digits look alike, at the speed of memory.
+# double has none. Both are searched in a copy of the text in which all digits are the same, at the speed of memory.
 _SHAPES = bytes.maketrans(b"123456789.E+", b"0000000000e-")
 _LONG, _FAR, _FAR_BELOW = b"0" * 16, b"0e000", b"0e-000"
 _LONG_NUMBER = re.compile(rb"0000000000000000" rb"0*(?:e-?0+)?")
 _REST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
 _LINES_AT_ONCE = 256
-"""So many lines are looked at together. One number that programs write differently makes all of them slow."""
+"""How many lines are checked together. One number that programs write differently makes all of them slow."""
 _BLANKS = b" \t\r\n"
 _BEFORE_NUMBERS = frozenset(b" \t\r\n:,[-")
 
@@ -66,7 +66,7 @@ class ExactNumber(float):
 
 
 def read_json(text: bytes) -> Any:
-    """The value of a JSON text, every number as it is written; `ValueError` says what is wrong with the text."""
+    """The value of a JSON text, every number as written; `ValueError` says what is wrong with the text."""
     value = orjson.loads(text)  # which is also stricter than the exact reader
     return read_exactly(text) if changes(text, value) else value
 
@@ -78,7 +78,7 @@ def changes(text: bytes, value: Any) -> bool:
 
 
 def lines_change(lines: list[bytes], values: list[Any]) -> bool:
-    """The same for lines of JSON: one look at many of them costs a fraction of a look at each."""
+    """The same for lines of JSON: checking many together is much cheaper than checking each."""
     for start in range(0, len(lines), _LINES_AT_ONCE):
         # A line feed is no part of a value, so that lines are a list but for the commas.
         text = b"[%b]" % b",".join(lines[start : start + _LINES_AT_ONCE])
@@ -119,7 +119,7 @@ def _has_inexact(text: bytes, shapes: bytes) -> bool:
         written = orjson.dumps(list(map(float, numbers)))[1:-1].split(b",")
     except ValueError:  # a version, an address: within a text in quotes
         written = [b""] * len(numbers)
-    # Most programs write a double as orjson does. Only what differs is looked at by itself.
+    # Most programs write a double as orjson does. Only numbers that differ are checked one by one.
     return not all(_is_exact(number) for number, same in zip(numbers, written, strict=False) if number != same)
 
 
@@ -151,11 +151,11 @@ def _double_writes(number: str) -> bool:
 
 
 def read_exactly(text: bytes) -> Any:
-    """The value of a text that orjson has read: slower, and every number as it is written."""
+    """The value of a text that orjson has read: slower, and every number as written."""
     try:
         return json.loads(text, parse_int=_integer, parse_float=_fraction)
     except RecursionError:
-        raise ValueError("it nests too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _integer(number: str) -> int:
@@ -168,5 +168,5 @@ def _fraction(number: str) -> float:
 
 def _bounded(number: str) -> str:
     if len(number) > NUMBER_CHARACTERS_MAX:
-        raise ValueError(f"it has a number of {len(number):,} characters, and {NUMBER_CHARACTERS_MAX:,} are the most")
+        raise ValueError(f"it has a number of {len(number):,} characters; the maximum is {NUMBER_CHARACTERS_MAX:,}")
     return number

@@ -1,6 +1,6 @@
 """How the tables of a dataset are laid out. Pure.
 
-A layout belongs to a generation of a dataset's table: it is chosen when the table is made, and another one needs a
+A layout belongs to a generation of a dataset's table: it is chosen when the table is created, and another one needs a
 rebuild. Whatever it is, rows are found by their sequence number; the layout decides what that costs.
 """
 
@@ -33,11 +33,11 @@ class Layout:
         if not BUCKET_WIDTH_MIN <= self.bucket_width <= BUCKET_WIDTH_MAX:
             raise InvalidSetting(
                 f"A bucket width of {self.bucket_width} cannot be used.",
-                hint=f"It is a number from {BUCKET_WIDTH_MIN} to {BUCKET_WIDTH_MAX}.",
+                hint=f"Use a number from {BUCKET_WIDTH_MIN} to {BUCKET_WIDTH_MAX}.",
             )
         if self.format_version not in FORMAT_VERSIONS:
             raise InvalidSetting(
-                f"Tables of format version {self.format_version} are not made.", hint="It is version 2 or 3."
+                f"A format version of {self.format_version} cannot be used.", hint="Use version 2 or 3."
             )
 
     def changed(

@@ -31,7 +31,7 @@ class Batch:
     _sequence: tuple[int, ...] | pa.ChunkedArray
 
     def pairs(self) -> Iterator[tuple[dict[str, Any], Cursor]]:
-        """Each row with the cursor that stands right behind it."""
+        """Each row with the cursor right after it."""
         for row, seq in zip(self.table.to_pylist(), self._sequence, strict=True):
             number = seq if isinstance(seq, int) else seq.as_py()
             yield row, Cursor(self.cursor.store_id, self.cursor.dataset, self.cursor.partition, number)
@@ -50,7 +50,7 @@ class View:
     columns: frozenset[str] = frozenset()
     """What the table has: a column that was declared since the last commit is not among them."""
     removals: int | None = None
-    """How many removals of rows the records knew before the snapshot was looked at."""
+    """How many removals of rows the records knew before the snapshot was read."""
     found_as: str | None = None
     """What the table was called: while it is fenced, it has another name."""
 
@@ -74,16 +74,16 @@ def view_of(engine: Engine, dataset: str) -> View:
 
 
 def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, partition: str | None = None) -> int:
-    """The sequence number behind a cursor; anything that is not one of ours for this dataset is refused."""
+    """The sequence number of a cursor; anything that is not one of ours for this dataset is refused."""
     if cursor is None:
         return 0
     if isinstance(cursor, str):
         cursor = Cursor.parse(cursor)
     name = view.dataset.name
     if not isinstance(cursor, Cursor):
-        raise InvalidCursor(f"A cursor is needed, not a {type(cursor).__name__}.")
+        raise InvalidCursor(f"The cursor must be a Cursor or its text, not a {type(cursor).__name__}.")
     if cursor.store_id != engine.store_id:
-        raise InvalidCursor("The cursor belongs to another store.", hint="Each store has cursors of its own.")
+        raise InvalidCursor("The cursor belongs to another store.", hint="A cursor is valid for one store.")
     if cursor.dataset != name:
         raise InvalidCursor(f"The cursor belongs to dataset {cursor.dataset!r}, not {name!r}.")
     if cursor.partition != partition:
@@ -92,7 +92,7 @@ def cursor_position(engine: Engine, view: View, cursor: Cursor | str | None, *, 
             hint="Read the same slice again, or start without a cursor.",
         )
     if not isinstance(cursor.seq, int) or cursor.seq < 0:
-        raise InvalidCursor(f"The cursor of {name!r} is at no number that a row could have.")
+        raise InvalidCursor(f"The cursor of {name!r} has an invalid sequence number.")
     if cursor.seq > view.horizon:
         # Taking it would skip the rows between the horizon and the cursor when they come.
         raise InvalidCursor(
@@ -127,7 +127,7 @@ def read_since(
         )
         parts = list(scanned)
         for number, rows in enumerate(parts, start=1):
-            # Behind the last part the whole window is read; behind another, only as far as its last row.
+            # After the last part the whole window is read; after another, only as far as its last row.
             through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
             cursor = Cursor(engine.store_id, dataset, partition, through)
             yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
@@ -162,7 +162,7 @@ def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> 
 
 
 def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that are asked for, in that order; all of them, if none is."""
+    """The requested columns, in that order; all columns if none is requested."""
     if columns is None:
         return dataset.schema.names
     for name in columns:

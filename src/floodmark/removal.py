@@ -1,11 +1,11 @@
-"""Which rows an upkeep operation removes, and which of them somebody still needs. Pure.
+"""Which rows an upkeep operation removes, and which of them a sink still needs. Pure.
 
 Terms. A row is *selected* if the rule of an operation names it: it is old enough, or it matches a purge's condition. A
 sink *needs* every row above its position. A selected row that a sink needs is *held back* by that sink, unless the
-sink was given up: then the row goes, and what the sink will never get is a *forfeit*, recorded with its exact range.
+sink was given up: then the row is removed, and what the sink never receives is a *forfeit*, recorded with its range.
 
-- U10 Retention removes no row above the position of a sink in whose scope it lies, unless that sink was given up.
-- U11 Nothing of an open intent is removed, not even of a sink that was given up: what is under way may have arrived
+- U10 Retention removes no row above the position of a sink whose scope has it, unless that sink was given up.
+- U11 Nothing of an open intent is removed, not even of a sink that was given up: a pinned chunk may have arrived
   already, and is sent again exactly as it was pinned.
 """
 
@@ -141,14 +141,14 @@ class Verdict:
 
 
 def cuts_of(needs: Iterable[Need], *, through: int) -> tuple[int, ...]:
-    """Where selected rows are counted apart: at every position, and around every range that is under way."""
+    """Where selected rows are counted apart: at every position, and around every range that is being delivered."""
     found = {need.after for need in needs}
     found |= {end for need in needs if need.under_way for end in (need.under_way.after, need.under_way.through)}
     return tuple(sorted(cut for cut in found if 0 < cut < through))
 
 
 def under_way(stretches: dict[str, list[Stretch]], needs: dict[str, list[Need]]) -> bool:
-    """Whether some of the rows are on their way to a sink."""
+    """Whether some of the rows are being delivered to a sink."""
     return any(
         need.under_way is not None and item.range.intersect(need.under_way)
         for partition, items in stretches.items()
@@ -158,7 +158,7 @@ def under_way(stretches: dict[str, list[Stretch]], needs: dict[str, list[Need]])
 
 
 def kept_back(needs: dict[str, list[Need]]) -> tuple[Spared, ...]:
-    """What is on its way, partition by partition."""
+    """The rows that are being delivered, by partition."""
     found = []
     for partition, here in sorted(needs.items()):
         ranges = tuple(sorted({need.under_way for need in here if need.under_way is not None}))

@@ -1,11 +1,11 @@
-"""Committed rows, looked at once more by a dataset's settle function. Pure.
+"""Committed rows, settled again by a dataset's settle function. Pure.
 
 Terms. A row is *changed* if the function gives it other values, *dropped* if it leaves it out. A changed row whose new
 identity another row has *collapses* with it: of the two the one with the lower number stays, with its new values.
 
 - U18 Like a block, a settlement is decided by the table: `verdict` reads its history. What an error or a crash left
-  behind has landed, or can never land, or is made unable to (a settlement of nothing) by whoever finds it.
-- B9 A row that is on its way to a sink stays as it is, and so does a row that would become what such a row is: the two
+  behind has landed, or can never land, or is made unable to (a settlement of nothing) by the process that finds it.
+- B9 A row that is being delivered is not changed, nor is a row that would become its duplicate: the two
   are settled together, later.
 """
 
@@ -24,20 +24,20 @@ CHANGED_MAX = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Resettling:
-    """The rows of a snapshot up to the horizon, and the function that is asked about them."""
+    """The rows of a snapshot up to the horizon, and the function that settles them."""
 
     table: str
     snapshot: int
     horizon: int
     schema: Schema
     settle: str | None
-    """None: nobody is asked, and some rows are committed as they are."""
+    """None: no function runs, and some rows are committed unchanged."""
     identity: tuple[tuple[str, ...], ...] = ()
     event_time: str | None = None
     partition_by: tuple[str, ...] = ()
     changed_max: int = CHANGED_MAX
     spared: tuple[Spared, ...] = ()
-    """B9: what stays as it is, whatever the function says."""
+    """B9: what is not changed, whatever the function returns."""
     any_time: bool = False
     by_content: bool = False
 
@@ -89,7 +89,7 @@ class Collapsed:
     gone: tuple[int, ...]
     """B8: the numbers of rows that are another one with a lower number."""
     later: frozenset[int]
-    """B9: the numbers of rows that would become what a row is that stays: each of them stays as it is, too."""
+    """B9: the numbers of rows that would become what a row is that stays: none of them is changed, either."""
 
 
 Alike = Callable[[frozenset[int]], Iterable[Sequence[tuple[int, bool]]]]
@@ -122,7 +122,7 @@ def verdict(
 ) -> tuple[Verdict, Snapshot | None]:
     """U18: what became of a settlement, from one load of the table's metadata, and the commit if it has landed.
 
-    `OPEN` means that since the base nothing was committed that stands in its way: it may still land.
+    `OPEN` means that since the base nothing was committed that prevents it: it may still land.
     """
     if state is None:
         return Verdict.VOID, None

@@ -1,4 +1,4 @@
-"""Store: one place that ties the parts together. It owns no logic of its own."""
+"""Store: one place that ties the parts together. It has no logic."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Store:
         self.engine.database.close()
 
     def check_writable(self) -> None:
-        """`StoreReadOnly` if the store can only be looked at: no right to write, or a read-only file system."""
+        """`StoreReadOnly` if the store can only be read: no permission to write, or a read-only file system."""
         self.engine.database.check_writable()
 
     @property
@@ -157,8 +157,8 @@ class Store:
 
         `identity` names the columns by which two rows are the same row (or a list of such lists: the first
         whose columns are all there counts). It is compared together with the `event_time`, which bounds where
-        duplicates are looked for: the same identity at another time is another row. With `identity_scope="all"` it is
-        not, and every flush looks through all committed rows. A row whose identity is null is the same as one that is
+        duplicates are searched: the same identity at another time is another row. With `identity_scope="all"` it is
+        not, and every flush scans all committed rows. A row whose identity is null is the same as one that is
         equal in every column (`identity_null="content"`, the default), is never a duplicate (`"keep"`), or goes to
         quarantine (`"quarantine"`). `partition_by` slices the dataset for delivery. `schema` maps columns to types;
         columns that are not declared are added as they come.
@@ -222,7 +222,7 @@ class Store:
         provider: str | Provider | None = None,
         progress: Callable[[BackfillReport], None] | None = None,
     ) -> BackfillReport:
-        """Load history beside live capture and commit it; run again, it goes on where it was and adds nothing twice.
+        """Load history beside live capture and commit it; run again, it continues and adds nothing twice.
 
         `source` is a path, pattern or directory of jsonl, csv or parquet files (also gzipped), an Iceberg table
         (`catalog.namespace.table`), a DataFrame, an Arrow table, or an iterable of dicts or tables; with a `provider`,
@@ -260,7 +260,7 @@ class Store:
             return feed(self.engine, dataset, opened)
 
     def seal(self, dataset: str) -> SealReport:
-        """Turn the landing log into registered segments. Flush does this by itself."""
+        """Turn the landing log into registered segments. Flush does this automatically."""
         from floodmark.commit.recovery import recover
         from floodmark.spool.sealing import seal
 
@@ -270,7 +270,7 @@ class Store:
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
 
-        Setting `stop` ends it after the commit under way; what is left waits in the spool. Of all datasets, one that
+        Setting `stop` ends it after the current commit; the rest waits in the spool. Of all datasets, one that
         cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
         error is raised.
         """
@@ -357,7 +357,7 @@ class Store:
     def add_sink(self, name: str, kind: str, **settings: Any) -> None:
         """Add a destination: `add_sink("archive", "blob", url="s3://bucket/prefix", format="parquet")`.
 
-        Kinds are `blob`, `forward`, `table` and `projection`, each with settings of its own. All take `datasets`,
+        Kinds are `blob`, `forward`, `table` and `projection`, each with its own settings. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
         from floodmark.delivery.administration import Sinks
@@ -365,7 +365,7 @@ class Store:
         Sinks(self.engine).add(name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
-        """Change a sink's settings. They apply from the next range on: what is under way leaves as it was pinned."""
+        """Change a sink's settings. They apply from the next range on: a pinned range keeps its settings."""
         from floodmark.delivery.administration import Sinks
 
         Sinks(self.engine).change(name, settings)
@@ -375,7 +375,7 @@ class Store:
         return self.engine.database.read(sink_records.everyone)
 
     def remove_sink(self, name: str) -> None:
-        """Forget a destination. What it holds stays there; a sink added under the same name starts anew."""
+        """Remove a sink. Delivered rows stay at the destination; a sink added under the same name is a new one."""
         from floodmark.delivery.administration import Sinks
 
         Sinks(self.engine).remove(name)
@@ -389,7 +389,7 @@ class Store:
     ) -> ExportReport:
         """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order.
 
-        `progress` is called with the report as it grows; setting `stop` ends the export after the chunk under way.
+        `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk.
         """
         from floodmark.delivery.report import together
 
@@ -411,7 +411,7 @@ class Store:
         return rows_waiting(self._exporter, sink)
 
     def skip(self, sink: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
-        """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest goes on."""
+        """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest is delivered."""
         from floodmark.delivery.administration import Remedies
 
         return Remedies(self._exporter).skip(sink, dataset=dataset, partition=partition)
@@ -451,7 +451,7 @@ class Store:
         partition_by: Sequence[str] = (),
         progress: Callable[[AdoptReport], None] | None = None,
     ) -> AdoptReport:
-        """Make data without sequence numbers rows of a dataset, once; run again, it goes on where it was.
+        """Make data without sequence numbers rows of a dataset, once; run again, it continues.
 
         `source` is an Iceberg table (`catalog.namespace.table`), or a path with its `format` (`parquet`, `csv`, …). The
         dataset is declared as given if it does not exist.
@@ -480,7 +480,7 @@ class Store:
     ) -> CompactReport:
         """Join small files, let old snapshots go and remove what nothing refers to, of one dataset or of all.
 
-        Safe beside everything else. `[upkeep]` in the settings says how much one call does; `dry_run` only tells.
+        Safe beside everything else. `[upkeep]` in the settings limits the work of one call; `dry_run` only reports.
         """
         from floodmark.maintenance.compact import Compactor
 
@@ -499,7 +499,7 @@ class Store:
         """Remove what is old: rows past an age (`"30d"`), by event time or by ingest time, or all but the newest rows.
 
         A row that a sink still needs stays, and the report names the sink; `give_up` names sinks that need not get
-        what goes. `dry_run` only tells.
+        what goes. `dry_run` only reports.
         """
         from floodmark.maintenance.retain import retain
 
@@ -508,10 +508,10 @@ class Store:
         )
 
     def purge(self, dataset: str, where: str, *, dry_run: bool = False) -> PurgeReport:
-        """Remove the rows of which a SQL condition is true, for good: from lake, spool and quarantine.
+        """Permanently remove the rows for which a SQL condition is true: from lake, spool and quarantine.
 
         The report says how many had already left to each sink. What is left of them here is a hash of each identity,
-        so that no backfill brings them back. `dry_run` only tells.
+        so that no backfill restores them. `dry_run` only reports.
         """
         from floodmark.lake.sparklog import empty_log
         from floodmark.maintenance.purge import purge
@@ -536,8 +536,8 @@ class Store:
     ) -> RebuildReport:
         """Copy a dataset into a new table, perhaps of another layout or at another place, and switch to it.
 
-        Flushes go on meanwhile and wait only for the switch; readers, cursors and sinks do not notice. What is not
-        given stays as it was. After a crash, run it again: it goes on where it was. `takeover` takes the work from a
+        Flushes continue and wait only for the switch; readers, cursors and sinks do not notice. What is not
+        given stays as it was. After a crash, run it again: it continues. `takeover` takes the work from a
         process that is still at it. The old table is removed by a later rebuild or compaction, a day after.
         """
         from floodmark.maintenance.rebuild import Rebuilder
@@ -574,7 +574,7 @@ class Store:
     def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
         """Where one row is and how it got there: by values of its columns (its identity), or by its content id.
 
-        Name columns that tell rows apart, and the event time if there is one: they bound what is read.
+        Name columns that identify the row, and the event time if there is one: they bound what is read.
         """
         from floodmark.maintenance.trace import Tracer
 
@@ -591,7 +591,7 @@ class Store:
     ) -> FsckReport:
         """Whether control database, lake and spool agree; with `deep` the lake's rows are counted too.
 
-        With `repair` what needs nobody's decision is repaired, and the report says what was done. What needs one is
+        With `repair` what needs no user's decision is repaired, and the report says what was done. What needs one is
         among its `offers`: segments that cannot be committed. `give_up` names those whose acknowledged rows are to be
         lost, so that nothing waits for them; `retry` those that were set aside and are to be tried again.
         """
@@ -608,7 +608,7 @@ class Store:
 
 
 def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock: Clock | None = None) -> Store:
-    """Make a new store in a directory. An existing one is refused, and left as it is.
+    """Make a new store in a directory. An existing one is refused, and left unchanged.
 
     `control` is the URL of a PostgreSQL database for its control records (`env:NAME` and `file:/path` name where the
     URL is kept). Without it they are in a SQLite file in the directory.
@@ -645,7 +645,7 @@ def open_store(
 
 
 def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> RebuiltRecords:
-    """Make the control database of a store anew, from what lake and spool hold; only where it is lost or damaged.
+    """Create a new control database of a store from its lake and spool; only where it is lost or damaged.
 
     The next flush finds everything that the tables and the spool show. Sinks, tokens and sources must be added again.
     """
@@ -658,7 +658,7 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     if settings.control.url:
         raise Permanent(
             "The control records of this store are in PostgreSQL.",
-            hint="Restore that database from a backup: the next flush finds what lake and spool have beyond it.",
+            hint="Restore that database from a backup: the next flush finds newer rows of the lake and the spool.",
         )
     return make_records(file.parent, lake or embedded_lake(file.parent, settings), clock or SystemClock())
 

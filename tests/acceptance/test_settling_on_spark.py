@@ -72,7 +72,7 @@ def test_an_upgraded_identity_collapses_and_a_bad_answer_changes_nothing(store: 
     before = keys(store)
 
     known.update({"temporary 1": "final 1", "temporary 2": "a"})
-    for wrong, said in (("fails", "not today"), ("nonsense", "no DataFrame"), ("doubles", "doubled one")):
+    for wrong, said in (("fails", "not today"), ("nonsense", "instead of a DataFrame"), ("doubles", "copied one")):
         mood[:] = [wrong]
         report = compacted(store)
         assert (report.settled.changed, report.settled.collapsed) == (0, 0), wrong

@@ -518,7 +518,7 @@ def test_a_catalog_that_nobody_knows_is_named_with_the_section_it_needs(spark_dr
     with pytest.raises(Permanent, match=r"\[catalogs\.nowhere\]"):
         spark_driver.lake.target(TargetName("nowhere", "a", "b"))
     own = spark_driver.lake.catalog.name
-    with pytest.raises(Permanent, match="own tables"):
+    with pytest.raises(Permanent, match="namespace of the store"):
         spark_driver.lake.target(TargetName(own, "datasets", "b"))
     spark_driver.lake.target(TargetName(own, "copies", "b")).fit(SHAPE, CLAIM)
 

@@ -272,7 +272,7 @@ def test_rows_on_their_way_to_a_sink_are_settled_first(world: Aged) -> None:
     world.flush(world.row(1), bob(world, 2))
     assert dies(lambda: world.store.export("out"), "delivery.shipped")
     world.restart()
-    with pytest.raises(Permanent, match="on their way to sink 'out'"):
+    with pytest.raises(Permanent, match="being delivered to sink 'out'"):
         world.store.purge(NAME, BOB)
     world.store.export("out")
     report = world.store.purge(NAME, BOB)

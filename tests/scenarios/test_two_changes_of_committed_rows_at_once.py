@@ -19,7 +19,7 @@ from floodmark.errors import Retryable
 from floodmark.lake import queries
 from floodmark.maintenance import settle as settle_module
 from floodmark.maintenance.expiry import expire_snapshots
-from floodmark.maintenance.remover import Look, look_at
+from floodmark.maintenance.remover import Records, read_records
 from floodmark.maintenance.settle import settle_again
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange, Tally
@@ -188,9 +188,9 @@ def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
     """B7: they are in the table that is settled, and above the horizon that the settlement knows of."""
     world.flush(*world.people("abcd"))
     known.update(change)
-    real, left = look_at, [True]
+    real, left = read_records, [True]
 
-    def look(engine: Engine, dataset: str) -> Look:
+    def read(engine: Engine, dataset: str) -> Records:
         found = real(engine, dataset)
         if left:
             left.pop()
@@ -201,7 +201,7 @@ def test_rows_that_landed_while_the_function_was_about_to_be_asked_stay(
             kill_store(other)
         return found
 
-    monkeypatch.setattr(settle_module, "look_at", look)
+    monkeypatch.setattr(settle_module, "read_records", read)
     world.store.compact(NAME)
     world.restart().flush(NAME)
     assert world.whos() == {"x": "axcde", "d": "adce"}[change["b"] or ""]

@@ -122,7 +122,7 @@ def backfill_in_another_order(world: World, store: Store, _size: int) -> Any:
     try:
         report = store.backfill(DATASET, rows, source_id="unsteady")
     except Permanent as error:
-        if world.identified or "loaded in part" not in error.message:
+        if world.identified or "partly loaded" not in error.message:
             raise
         world.counts["backfill: refused"] += 1  # and nobody was told that its rows are stored
         return None

@@ -17,7 +17,7 @@ from floodmark.control import deliveries, generations, removals, sources
 from floodmark.control.schema import rebuilds
 from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, remover, retain
 from floodmark.maintenance.rebuild import Rebuilder
-from floodmark.maintenance.table_copy import Levelling
+from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
@@ -331,7 +331,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     taken = "self._take_over(dataset, layout)"
-    with mutated(Rebuilder, "_attempts", taken, f"{taken} if failed is None else turn.mine"):
+    with mutated(Rebuilder, "_attempts", taken, f"{taken} if failed is None else epoch.mine"):
         yield
 
 
@@ -362,7 +362,7 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    with replaced(Levelling, "_compare", lambda _self: (0, [])):
+    with replaced(TableCopy, "_compare", lambda _self: (0, [])):
         yield
 
 

@@ -255,7 +255,7 @@ class World:
         try:
             report = store.purge(DATASET, where=f"{'key' if by_key else 'id'} = '{victim}'")
         except Permanent as error:
-            if "on their way" not in error.message:
+            if "being delivered" not in error.message:
                 raise
             self.counts["purge: under way"] += 1
             return None

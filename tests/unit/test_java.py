@@ -72,5 +72,5 @@ def test_where_no_java_fits_the_hint_says_what_to_install(tmp_path, monkeypatch)
 
 def test_a_program_that_does_not_say_its_version_is_refused(tmp_path, monkeypatch):
     use(tmp_path, "The operation couldn't be completed. Unable to locate a Java Runtime.", monkeypatch)
-    with pytest.raises(EnvironmentProblem, match="does not say which Java it is"):
+    with pytest.raises(EnvironmentProblem, match="does not report its version"):
         check_java()

@@ -173,21 +173,21 @@ def test_a_failing_range_stops_its_task_and_is_told_last() -> None:
 
     outcomes = unpacked(packed(work.each(range(3), read)))
     assert [(item.answer, item.error is not None) for item in outcomes] == [({}, False), (None, True), (None, False)]
-    told = work.told(outcomes)
-    assert next(told)[0] == SequenceRange(0, 1)
+    results = work.results(outcomes)
+    assert next(results)[0] == SequenceRange(0, 1)
     with pytest.raises(Permanent, match="no") as raised:
-        next(told)
+        next(results)
     assert raised.value.hint == "stop"
 
 
 def test_a_range_without_an_answer_is_not_passed_over() -> None:
     with pytest.raises(Retryable, match=r"\(1, 2\]"):
-        list(job(0, 1, 2).told([RangeOutcome(0, answer={})]))
+        list(job(0, 1, 2).results([RangeOutcome(0, answer={})]))
 
 
 def test_a_range_with_two_answers_is_noticed() -> None:
-    with pytest.raises(Corrupt, match="twice"):
-        list(job(0, 1).told([RangeOutcome(0, answer={}), RangeOutcome(0, Tally(1, 1), {})]))
+    with pytest.raises(Corrupt, match="two results"):
+        list(job(0, 1).results([RangeOutcome(0, answer={}), RangeOutcome(0, Tally(1, 1), {})]))
 
 
 class Unpicklable(Exception):

@@ -12,7 +12,7 @@ from floodmark.cli.output import WRONG, finding_json, note, print_findings, prin
 
 if TYPE_CHECKING:
     from floodmark.maintenance.fsck import FsckReport
-    from floodmark.maintenance.mending import Offer
+    from floodmark.maintenance.repair import Offer
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
     send → verdict → sync → record (or void)
 
-Whoever finds a block undecided does the same with it, in any process: the table decides, and what is recorded is the
+Any process that finds an undecided block does the same: the table decides, and what is recorded is the
 same. I4, I7, I8, I11 and U34 (see `commit.flush`) are kept here.
 """
 
@@ -43,7 +43,7 @@ SENDS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A block with its end: what it brought, as far as this process recorded it."""
+    """A decided block: what it added, as far as this process recorded it."""
 
     block: Block
     rows: int = 0
@@ -68,15 +68,15 @@ def commit_block(
             request = _request(engine, block, segments, declared, purged=out.purged)
             landed, error = _send(engine, request)
             if not landed and request.settle is not None and not (fresh and attempt == 0):
-                # B5: the settle function has changed its mind, and what an earlier attempt sent may still land. The
-                # same numbers, as they came, either land in its place or have nothing to send, as it had nothing.
+                # B5: the settle function's result changed, and an earlier attempt may still land. The
+                # same numbers, unchanged, either land in its place or have nothing to send, as it had nothing.
                 request = replace(request, settle=None, settlement=Settlement())
                 landed, error = _send(engine, request)
         except FloodmarkError:
             if engine.database.read(lambda c: _is_decided(c, block)):
-                return _as_decided_by_another(engine, block)  # and its segments are gone for that reason
+                return _as_decided_by_another(engine, block)  # so its segments were removed
             raise
-        told = request.settlement
+        settlement = request.settlement
         if not landed:
             return _void(
                 engine,
@@ -84,13 +84,13 @@ def commit_block(
                 reason="no row was left to commit",
                 consume=True,
                 expired=out.expired,
-                dropped=told.dropped,
+                dropped=settlement.dropped,
             )
         state = table_of(engine.database, engine.lake, declared, block.base)
         outcome = _verdict(engine, block, declared, state)
         faults.reach("flush.decided")
         if outcome is Verdict.LANDED and state is not None:
-            return _record(engine, block, segments, declared, state, problem=told.problem)
+            return _record(engine, block, segments, declared, state, problem=settlement.problem)
         if outcome is Verdict.VOID:
             return _void(engine, block, reason="another commit came first", consume=False)
     cause = f" ({reason_of(error)})" if error else ""
@@ -132,7 +132,7 @@ def _request(
 
 def _send(engine: Engine, request: Append) -> tuple[bool, Exception | None]:
     """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
-    # U22: it is not created here. If it is gone, it was renamed, and an empty one would be taken for it.
+    # U22: it is not created here. If it is missing, it was renamed, and an empty one would be taken for it.
     engine.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
     faults.reach("flush.appending")
     error: Exception | None = None
@@ -154,7 +154,7 @@ def _verdict(engine: Engine, block: Block, declared: Dataset, state: TableState 
         visible = not any(snapshot.block == block.id for snapshot in known) and queries.has_rows(
             engine.lake, state.name, snapshot=state.lineage[0].id, within=block.range
         )
-    # U22: not what the records say. Until the table has its other name, a request under way may still land.
+    # U22: not from the records. Until the table is renamed, a pending request may still land.
     fenced = is_fenced(declared, block.base, state)
     return verdict(block=block.id, base=block.base, fenced=fenced, state=state, row_visible=visible)
 
@@ -176,7 +176,7 @@ def _record(
     stats, rows = _stats(engine, block, segments, declared, state)
     snapshot = _landing_snapshot(block, state)
     expired = 0 if rows == len(block.range) else _expired(engine, block, segments, declared)
-    # Written down by the commit itself, so that whoever records it knows.
+    # Stored in the commit itself, so that any process can record it.
     dropped = next((item.dropped for item in state.lineage if item.block == block.id), 0)
     recorded = engine.database.transact(
         lambda c: blocks.record(
@@ -218,7 +218,7 @@ def _landed_segments(
 ) -> tuple[Sequence[Segment], Sequence[Segment]]:
     """The segments that are in the table with this block, and those that are not.
 
-    A snapshot that names the block brought them all. Where only rows tell, the snapshot may have expired; or the
+    A snapshot that names the block added them all. Where only rows prove it, the snapshot may have expired; or the
     rows are those of a block that a restored control database has forgotten, with the same numbers and some of
     the same segments. A segment without a row there is flushed again: what it has of duplicates is dropped again.
     """
@@ -234,7 +234,7 @@ def _expired(engine: Engine, block: Block, segments: Sequence[Segment], declared
         return _left_out(engine, block, segments, declared).expired
     except Retryable:
         if engine.database.read(lambda c: _is_decided(c, block)):
-            return 0  # and its segments are gone for that reason: whoever recorded it has counted
+            return 0  # so its segments were removed: the process that recorded it has counted
         raise
 
 
@@ -256,12 +256,12 @@ def _void(
 
 
 def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
-    """Another process settled this very block while we did: its word stands, and it counted the rows."""
+    """Another process decided this block at the same time: its record counts, with its row counts."""
     found = engine.database.read(lambda c: blocks.get(c, block.id))
     if found is None or found.state == "reserved":
         raise Corrupt(
             f"Block {block.range} of {block.dataset!r} lost its record.",
-            hint="Keep the store as it is, and run `floodmark fsck`.",
+            hint="Leave the store unchanged, and run `floodmark fsck`.",
         )
     return None if found.state == "void" else Decided(found)
 
@@ -323,7 +323,7 @@ def decide_block(engine: Engine, dataset: str) -> list[Decided]:
 def raise_barrier(engine: Engine, dataset: str) -> Block | None:
     """U34: let no request of the undecided block land any more, and decide it; None if there is none.
 
-    I4: what the barrier said is no verdict either. The table is looked at afterwards, and the request that is under
+    I4: the barrier's answer is no verdict either. The table is read afterwards, and the request that is under
     way may have come first: then the block is committed.
     """
     block = engine.database.read(lambda c: blocks.undecided(c, dataset))
@@ -342,7 +342,7 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
     outcome = _verdict(engine, block, declared, state)
     if outcome is Verdict.OPEN:
         raise Retryable(
-            f"Block {block.range} of {dataset!r} is undecided, and could still land"
+            f"Block {block.range} of {dataset!r} is undecided, and could still be committed"
             + (f": {reason_of(error)}." if error else "."),
             hint="Run it again when the lake can be written to.",
         ) from error
@@ -351,7 +351,7 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
         _record(engine, block, segments, declared, state)
     else:
         if state is not None:
-            # I7: taken back by a loss of power, the barrier would let a late request land behind a void block.
+            # I7: undone by a power loss, the barrier would let a late request land after the block is void.
             engine.lake.sync(state, since=declared.synced_snapshot)
         _void(engine, block, reason="it was given up, and an append without rows came first", consume=False)
     return engine.database.read(lambda c: blocks.get(c, block.id))
@@ -369,13 +369,13 @@ def _is_decided(connection: Connection, block: Block) -> bool:
 
 
 def _check_whole(block: Block, state: TableState) -> None:
-    """I11: what a commit was to bring is what it brought. Not recorded, it is read by nobody, and its segments stay."""
+    """I11: a commit has exactly the announced rows. If not, it is not recorded, not read, and its segments stay."""
     landed = next((snapshot for snapshot in state.lineage if snapshot.block == block.id), None)
     if landed is not None and landed.announced_rows not in (None, landed.added_rows):
         raise Corrupt(
             f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
             f"{landed.announced_rows}.",
-            hint="It is not recorded, and the rows are safe in the spool. Keep the store as it is, and report this.",
+            hint="It is not recorded, and the rows are safe in the spool. Leave the store unchanged, and report this.",
         )
 
 

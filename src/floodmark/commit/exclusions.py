@@ -34,7 +34,7 @@ class LeftOut:
 
 
 def left_out(database: Database, root: Path, declared: Dataset, segments: Sequence[Segment], *, after: int) -> LeftOut:
-    """Look through the segments of a block; as a rule a look at their figures is enough."""
+    """Check the segments of a block; usually their recorded figures are enough."""
     old = _could_be_old(declared, segments)
     purges = bool(declared.identity) and database.read(lambda c: removals.has_purged(c, declared.name))
     if not old and not purges:

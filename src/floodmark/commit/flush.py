@@ -9,10 +9,10 @@ Invariants
   commits is the order of numbers, and the horizon is the end of the last committed block.
 - I3 The horizon only rises, and only over decided blocks.
 - I4 A block is decided once, and the table decides it. An error, a time-out or a conflict is never a verdict.
-- I7 A segment's file goes only after its rows are durable in the table and its block says so.
-- I8 At most one undecided block per dataset; whoever finds it settles it before reserving another.
+- I7 A segment's file is removed only after its rows are durable in the table and its block says so.
+- I8 At most one undecided block per dataset; a flush that finds one decides it before it reserves another.
 - I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
-- U34 One segment that cannot be committed holds up no other. A block that failed in the same way several times is made
+- U34 One segment that cannot be committed blocks no other. A block that failed in the same way several times is made
   impossible by a barrier, an append without rows on its base: then it is void, by the table's own history. Its segments
   are tried again in smaller blocks. One that fails alone, where another gets through, is set aside, on record.
 
@@ -53,13 +53,13 @@ from floodmark.spool.sealing import SealReport, seal
 from floodmark.spool.segments import segment_damage
 
 BLOCKS_MAX = 20
-"""How many blocks one call may lose to other writers before it says so."""
+"""How many blocks one call may lose to other writers before it fails."""
 ALIKE_MAX = 3
-"""After so many flushes that failed in the same way, the segment that does it is looked for."""
+"""After this many flushes with the same failure, flush searches for the segment that causes it."""
 SPLITS_MAX = 30
 """How many blocks one call gives up in order to find it."""
 NAMED_MAX = 3
-"""How many segments that are left behind a report names."""
+"""How many skipped segments a report names."""
 _MEMORY = ("OutOfMemoryError", "Java heap space", "GC overhead limit")
 
 
@@ -75,20 +75,20 @@ class FlushReport:
     blocks: int = 0
     quarantined: int = 0
     expired: int = 0
-    """Rows that were not committed because retention or a purge has removed their like before."""
+    """Rows that were not committed because retention or a purge removed rows with the same identity before."""
     dropped: int = 0
-    """Rows that the dataset's settle function left out."""
+    """Rows that the dataset's settle function dropped."""
     settle_problem: str | None = None
-    """Why the settle function's answer did not count: the rows were committed as they came (B6)."""
+    """Why the settle function's result was rejected: the rows were committed unchanged (B6)."""
     problems: tuple[str, ...] = ()
-    """What could not be committed, and what to do about it: segments that were left behind, and, in the report of
+    """What could not be committed, and what to do about it: segments that were skipped, and, in the report of
     several datasets, those that could not be flushed.
     """
 
 
 @dataclass(slots=True)
-class _Careful:
-    """How one call goes on after failures: in blocks of how many segments, and whom it suspects."""
+class _Backoff:
+    """How one call continues after failures: the size of its blocks, and the segments it suspects."""
 
     segments_max: int | None = None
     alike: int = 0
@@ -96,73 +96,73 @@ class _Careful:
     gist: str = ""
     """… in which way."""
     splits: int = 0
-    others_went: bool = False
-    """Whether something got through since the first of them."""
+    others_succeeded: bool = False
+    """Whether a block was committed since the first of them."""
     suspects: list[int] = field(default_factory=list)
-    """Segments that failed alone, and nothing got through since: it may be the table's fault."""
+    """Segments that failed alone, and nothing was committed since: it may be the table's fault."""
 
-    def got_through(self) -> None:
+    def succeeded(self) -> None:
         self.suspects.clear()
-        self.others_went = self.splits > 0
+        self.others_succeeded = self.splits > 0
         if self.segments_max is not None:
             self.segments_max *= 2
 
 
 def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = None) -> FlushReport:
-    """Seal and commit everything acknowledged at this moment; less, once `stop` says so between two blocks.
+    """Seal and commit all rows acknowledged so far; fewer, if `stop` returns true between two blocks.
 
-    Segments whose files are damaged, and those that are set aside, are left behind: the report names them.
+    Segments whose files are damaged, and those that are set aside, are skipped: the report names them.
     """
     before = engine.database.read(lambda c: problems.find(c, dataset))
-    careful = _Careful() if before is None else _Careful(before.segments_max, before.failures, before.gist)
+    backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
     try:
-        sealed, done = _flush(engine, dataset, careful, stop=stop)
-        left = _left_behind(engine, dataset)
+        sealed, done = _flush(engine, dataset, backoff, stop=stop)
+        left = _skipped(engine, dataset)
     except Exception as error:
-        remember_problem(engine, dataset, error, segments_max=careful.segments_max)
+        remember_problem(engine, dataset, error, segments_max=backoff.segments_max)
         raise
     if left:
-        remember_problem(engine, dataset, Corrupt(" ".join(left)), segments_max=careful.segments_max)
+        remember_problem(engine, dataset, Corrupt(" ".join(left)), segments_max=backoff.segments_max)
     elif before is not None:
         engine.database.transact(lambda c: problems.forget(c, dataset))
     return replace(_report(dataset, done, quarantined=sealed.quarantined), problems=left)
 
 
 def _flush(
-    engine: Engine, dataset: str, careful: _Careful, *, stop: Callable[[], bool] | None
+    engine: Engine, dataset: str, backoff: _Backoff, *, stop: Callable[[], bool] | None
 ) -> tuple[SealReport, list[Decided]]:
     recover_dataset(engine, dataset)
     sealed = seal(engine, dataset)
     # What is registered from now on is the next flush's: beside a busy writer this one would never end.
     registered = engine.database.read(segment_records.registered_so_far)
     done: list[Decided] = []
-    with quietly_alone(engine, dataset):
+    with flush_lock(engine, dataset):
         while True:
             try:
                 done.extend(decide_block(engine, dataset))
                 while not (stop is not None and stop()):
-                    decided = _flush_batch(engine, dataset, registered=registered, careful=careful)
+                    decided = _flush_batch(engine, dataset, registered=registered, backoff=backoff)
                     if decided is None:
                         break
-                    careful.got_through()
+                    backoff.succeeded()
                     done.append(decided)
             except FloodmarkError as error:
-                if not _isolated(engine, dataset, error, careful):
+                if not _isolated(engine, dataset, error, backoff):
                     raise
             else:
                 return sealed, done
 
 
 @contextlib.contextmanager
-def quietly_alone(engine: Engine, dataset: str) -> Iterator[None]:
-    """Let another flush on this machine finish first. Only politeness: nothing below depends on it."""
+def flush_lock(engine: Engine, dataset: str) -> Iterator[None]:
+    """Wait for another flush on this machine. An optimisation: correctness does not depend on it."""
     directory = engine.root / "spool" / dataset
     make_directory(directory, private=True)
     with advisory_lock(directory / "flush.lock", wait_seconds_max=engine.settings.flush.patience_seconds):
         yield
 
 
-def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Careful) -> Decided | None:
+def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Backoff) -> Decided | None:
     """Commit the next segments; None when none wait. A void block's segments go with the next one."""
     damaged = {segment.id for segment in _damaged(engine, dataset)}
     for _ in range(BLOCKS_MAX):
@@ -170,7 +170,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Car
         if oldest is None or oldest > registered:
             return None
         try:
-            reserved = _reserve(engine, dataset, without=damaged, segments_max=careful.segments_max)
+            reserved = _reserve(engine, dataset, without=damaged, segments_max=backoff.segments_max)
         except BlockUndecided:
             decide_block(engine, dataset)  # I8: another flusher's, begun since we looked
             continue
@@ -179,15 +179,15 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, careful: _Car
         decided = commit_block(engine, reserved.block, reserved.segments, reserved.dataset, fresh=True)
         if decided is not None:
             return decided
-        registered = max(registered, reserved.segments[-1].registered)  # what was begun is seen to its end
+        registered = max(registered, reserved.segments[-1].registered)  # a batch that was started is completed
     raise CommitConflict(
-        f"Dataset {dataset!r} is being committed to by others faster than this flush can follow.",
+        f"Other processes commit to dataset {dataset!r} faster than this flush can follow.",
         hint="The rows are safe in the spool; flush again.",
     )
 
 
 def _damaged(engine: Engine, dataset: str) -> list[Segment]:
-    """The waiting segments whose files are gone or of another size. A look at each file's size, no more."""
+    """The waiting segments whose files are missing or of another size. Only the size of each file is read."""
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     return [one for one in waiting if one.set_aside is None and segment_damage(engine, one.path, one.bytes)]
 
@@ -207,7 +207,7 @@ def _reserve(
     catch_up(engine, declared, state)
     faults.reach("flush.base_loaded")
     block_id = uuid.uuid4().hex
-    seen_through = inventory.highest_seq(engine.lake, state)  # not inside: the transaction holds everybody else up
+    seen_through = inventory.highest_seq(engine.lake, state)  # not inside: the transaction blocks all other processes
     reserved = engine.database.transact(
         lambda c: blocks.reserve(
             c,
@@ -233,76 +233,75 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
         if declared.horizon:
             # A new one would hide that. Its rows may be there under the name of another generation.
             raise Corrupt(
-                f"The table {declared.table_name!r} is gone, and rows up to {declared.horizon} are committed.",
+                f"The table {declared.table_name!r} is missing, and rows up to {declared.horizon} are committed.",
                 hint="The rows to flush are safe in the spool. Was the control database restored from a backup of "
-                "before a rebuild, or the lake moved? Restore what fits; `floodmark fsck` says more.",
+                "before a rebuild, or the lake moved? Restore copies that match; `floodmark fsck` reports details.",
             )
         engine.lake.ensure(
             declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
         )
         state = engine.lake.load(declared.table_name)
     if state is None:
-        raise Retryable(f"The table of dataset {declared.name!r} was created and is not there.")
+        raise Retryable(f"The table of dataset {declared.name!r} was created, and does not exist.")
     return declared, state
 
 
-def _isolated(engine: Engine, dataset: str, error: FloodmarkError, careful: _Careful) -> bool:
-    """U34: after a failure, whether it is worth going on: in smaller blocks, or without a segment that is alone in
+def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Backoff) -> bool:
+    """U34: after a failure, whether to continue: in smaller blocks, or without a segment that is alone in
     failing.
 
-    Only where others wait behind what fails, and where it has failed like this before, or for want of memory.
+    Only if other segments wait, and if it failed in the same way before, or for lack of memory.
     """
-    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or careful.splits >= SPLITS_MAX:
+    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or backoff.splits >= SPLITS_MAX:
         return False
-    alike = careful.alike + 1 if careful.gist == problems.gist_of(str(error)) else 1
+    alike = backoff.alike + 1 if backoff.gist == problems.gist_of(str(error)) else 1
     full = alike == 1 and any(word in str(error) for word in _MEMORY)
     block = engine.database.read(lambda c: blocks.undecided(c, dataset))
-    if block is None or not (full or _is_due(alike) or careful.splits):
+    if block is None or not (full or _is_due(alike) or backoff.splits):
         return False
     own = engine.database.read(lambda c: segment_records.of_block(c, block.id))
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     others = [one for one in waiting if one.block is None and one.set_aside is None]
     alone = len(own) == 1
-    if alone and not others and not careful.others_went:
-        _acquit(engine, careful)  # all have failed alone: it is not the segments' fault
+    if alone and not others and not backoff.others_succeeded:
+        _clear_suspects(engine, backoff)  # all have failed alone: it is not the segments' fault
         return False
     try:
         decided = raise_barrier(engine, dataset)
     except FloodmarkError:
-        _acquit(engine, careful)  # the table takes nothing: it is not the segments' fault
+        _clear_suspects(engine, backoff)  # the table takes nothing: it is not the segments' fault
         return False
-    careful.splits += 1
-    careful.segments_max = max(1, len(own) // 2)
+    backoff.splits += 1
+    backoff.segments_max = max(1, len(own) // 2)
     if not alone or decided is None or decided.state == "committed":
         return True
-    reason = f"it could not be committed, also alone: {error.message}"
-    careful.suspects.append(own[0].id)
+    reason = f"it could not be committed, not even alone: {error.message}"
+    backoff.suspects.append(own[0].id)
     return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
 
 
-def _acquit(engine: Engine, careful: _Careful) -> None:
+def _clear_suspects(engine: Engine, backoff: _Backoff) -> None:
     """Nothing shows that it was the fault of the segments that failed alone: they wait like the others."""
-    for one in careful.suspects:
+    for one in backoff.suspects:
         engine.database.transact(partial(segment_records.set_aside, id=one, reason=None))
-    careful.suspects.clear()
+    backoff.suspects.clear()
 
 
-def _left_behind(engine: Engine, dataset: str) -> tuple[str, ...]:
-    """What is acknowledged and was not committed by a flush that went to its end."""
+def _skipped(engine: Engine, dataset: str) -> tuple[str, ...]:
+    """The acknowledged segments that a complete flush did not commit."""
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     found = [(one, one.set_aside or segment_damage(engine, one.path, one.bytes)) for one in waiting]
     bad = [(one, reason) for one, reason in found if reason]
-    lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was left behind: {why}" for one, why in bad]
+    lines = [f"Segment {one.id} of {dataset!r} ({one.rows} rows) was skipped: {why}" for one, why in bad]
     if not lines:
         return ()
     more = [f"… and {len(lines) - NAMED_MAX} more segments."] if len(lines) > NAMED_MAX else []
-    advice = "Everything else is committed. `floodmark fsck` tells more, `floodmark fsck --repair` offers what to do."
-
+    advice = "All other rows are committed. `floodmark fsck` reports why; `floodmark fsck --repair` offers repairs."
     return (*lines[:NAMED_MAX], *more, advice)
 
 
 def _is_due(alike: int) -> bool:
-    """At the third failure of a kind, the sixth, the twelfth and so on: looking for a segment costs commits."""
+    """At the third failure of a kind, the sixth, the twelfth and so on: the search for a segment costs commits."""
     times, rest = divmod(alike, ALIKE_MAX)
     return rest == 0 and times.bit_count() == 1
 

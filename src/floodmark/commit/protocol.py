@@ -27,7 +27,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A request to append nothing on a block's base: behind it the block can never land."""
+    """A request to append nothing on a block's base: after it the block can never land."""
 
     table: str
     block: str
@@ -52,9 +52,9 @@ class Snapshot:
     block: str | None = None
     through: int | None = None
     dropped: int = 0
-    """Rows of the block that its settle function left out."""
+    """Rows of the block that its settle function dropped."""
     settled: bool = False
-    """Whether it is the settle function's second look at rows that were committed before."""
+    """Whether this commit settled committed rows again."""
     change: str | None = None
     """The operation that settled rows again with this commit."""
     segments: frozenset[int] = frozenset()
@@ -68,7 +68,7 @@ class Snapshot:
 
     @property
     def brought_rows(self) -> bool:
-        """Whether this commit stands in the way of an append that was prepared before it."""
+        """Whether this commit blocks an append that was prepared before it."""
         return self.operation == "append" or (self.operation == "overwrite" and self.added_files > 0)
 
 
@@ -109,7 +109,7 @@ class TableState:
     def standing_for(self, base: int | None) -> int | None:
         """The snapshot to compare new rows with: the base, or the first one after it where it has expired.
 
-        Nothing has brought rows in between, or nothing could be appended on the base any more. So it holds the rows
+        Nothing added rows in between, or nothing could be appended on the base any more. So it holds the rows
         that the base held, but for those that were removed since.
         """
         after_base = self.since(base)
@@ -124,7 +124,7 @@ class TableState:
         return next((item.through for item in older if item.through is not None), 0)
 
     def may_append_on(self, base: Base) -> bool:
-        """Whether an append that was prepared on the base could land here: nothing has brought rows since."""
+        """Whether an append that was prepared on the base could land here: nothing added rows since."""
         after_base = self.since(base.snapshot)
         return (
             self.uuid == base.table_uuid
@@ -171,7 +171,7 @@ class Settlement:
 
     dropped: int = 0
     problem: str | None = None
-    """Why its answer does not count: the rows went as they came."""
+    """Why its result was rejected: the rows were committed unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,11 @@ class Append:
     """The least and the greatest event time in the batch, in microseconds: bounds what deduplication reads."""
     settle: str | None = None
     event_cutoff: int | None = None
-    """Rows with an event time before this (in microseconds) stay out: retention has pruned their like."""
+    """Rows with an event time before this (in microseconds) stay out: retention removed rows of that time."""
     purged: tuple[int, ...] = ()
     """The numbers of rows whose identity was purged: they stay out too."""
     partition_by: tuple[str, ...] = ()
-    """The columns that a settle function must leave alone, beside the event time."""
+    """The columns that a settle function must not change, beside the event time."""
     declaration: str | None = None
     """What the table keeps of the dataset's declaration."""
     any_time: bool = False
@@ -210,7 +210,7 @@ class Append:
 
 
 def named_segments(request: Append) -> frozenset[int]:
-    """The segments of a block, if they are few: their names stand in the table's metadata as long as the snapshot."""
+    """The segments of a block, if they are few: the table's metadata has their names as long as the snapshot."""
     if len(request.segments) > SEGMENTS_NAMED_MAX:
         return frozenset()
     return frozenset(segment.id for segment in request.segments)
@@ -238,7 +238,7 @@ def verdict(*, block: str, base: Base, fenced: bool, state: TableState | None, r
 
     `row_visible` says whether a row with a number of the block is visible at that same load. `OPEN` means
     that nothing has happened since the base, so the same block on the same base may be sent again: either
-    that request or an earlier one that is still under way wins, never both.
+    that request or an earlier one that is still pending wins, never both.
     """
     if state is None:
         return Verdict.VOID

@@ -1,9 +1,9 @@
-"""Recovery: what a process does before its first commit to a dataset, whoever left things as they are.
+"""Recovery: what a process does before its first commit to a dataset, after any crash.
 
     raise: the allocator above everything that carries a number, in every dataset (once per process)
-    mend: changes of a table whose files were lost with the power → back to what they were built on
+    roll back: changes of a table whose files were lost in a power loss → to the snapshot before them
     catch up: commits that the table shows and a restored control database has forgotten → recorded
-    take up: segment files that a restored control database has forgotten → registered
+    register: segment files without a record in a restored control database → registered
     clean up: segments of dead writers dropped, files of committed segments removed
 
 The undecided block itself is decided by the flush that finds it (`commit.block.decide_block`).
@@ -11,7 +11,7 @@ The undecided block itself is decided by the flush that finds it (`commit.block.
 Invariants
 - I10 One dataset's damage is its own. All but the allocator is done for one dataset alone, when something is done with
   it, and is tried again the next time if it fails. The allocator is the store's: of a table that cannot be read its
-  place still says a number that all of its rows are below, and the numbers are raised above that.
+  directory still gives a number above all of its rows, and the numbers are raised above that.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def recover_dataset(engine: Engine, dataset: str) -> None:
     if dataset in engine.recovered.datasets:
         return
     declared = engine.database.read(lambda c: datasets.get(c, dataset))
-    gone = _mend(engine, declared)
+    gone = _roll_back(engine, declared)
     if gone:
         engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=gone))
     declared, state = find_table(engine.database, engine.lake, declared)
@@ -82,7 +82,7 @@ def recover_dataset(engine: Engine, dataset: str) -> None:
 
 
 def raise_numbers(engine: Engine) -> None:
-    """I1, once per process: every table is asked, those of damaged datasets too."""
+    """I1, once per process: every table is read, those of damaged datasets too."""
     if engine.recovered.numbers_raised:
         return
     seen = max((_highest(engine, item) for item in engine.database.read(datasets.everyone)), default=0)
@@ -91,7 +91,7 @@ def raise_numbers(engine: Engine) -> None:
 
 
 def _highest(engine: Engine, declared: Dataset) -> int:
-    """A number that no row of the dataset is above. A table that is gone carries none: the records say the rest."""
+    """A number that no row of the dataset is above. A missing table has none: the records have the rest."""
     highest = 0
     for name in (declared.table_name, declared.fenced_name):
         try:
@@ -101,18 +101,18 @@ def _highest(engine: Engine, declared: Dataset) -> int:
             bound = engine.lake.numbers_bound(name, width=declared.layout.bucket_width)  # I10
             if bound is None:
                 raise Corrupt(
-                    f"No number can be given to new rows: {error.message} Nothing says which numbers it has used.",
+                    f"New rows cannot get sequence numbers: {error.message} It is not known which numbers it has used.",
                     hint=f"Restore the table of dataset {declared.name!r}. Captured rows are safe in the spool.",
                 ) from error
             highest = max(highest, bound)
     return highest
 
 
-def _mend(engine: Engine, declared: Dataset) -> int:
-    """Undo changes of a table whose files never reached the disk before the power went (I7, U4).
+def _roll_back(engine: Engine, declared: Dataset) -> int:
+    """Undo changes of a table whose files never reached the disk before a power loss (I7, U4).
 
     Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
-    heals, and stay an error. Returns the highest number that the records knew nothing of and that is gone now.
+    repairs, and stay an error. Returns the highest number that the records did not have and that was removed now.
     """
     forgotten = [0]
     block, removing = engine.database.read(
@@ -139,8 +139,8 @@ def _mend(engine: Engine, declared: Dataset) -> int:
 
 
 def _is_forgotten(engine: Engine, declared: Dataset, snapshot: Snapshot) -> bool:
-    """Whether an append is of a block that a restored control database has never heard of, and all of its segments
-    are still there (I7): it was under way when the power went. They are flushed, as what waits.
+    """Whether an append is of a block that a restored control database does not have, and all of its segments
+    are still there (I7): it was not complete at the power loss. They are flushed again.
     """
     id = snapshot.block
     if snapshot.operation != "append" or id is None or not snapshot.segments:
@@ -197,10 +197,10 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
 
     def work(connection: Connection) -> None:
         if datasets.get(connection, declared.name).horizon >= highest:
-            return  # another process has caught up meanwhile
+            return  # another process has caught up
         waiting = segment_records.sealed_paths(connection, declared.name)
-        # A segment's file goes only after its block is decided, so one without its file is done with too:
-        # all its rows were duplicates, and none of them is in the table to tell.
+        # A segment's file is removed only after its block is decided, so one without its file is done with too:
+        # all its rows were duplicates, and none of them is in the table.
         gone = {id for id, path in waiting.items() if not (engine.root / path).exists()}
         segment_records.consume(connection, (waiting.keys() & committed) | gone)
         for lost in losses.of_dataset(connection, declared.name):
@@ -218,11 +218,11 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
 
 
 def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:
-    """U4: whether a commit whose files are lost can be taken back, and nothing is lost by that.
+    """U4: whether a commit whose files are lost can be rolled back without a loss.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is
-    sent again; what keeps it from landing brought no rows. A removal that is on record as planned is carried out again.
-    A settlement that is on record as planned has then not landed (U18), and the function is asked again.
+    sent again; what keeps it from landing added no rows. A removal that is recorded as planned is carried out again.
+    A settlement that is recorded as planned has then not landed (U18), and the function runs again.
     """
     if snapshot.operation == "replace":
         return True

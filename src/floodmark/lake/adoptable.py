@@ -1,4 +1,4 @@
-"""Data without sequence numbers, as it is read to be adopted: parts in a fixed order, each of bounded size.
+"""Data without sequence numbers, read for adoption: parts in a fixed order, each of bounded size.
 
 A part is a stretch of one data file at one fixed version, so the same part is the same rows whenever it is read.
 """

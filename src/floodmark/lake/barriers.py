@@ -1,6 +1,6 @@
 """An append without rows on Iceberg, and what the place of a table says when its metadata cannot be read. No JVM.
 
-The append adds one data file without rows: Iceberg's check for appends since a base looks for added files, and an
+The append adds one data file without rows: Iceberg's check for appends since a base searches for added files, and an
 append of no file at all would not be seen by it.
 """
 
@@ -25,10 +25,10 @@ _BUCKET = re.compile(rf"{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)")
 
 
 def raise_barrier(catalog: Catalog, request: Barrier) -> None:
-    """Commit it on the head that was looked at: whoever appended in between makes it fail."""
+    """Commit it on the head that was read: an append in between makes it fail."""
     table = catalog.table(request.table)
     if table is None or not table_state(request.table, table).may_append_on(request.base):
-        raise AppendRefused(f"Block {request.block} may have landed: something was appended since.")
+        raise AppendRefused(f"Block {request.block} may have been committed: rows were appended since.")
     file = _empty_file(table, request)
     properties = {BARRIER_PROPERTY: request.block, THROUGH_PROPERTY: str(request.through)}
     with (
@@ -90,10 +90,10 @@ def bound_of(catalog: Catalog, table: str, *, width: int) -> int | None:
     starts = [int(match[1]) for match in found if match is not None]
     if not starts:
         return None
-    return max([max(starts) + width, *(_told(file) for file in home.glob("metadata/*.metadata.json"))])
+    return max([max(starts) + width, *(_highest_in(file) for file in home.glob("metadata/*.metadata.json"))])
 
 
-def _told(file: Path) -> int:
+def _highest_in(file: Path) -> int:
     """The highest number that one version of the metadata knows of; 0 if it cannot be read."""
     try:
         held = json.loads(file.read_bytes())

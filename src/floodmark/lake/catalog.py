@@ -103,7 +103,7 @@ class Catalog:
     def load(self, table: str) -> IcebergTable:
         """The table as PyIceberg loads it, and with its errors.
 
-        The catalog is asked every time. The metadata file that it names is read once: under one name it never changes,
+        The catalog is read every time. The metadata file that it names is read once: under one name it never changes,
         and reading it takes the longer the more snapshots it lists, several times in every commit.
         """
         known = self._known.get(table)
@@ -168,14 +168,14 @@ class Catalog:
 
 
 def _copy(table: IcebergTable) -> IcebergTable:
-    """The same load, for somebody else: a table may be refreshed by whoever has it."""
+    """A copy of the load: a table may be refreshed by its user."""
     from pyiceberg.table import Table
 
     return Table(table.name(), table.metadata, table.metadata_location, table.io, table.catalog)
 
 
 def _identity(location: str) -> tuple[int, int, int] | None:
-    """What tells a file on this machine from another one of that name; None if it is gone, or elsewhere."""
+    """What distinguishes a local file from another of that name; None if it is missing, or remote."""
     path = local_path(location)
     try:
         found = None if path is None else Path(path).stat()
@@ -185,7 +185,7 @@ def _identity(location: str) -> tuple[int, int, int] | None:
 
 
 def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] = ()) -> TableState:
-    """What a load says. A snapshot that is known from an earlier one is not looked at again: it never changes."""
+    """The state of a loaded table. A snapshot known from an earlier load is not parsed again: it never changes."""
     metadata = loaded.metadata
     known = {snapshot.id: snapshot for snapshot in earlier}
     return TableState(

@@ -60,7 +60,7 @@ def _resolved(name: str, settings: Mapping[str, str]) -> dict[str, str]:
             secret = os.environ.get(value.removeprefix("env:"))
             if secret is None:
                 raise InvalidSetting(
-                    f"catalogs.{name}.{key} is {value}, and there is no such variable in the environment.",
+                    f"catalogs.{name}.{key} is {value}, and this environment variable is not set.",
                     hint="Set it for every process that exports.",
                 )
             value = secret  # noqa: PLW2901 - it is what the setting says
@@ -131,8 +131,8 @@ def loaded(catalog: Catalog, table: str) -> IcebergTable | None:
         exceptions.NotInstalledError,
     ) as error:
         raise Permanent(
-            f"{where} does not let us load {catalog.namespace}.{table}: {reason_of(error)}.",
-            hint=f"Correct [catalogs.{catalog.name}] in floodmark.toml, or the rights there.",
+            f"{where} refuses to load {catalog.namespace}.{table}: {reason_of(error)}.",
+            hint=f"Correct [catalogs.{catalog.name}] in floodmark.toml, or the permissions there.",
         ) from error
     except (exceptions.RESTError, exceptions.ValidationError, SQLAlchemyError, OSError, ValueError) as error:
-        raise Retryable(f"{where} did not say what {catalog.namespace}.{table} is: {reason_of(error)}.") from error
+        raise Retryable(f"{where} did not describe {catalog.namespace}.{table}: {reason_of(error)}.") from error

@@ -1,7 +1,7 @@
 """Spark's classes, loaded and checked once, in a file that every JVM maps into its memory.
 
 About half of what a session's start costs is the JVM reading some fifteen thousand classes. The archive spares it
-that. It fits one build of Java and one set of jars; the JVM looks at both, and goes without it where they differ.
+that. It fits one build of Java and one set of jars; the JVM checks both, and ignores it where they differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def archive_file(directory: Path | None = None) -> Path:
 
 
 def archive_options() -> list[str]:
-    """What the JVM must be told to use the archive, if there is one."""
+    """The JVM options that use the archive, if there is one."""
     file = archive_file()
     if not file.is_file() or " " in str(file):  # Spark splits the options at blanks
         return []

@@ -46,7 +46,7 @@ NEEDS_ARGUMENTS = frozenset({"unix_timestamp"})
 """Without an argument it is the clock."""
 _TIMES = frozenset(FUNCTIONS["date and time"].split())
 _OF_CONSTANTS = (_TIMES | set(FUNCTIONS["numbers"].split())) - {"date_format", "from_unixtime"}
-"""May stand without a column: what they give is no text."""
+"""May have no column: their result is no text."""
 _CLOCK = re.compile(r"\s*(?:epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 
 TYPES = (
@@ -216,8 +216,8 @@ def _tokens(expression: str) -> Iterator[_Token]:
     for found in _TOKEN.finditer(expression):
         kind = str(found.lastgroup)
         if kind == "comment":
-            raise Inadmissible("it has a comment in it")
-        if kind == "sign" and found[kind] in "'\"`":  # at once: to look for each one's end would take for ever
+            raise Inadmissible("it has a comment")
+        if kind == "sign" and found[kind] in "'\"`":  # at once: a search for each one's end would be quadratic
             raise Inadmissible("a quote in it is not closed")
         if kind in {"raw", "hex"}:
             yield _Token("text" if kind == "raw" else kind, found[kind][2:-1])
@@ -255,7 +255,7 @@ _KEYWORDS = frozenset({"AND", "OR", "NOT", "IS", "IN", "BETWEEN", "LIKE", "ILIKE
 def parse(expression: str, columns: Collection[str] | None) -> Node:
     """The tree of a condition over these columns (None: whichever); `Inadmissible` says what may not pass."""
     if len(expression) > CHARACTERS_MAX:
-        raise Inadmissible(f"it has {len(expression)} characters, and {CHARACTERS_MAX} are the most")
+        raise Inadmissible(f"it has {len(expression)} characters, and {CHARACTERS_MAX} is the maximum")
     tokens = list(_tokens(expression))
     if not tokens:
         raise Inadmissible("it is empty")
@@ -331,12 +331,12 @@ class _Parser:
         if token is _END:
             return Inadmissible("it ends too early, or its parentheses do not match")
         if token.word in _MORE_THAN_A_CONDITION:
-            return Inadmissible("it has a query in it (a column of such a name goes in backticks)")
+            return Inadmissible("it has a query (quote a column of that name with backticks)")
         if token.text == ";":
-            return Inadmissible("it has a semicolon in it")
+            return Inadmissible("it has a semicolon")
         if token.text == "$":
-            return Inadmissible("it has a $ in it, and variables are not replaced")
-        return Inadmissible(f"{_shown(token)} cannot stand where it does, or may not be used")
+            return Inadmissible("it has a $, and variables are not replaced")
+        return Inadmissible(f"{_shown(token)} is not valid at this place, or may not be used")
 
     # ── from loose to tight ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -441,7 +441,7 @@ class _Parser:
             self._demand("]")
         return found
 
-    # ── what stands by itself ────────────────────────────────────────────────────────────────────────────────────
+    # ── operands ────────────────────────────────────────────────────────────────────────────────────
 
     def _primary(self) -> Node:
         token = self.ahead
@@ -471,7 +471,7 @@ class _Parser:
         if word in {"DATE", "TIMESTAMP"} and behind.kind == "text":
             self._place += 2
             if _MOMENT.fullmatch(behind.text) is None:
-                raise Inadmissible(f"{word} {behind.text[:60]!r} does not name a day or time by its digits")
+                raise Inadmissible(f"{word} {behind.text[:60]!r} is not a date or time in digits")
             return Typed(word, behind.text)
         if word == "INTERVAL" and (behind.kind in {"number", "text"} or behind.text == "-"):
             return self._interval()
@@ -488,11 +488,11 @@ class _Parser:
 
     def _column(self, token: _Token) -> Node:
         if self.ahead.text == "(" and self.ahead.kind == "sign":
-            raise Inadmissible(f"{_shown(token)} is called, and the name of a function is not quoted")
+            raise Inadmissible(f"{_shown(token)} is called, and a function's name must not be quoted")
         if is_system_column(token.text):
             raise Inadmissible(f"{token.text} is a system column")
         if "${" in token.text:
-            raise Inadmissible("a name in it has ${ in it, which Spark would replace")
+            raise Inadmissible("a name in it has ${, which Spark would replace")
         if self._columns is not None and not self._known(token):
             known = ", ".join(sorted(self._columns.values())[:20])
             raise Inadmissible(f"{_shown(token)} is not a column (there are: {known or 'none yet'})")
@@ -563,7 +563,7 @@ class _Parser:
     def _digits(self) -> str:
         token = self._next()
         if token.kind != "number" or not token.text.isdigit():
-            raise Inadmissible("a decimal's digits are whole numbers")
+            raise Inadmissible("a decimal's precision and scale are whole numbers")
         return token.text
 
     def _interval(self) -> Node:
@@ -592,7 +592,7 @@ class _Parser:
 def _of_columns(node: Node, name: str) -> Node:
     """Texts are not put together from constants: Spark reads some of them, such as `now`, as times of the clock."""
     if name not in _OF_CONSTANTS and not columns_of(node):
-        raise Inadmissible(f"{name} is given no column: write its result instead")
+        raise Inadmissible(f"{name} has no column as argument: write its result instead")
     return node
 
 

@@ -1,6 +1,6 @@
 """Commits made durable. Hadoop's local file system does not fsync: every file of a commit is opened and synced here.
 
-On other file systems the files are looked at only: one that is missing, or shorter than it was written, is noticed
+On other file systems the files are only checked: one that is missing, or shorter than it was written, is noticed
 before anybody relies on it.
 """
 
@@ -33,7 +33,7 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
     except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
         raise FilesMissing(
             f"The manifests of table {state.name!r} cannot be read: {error}.",
-            hint="Keep the store as it is, and run `floodmark fsck`.",
+            hint="Leave the store unchanged, and run `floodmark fsck`.",
         ) from error
     for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
         sync_directory(directory)
@@ -62,9 +62,9 @@ def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[t
         return
     head = table.snapshot_by_id(state.lineage[0].id)
     if head is None:
-        raise Retryable(f"A snapshot of {state.name!r} expired while it was made durable.", hint="Do it again.")
+        raise Retryable(f"A snapshot of {state.name!r} expired while it was made durable.", hint="Run it again.")
     for snapshot in table.metadata.snapshots:
-        # Only the head's must be there: another's may expire at this moment, and nobody reads it for its rows.
+        # Only the head's must be there: another's may expire now, and its rows are not read.
         other = snapshot.snapshot_id != head.snapshot_id
         if (ids is None or snapshot.snapshot_id in ids) and not (other and _is_gone(snapshot.manifest_list)):
             yield snapshot.manifest_list, None
@@ -92,7 +92,7 @@ def _check_whole(io: Any, location: str, size: int | None) -> None:
         what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
         raise FilesMissing(
             f"A file that the table refers to {what}: {location}.",
-            hint="Nothing was deleted from the spool. Restore the file; `floodmark fsck` says which are missing.",
+            hint="Nothing was deleted from the spool. Restore the file; `floodmark fsck` lists the missing files.",
         )
 
 

@@ -1,7 +1,7 @@
 """Reading a table's data files without an engine: the row groups that can hold a range, each decoded once.
 
 It is for files that need nothing but reading. Columns are found by Iceberg's field ids, never by name or place; an
-`int` in a file of before the column was widened is a `long` to the reader, and a column that the file is older than is
+`int` in a file older than the column's widening is a `long` to the reader, and a column that the file is older than is
 null. Everything else, such as a struct that has grown since or a file without ids, is `Odd`: Iceberg's own reader
 gets it.
 """
@@ -31,7 +31,7 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A data file, and the numbers that its rows lie between."""
+    """A data file, and the range of its rows' numbers."""
 
     location: str
     first: int
@@ -40,7 +40,7 @@ class StoredFile:
     bytes: int
 
     def share(self, within: SequenceRange) -> float:
-        """About how much of the file lies in a range, from 0 to 1."""
+        """About how much of the file is in a range, from 0 to 1."""
         inside = min(self.last, within.through) - max(self.first - 1, within.after)
         return max(0, inside) / (self.last - self.first + 1)
 
@@ -72,7 +72,7 @@ def local_location(path: str | Path) -> str:
 
 @dataclass(slots=True)
 class RangeReader:
-    """Reads ranges that rise. A file is opened once and closed behind its last row, a row group is decoded once."""
+    """Reads ascending ranges. A file is opened once and closed after its last row, a row group is decoded once."""
 
     files: Sequence[StoredFile]
     columns: Sequence[StoredColumn]
@@ -84,7 +84,7 @@ class RangeReader:
     _open: dict[str, _OpenFile] = field(default_factory=dict)
 
     def rows(self, within: SequenceRange) -> pa.Table:
-        """The range's rows in order, with the columns as they are stored."""
+        """The range's rows in order, with the stored columns."""
         import pyarrow as pa
 
         parts = []
@@ -229,7 +229,7 @@ def rising(rows: pa.Table) -> bool:
 
 
 def cut(rows: pa.Table, within: SequenceRange) -> pa.Table:
-    """The rows of a range. Where they stand in order, as they do as a rule, nothing is copied."""
+    """The rows of a range. If they are in order, the usual case, nothing is copied."""
     import pyarrow.compute as pc
 
     numbers = rows[SEQ]

@@ -1,9 +1,9 @@
-"""Row filters: one SQL condition over a dataset's own columns, the same for the same row whenever it is asked.
+"""Row filters: one SQL condition over a dataset's own columns, always with the same result for the same row.
 
-A filter decides what a destination receives, so it must give one answer for good. `lake.conditions` says what may
-stand in one; the engine refuses what then still is no condition: types that do not go together, wrong arguments.
+A filter decides what a destination receives, so its result must never change. `lake.conditions` defines what may
+be in one; the engine refuses what is still no condition: types that do not go together, wrong arguments.
 
-A condition is written in Spark's SQL. The lake in memory asks SQLite instead, with functions that answer as Spark's do.
+A condition is written in Spark's SQL. The lake in memory uses SQLite, with functions that behave as Spark's do.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def bad_filter(expression: str, problem: str, *, hint: str | None = None) -> Inv
 
 
 def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, ColumnType]]) -> str:
-    """The condition as text for Spark, once a session has looked at it beside columns of those names and types.
+    """The condition as text for Spark, once a session has analysed it with columns of those names and types.
 
-    What an engine gets is made from the parsed condition, never the text that somebody typed. No job.
+    What an engine gets is made from the parsed condition, never from a user's text. No job.
     """
     node = _parsed(expression, [name for name, _ in columns])
     kinds = {name: spark_type(kind) for name, kind in columns}
     if mentions_clock(node) and (makes_times(node) or any(_of_time(kinds[name]) for name in columns_of(node))):
-        raise bad_filter(expression, "now, today and the like are times of the clock to Spark")
+        raise bad_filter(expression, "Spark replaces words such as now and today by the current time")
     condition = spark_sql(node)
     nulls = ", ".join(f"cast(null as {kind}) as {quoted(name)}" for name, kind in kinds.items())
     try:
-        spark.sql(f"SELECT {nulls}").where(condition).schema  # noqa: B018 - looked at, not run
+        spark.sql(f"SELECT {nulls}").where(condition).schema  # noqa: B018 - analysed, not run
     except Exception as error:
         raise bad_filter(expression, reason_of(error)) from error
     return condition

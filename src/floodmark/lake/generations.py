@@ -1,7 +1,7 @@
 """Tables of several generations: where a dataset's table is at this moment.
 
-- U22 A table is fenced in the records first, and then by its name. Only the second stops an append that is under way.
-  So a look that finds no table under one name looks under the other, and then asks the records, before it concludes
+- U22 A table is fenced in the records first, and then by its name. Only the second stops an append that is pending.
+  So a read that finds no table under one name tries the other, and then reads the records, before it concludes
   that there is none.
 """
 
@@ -16,7 +16,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.errors import Retryable
 
 LOOKS_MAX = 5
-"""How often a table is looked for while its records change."""
+"""How often a table is searched for while its records change."""
 
 
 class Loading(Protocol):
@@ -48,7 +48,7 @@ def find_table(database: Database, lake: Loading, declared: Dataset) -> tuple[Da
 def table_of(database: Database, lake: Loading, declared: Dataset, base: Base) -> TableState | None:
     """The table that a block was reserved on, under whichever name it has now. It is known by its identity.
 
-    One of the same name and another identity, or None, only if the block's own table is gone.
+    One of the same name and another identity, or None, only if the block's own table is missing.
     """
     own = declared.of_generation(base.generation)
     other: TableState | None = None
@@ -70,6 +70,6 @@ def is_fenced(declared: Dataset, base: Base, state: TableState | None) -> bool:
 
 def being_rebuilt(dataset: str) -> Retryable:
     return Retryable(
-        f"Dataset {dataset!r} is being rebuilt, and its table is about to change; nothing is lost.",
-        hint=f"Do it again in a moment. If the rebuild was interrupted, run `floodmark rebuild {dataset}`: it goes on.",
+        f"Dataset {dataset!r} is being rebuilt, and its table will be replaced; nothing is lost.",
+        hint=f"Try again later. If the rebuild was interrupted, run `floodmark rebuild {dataset}`: it continues.",
     )

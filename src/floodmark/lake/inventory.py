@@ -2,7 +2,7 @@
 
 Each lake lists its files in its own way; what is concluded from a list is the same for every lake. Buckets are
 described in `floodmark.compaction`. An *orphan* is a file in a table's own place that no snapshot of it refers to:
-left by a commit that never came to its end, or taken back after a loss of power.
+left by a commit that never came to its end, or rolled back after a power loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TableFile:
     location: str
     first: int
     last: int
-    """The numbers that its rows lie between; all there are, where it does not say."""
+    """The range of its rows' numbers; all numbers, if it is not recorded."""
     rows: int
     bytes: int
     bucket: SequenceRange
@@ -46,7 +46,7 @@ class TableFiles:
     manifests: int = 0
     """How many small lists of files a reader has to go through: those that joining makes fewer."""
     missing: tuple[str, ...] = ()
-    """Not there, or not as long as they were written. Only what was asked to be checked."""
+    """Not there, or not as long as they were written. Only if the check was requested."""
 
     @property
     def twice(self) -> tuple[str, ...]:
@@ -99,13 +99,13 @@ def highest_known(state: TableState) -> int:
 
 
 def kept_snapshots(state: TableState, *, keep_snapshots: int, since: int | None) -> list[int]:
-    """The newest so many, and all that came after a base."""
+    """The newest `keep_snapshots`, and all that came after a base."""
     lineage = [snapshot.id for snapshot in state.lineage]
     return lineage[: max(keep_snapshots, lineage.index(since) if since in lineage else 0)]
 
 
 def bucket_range(start: int, width: int) -> SequenceRange:
-    """The numbers of a bucket, which begins at a multiple of its width; number 0 is nobody's."""
+    """The numbers of a bucket, which begins at a multiple of its width; no row has number 0."""
     return SequenceRange(max(start - 1, 0), min(start + width - 1, SEQUENCE_MAX))
 
 

@@ -155,7 +155,7 @@ def _install(jar: Jar, scratch: Path, directory: Path) -> None:
     if not _is_good(found, jar):
         raise EnvironmentProblem(
             f"The jar {jar.coordinate} is not the one this version was tested with (checksum differs).",
-            hint="Check which mirror serves it; Floodmark will not run with it.",
+            hint="Check which mirror serves it; Floodmark does not run with it.",
         )
     temporary = directory / f".{jar.file_name}.{os.getpid()}.tmp"
     shutil.copyfile(found, temporary)

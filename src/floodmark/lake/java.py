@@ -13,7 +13,7 @@ from floodmark.errors import EnvironmentProblem
 
 JAVA_MIN = 17
 JAVA_MAX = 22
-"""In Java 23 a method fails that Spark calls for every file (`Subject.getSubject`); from 24 on it is gone for good."""
+"""In Java 23 a method fails that Spark calls for every file (`Subject.getSubject`); from 24 on it is removed."""
 _INSTALL = "Install Java 17 or 21 (Debian: `apt-get install openjdk-17-jre-headless`; macOS: `brew install openjdk@17`)"
 _PLACES = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home", "/opt/homebrew/opt/openjdk@*")
 
@@ -23,7 +23,7 @@ def check_java() -> int:
     program = _java_program()
     major = _major(java_build(), r'version "')
     if major is None:
-        raise EnvironmentProblem(f"{program} does not say which Java it is.", hint=f"{_INSTALL}.")
+        raise EnvironmentProblem(f"{program} does not report its version.", hint=f"{_INSTALL}.")
     if not JAVA_MIN <= major <= JAVA_MAX:
         raise EnvironmentProblem(
             f"Spark does not run on Java {major} ({program}); it needs Java 17 or 21.",

@@ -52,7 +52,7 @@ class SparkLegacy:
             return rows.select(*[f"`{name}`" for name in self.frame.columns]).toArrow()
         except Exception as error:
             raise Retryable(
-                f"{self.name} could not be read: {reason_of(error)}.", hint="Run the same command again: it goes on."
+                f"{self.name} could not be read: {reason_of(error)}.", hint="Run the same command again: it continues."
             ) from error
 
 

@@ -1,6 +1,6 @@
 """Files in a table's own place that no snapshot refers to: in a directory, or below a prefix of a bucket.
 
-A bucket is looked into with the settings that the table's own files are read with.
+An object store is listed with the settings that the table's own files are read with.
 """
 
 from __future__ import annotations

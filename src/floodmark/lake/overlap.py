@@ -1,4 +1,4 @@
-"""How much of a table could hold duplicates of a batch, told by its metadata alone: no job, no data file is opened."""
+"""How much of a table may have duplicates of a batch, read from its metadata only: no job, no data file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMED = b"floodmark.timed"
 NAMED = b"floodmark.named"
 """In a segment file: every row has an identity."""
 ABSENT = b"floodmark.absent"
-"""In a segment file: the snapshot in which none of its rows has a twin."""
+"""In a segment file: the snapshot in which none of its rows has a duplicate."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -53,15 +53,15 @@ def is_distinct(
 
 
 def is_absent(request: Append, notes: Sequence[dict[bytes, bytes]]) -> bool:
-    """Whether somebody has looked for all rows of a batch in its very base, and found none."""
+    """Whether all rows of a batch were searched in its base, and none was found."""
     base = str(request.base.snapshot).encode()
     return request.base.snapshot is not None and all(item.get(ABSENT) == base for item in notes)
 
 
 def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: TableState) -> int:
-    """The number up to which no row of the table has a twin in the batch: somebody has looked.
+    """The number up to which no row of the table has a duplicate in the batch: it was searched.
 
-    Since then rows were only added, behind all others (I2). A settle function could change those that were there.
+    Since then rows were only added, after all others (I2). A settle function could change those that were there.
     """
     if request.settle is not None or not all(ABSENT in item for item in notes):
         return 0
@@ -71,9 +71,9 @@ def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: 
 def overlap(
     table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, above: int = 0
 ) -> Overlap | None:
-    """What the snapshot at the base has of the batch's span of event time; None if that cannot be told.
+    """What the snapshot at the base has of the batch's span of event time; None if that is not known.
 
-    A batch in which every row has its event time (`timed`) has no twin among rows that have none. Only rows with
+    A batch in which every row has its event time (`timed`) has no duplicate among rows that have none. Only rows with
     numbers `above` count.
     """
     from pyiceberg.expressions import And, GreaterThan, IsNull, Or
@@ -91,7 +91,7 @@ def overlap(
         if above:
             near = And(near, GreaterThan(SEQ, above))
         planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
-    except Exception:  # noqa: BLE001 - a look that saves work: where it fails, the work is done
+    except Exception:  # noqa: BLE001 - an optimisation: where it fails, the work is done
         return None
     return Overlap(len(planned), sum(task.file.record_count for task in planned))
 

@@ -1,7 +1,7 @@
 """Which data files hold a range, read from a snapshot's manifests without a JVM, and whether they need only reading.
 
 A file needs more than reading where rows of it are deleted by another file, where it is not Parquet, is encrypted, or
-where a column has a default for rows of before it. A plan is made only where none of that is so.
+where a column has a default for older rows. A plan is made only if none of that applies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _EVERYTHING = (1, SEQUENCE_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The files of some ranges that can be read as they are."""
+    """The files of some ranges that can be read directly."""
 
     files: tuple[StoredFile, ...]
     columns: tuple[StoredColumn, ...]
-    """Those asked for that the snapshot has, and the system columns."""
+    """The requested ones that the snapshot has, and the system columns."""
     partition_values: Mapping[str, Any]
     settings: Mapping[str, str]
 
@@ -62,7 +62,7 @@ def plan(
         held = _columns(table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID})
         files = tuple(_files(table, snapshot, ranges))
     except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
-        # Whatever is wrong with the table, Spark says so with more authority.
+        # If the table is damaged, Spark reports it better.
         return None
     # A name that the snapshot does not have yet is null in all its rows.
     if any(value is not None for name, value in partition_values.items() if name not in held):
@@ -89,12 +89,12 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
         if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             raise _NeedsMore
         if local_path(file.file_path) is None and not any(key.startswith("s3.") for key in table.io.properties):
-            raise _NeedsMore  # Spark knows how to reach it; we were not told
+            raise _NeedsMore  # only Spark knows how to reach it
         yield stored
 
 
 def number_span(file: DataFile, number: int) -> tuple[int, int]:
-    """The numbers that a file's rows lie between; all there are, where it does not say. `number`: the column's id."""
+    """The range of a file's row numbers; all numbers, if it is not recorded. `number`: the column's id."""
     lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
     if number not in lower or number not in upper:
         return _EVERYTHING

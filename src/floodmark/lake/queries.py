@@ -1,4 +1,4 @@
-"""What is asked about rows of a table, once for every lake: each question is one scan or one aggregate.
+"""Queries about rows of a table, once for every lake: each question is one scan or one aggregate.
 
 What a question costs is what its scan or aggregate costs: one job where the lake has an engine.
 """
@@ -28,7 +28,7 @@ FILE = "_file"
 
 
 class Checksum(enum.Enum):
-    """What the checksum of an aggregate is made of."""
+    """What the checksum of an aggregate is computed from."""
 
     NONE = "none"
     CONTENT = "content"
@@ -53,16 +53,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """One row where it stands."""
+    """One row and its place."""
 
     seq: int
     content_id: str
     segment: int | None
-    """The segment that brought it."""
+    """The segment that it came from."""
     file: str
     """The data file that holds it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Those of its columns that were asked for."""
+    """Its requested columns."""
 
 
 def has_rows(lake: Lake, table: str, *, snapshot: int, within: SequenceRange) -> bool:
@@ -80,9 +80,9 @@ def find_rows(
     columns: tuple[str, ...] = (),
     rows_max: int = 100,
 ) -> list[StoredRow]:
-    """The rows with these column values, in sequence order, at most so many; system columns may be named too.
+    """The rows with these column values, in sequence order, at most `rows_max`; system columns may be named too.
 
-    It costs what the files cost that can hold such rows: name columns whose values the files' bounds tell apart.
+    It costs what the files cost that can hold such rows: name columns whose values the files' bounds separate.
     """
     found = lake.scan(
         table,
@@ -137,12 +137,12 @@ def selected_stats(
 
 
 def segments_above(lake: Lake, table: str, *, snapshot: int, after: int) -> set[int]:
-    """The ids of the segments that brought rows above a sequence number."""
+    """The ids of the segments that added rows above a sequence number."""
     return set(segment_rows(lake, table, snapshot=snapshot, within=SequenceRange(after, SEQUENCE_MAX)))
 
 
 def segment_rows(lake: Lake, table: str, *, snapshot: int, within: SequenceRange) -> dict[int, int]:
-    """How many rows of a range each segment brought; segments without any are not named."""
+    """How many rows of a range each segment added; segments without any are not named."""
     selection = Selection(within.through, after=within.after)
     found = lake.aggregate(table, snapshot=snapshot, selection=selection, by=(SEGMENT,), checksum=Checksum.NONE)
     return {group.key[0]: group.tally.rows for group in found}
@@ -194,7 +194,7 @@ def _counted(lake: Lake, cut: Cut, checksum: Checksum) -> list[Group]:
 
 
 def _only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
-    """What is done with the rows of a range of which only the tally is wanted."""
+    """The work on a range of which only the tally is needed."""
     return {}
 
 

@@ -1,7 +1,7 @@
 """Ranges of rows in Spark tasks, in one of two ways that give the same rows.
 
 *Directly*: Spark only schedules. Each task reads the row groups that its ranges need from the data files themselves.
-No row passes through the JVM, so this is the fast way, and it is taken wherever the files need only reading (`plan`).
+No row passes through the JVM, so this is the fast way, and it is used whenever the files need only reading (`plan`).
 
 *Through Iceberg's reader*: the rows come from Spark, with deletes applied, filters evaluated and schemas reconciled,
 and are handed to Python in batches. A range that a direct task finds odd after all is done again this way.
@@ -80,7 +80,7 @@ def row_tasks(work: RangeWork, plan: Plan | None, *, cores: int) -> list[range]:
 
 
 def from_rows(frame: DataFrame, work: RangeWork, tasks: Sequence[range]) -> list[RangeOutcome]:
-    """Run the tasks on the rows of a frame, each task a partition of its own."""
+    """Run the tasks on the rows of a frame, each task in its own partition."""
     from pyspark.sql import functions as F
 
     stored = [name for name in work.columns if name in frame.columns]

@@ -4,7 +4,7 @@ A table's metadata names those before it, and the catalog names the one before t
 even where the newest metadata itself never reached the disk. Where neither of the two did, the table's directory is
 searched for what is known to be on the disk: nothing newer is believed there, for not every file in it was ever
 committed. The catalog's pointer is moved by a guarded update: of two
-processes that mend the same table one moves it, and a commit that came meanwhile stays.
+processes that repair the same table one moves it, and a commit that came in between stays.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _SETTINGS = {
 
 _UNUSABLE = {
     "spark.sql.legacy.timeParserPolicy": ("LEGACY", "times would lose their microseconds", "CORRECTED"),
-    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark writes to no Iceberg table with it", "ANSI"),
+    "spark.sql.storeAssignmentPolicy": ("LEGACY", "Spark cannot write to Iceberg tables with it", "ANSI"),
 }
 """Settings under which nothing is committed: the value, why, and which one to set."""
 
@@ -60,14 +60,14 @@ _AT_START = (
     "spark.kubernetes.",
     "spark.yarn.",
 )
-"""What counts only if the JVM is started with it, or its launcher looks at."""
+"""Settings that have an effect only when the JVM starts."""
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself recognises one
 
 
 def start_session(*, master: str, settings: Mapping[str, str], log: Path | None = None) -> SparkSession:
     """The process's session: the one that is active already, or a new local one, whose own words go to `log`.
 
-    A session that the application made (on a cluster, or over Spark Connect) is used as it is: it must have the
+    A session that the application made (on a cluster, or over Spark Connect) is used unchanged: it must have the
     Iceberg runtime on its class path.
     """
     from pyspark.sql import SparkSession
@@ -100,12 +100,12 @@ def start_session(*, master: str, settings: Mapping[str, str], log: Path | None 
 
 
 def is_own(session: SparkSession) -> bool:
-    """Whether a session was started here; an application's has settings of its own."""
+    """Whether a session was started here; an application's has its own settings."""
     return any(session is one for one in _own)
 
 
 def check_settings(session: SparkSession) -> None:
-    """`Permanent` for a setting of the session under which rows would not be committed as they are.
+    """`Permanent` for a setting of the session under which rows would be changed by the commit.
 
     Everything else that matters is said with each read and write, so that the session's own settings do not count.
     """
@@ -136,10 +136,10 @@ def _launch(settings: Mapping[str, str], log: Path | None) -> None:
         gateway = launch_gateway(conf, {"stdout": output.input, "stderr": output.input})
     except PySparkRuntimeError as error:
         output.handed_over()
-        where = "run it with -v" if log is None else f"look into {log}"
+        where = "run it with -v" if log is None else f"read {log}"
         raise EnvironmentProblem(
             f"Spark's JVM did not start: {output.last_words()}.",
-            hint=f"For everything that it said, {where}. [spark] in floodmark.toml says how it is started.",
+            hint=f"For its full output, {where}. [spark] in floodmark.toml configures how it is started.",
         ) from error
     except BaseException:
         output.handed_over()
@@ -157,7 +157,7 @@ def end_session(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     session.stop()
-    gateway = SparkContext._gateway  # noqa: SLF001 - nobody else knows
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public name
     process = getattr(gateway, "proc", None)
     if gateway is not None and process is not None:
         gateway.shutdown()
@@ -168,11 +168,11 @@ def end_session(session: SparkSession) -> None:
 def session_lost() -> bool:
     """Whether the JVM that this process started has ended under it. PySpark does not come back from that.
 
-    Starts nothing, and knows nothing of a session that runs elsewhere.
+    Starts nothing, and does not see a session that runs elsewhere.
     """
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkContext
 
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - nobody else knows
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - there is no public name
     return process is not None and process.poll() is not None

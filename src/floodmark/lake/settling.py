@@ -2,7 +2,7 @@
 
 It may change values, among them provisional identities, and it may leave rows out. It may not touch what others rely
 on: a row's number, content id, segment, event time and partition; and it may not add rows. A function that does, or
-that fails, has changed nothing: the rows are committed as they came, and what was wrong is told (B6).
+that fails, has changed nothing: the rows are committed unchanged, and the problem is reported (B6).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BadSettlement(Exception):
-    """What a settle function may not do, and has done."""
+    """A settle function broke its contract."""
 
 
 def settle_function(path: str) -> Callable[[Any], Any]:
@@ -36,21 +36,21 @@ def settle_function(path: str) -> Callable[[Any], Any]:
 
 
 def fixed_columns(request: Append | Resettling) -> tuple[str, ...]:
-    """What stays as it is."""
+    """The columns that must not change."""
     event_time = (request.event_time,) if request.event_time else ()
     return tuple(dict.fromkeys([SEQ, CONTENT_ID, SEGMENT, *event_time, *request.partition_by]))
 
 
 def problem_of(path: str, error: BaseException) -> str:
-    """What is told of a function whose answer does not count."""
+    """The reported problem of a function whose result was rejected."""
     what = str(error) if isinstance(error, BadSettlement) else f"failed: {reason_of(error)}"
-    return f"The settle function {path!r} {what}. The rows were committed as they came."
+    return f"The settle function {path!r} {what}. The rows were committed unchanged."
 
 
 def settled_frame(request: Append, rows: DataFrame) -> tuple[DataFrame, int]:
     """The rows as the function has them, and how many there are.
 
-    Worked out once and for good: a function that looks something up may say something else the next time, and what is
+    Computed once: a function that looks something up may return another result the next time, and what is
     committed must be what was checked.
     """
     settled = answered(request, rows).localCheckpoint(eager=True)
@@ -63,10 +63,10 @@ def answered(request: Append | Resettling, rows: DataFrame) -> DataFrame:
 
     answer = settle_function(request.settle or "")(rows)
     if not hasattr(answer, "sparkSession"):
-        raise BadSettlement(f"returned a {type(answer).__name__} and no DataFrame")
+        raise BadSettlement(f"returned a {type(answer).__name__} instead of a DataFrame")
     lost = sorted(set(rows.columns) - set(answer.columns))
     if lost:
-        raise BadSettlement(f"lost the column {lost[0]!r}")
+        raise BadSettlement(f"removed the column {lost[0]!r}")
     settled: DataFrame = answer.transform(as_table(request.schema))
     if [field.dataType for field in settled.schema] != [field.dataType for field in rows.schema]:
         raise BadSettlement("changed the type of a column")
@@ -77,7 +77,7 @@ def check_fixed(request: Append | Resettling, rows: DataFrame, settled: DataFram
     """How many rows there are, each of which is as it was where it must be."""
     kept, same, distinct = _compared(rows, settled, fixed_columns(request))
     if kept != same or kept != distinct:
-        raise BadSettlement("changed the number, event time, partition, content id or segment of a row, or doubled one")
+        raise BadSettlement("changed the number, event time, partition, content id or segment of a row, or copied one")
     return kept
 
 
@@ -102,11 +102,11 @@ def settled_table(request: Append | Resettling, rows: pa.Table) -> pa.Table:
     answer = settle_function(request.settle or "")(rows)
     lost = sorted(set(rows.column_names) - set(getattr(answer, "column_names", ())))
     if lost:
-        raise BadSettlement(f"lost the column {lost[0]!r}")
+        raise BadSettlement(f"removed the column {lost[0]!r}")
     settled = answer.select(rows.column_names)
     fixed = [name for name in fixed_columns(request) if name in rows.column_names]
     was = {row[SEQ]: row for row in rows.select(fixed).to_pylist()}
     numbers = settled[SEQ].to_pylist()
     if len(set(numbers)) < len(numbers) or any(was.get(row[SEQ]) != row for row in settled.select(fixed).to_pylist()):
-        raise BadSettlement("changed the number, event time, partition, content id or segment of a row, or doubled one")
+        raise BadSettlement("changed the number, event time, partition, content id or segment of a row, or copied one")
     return settled

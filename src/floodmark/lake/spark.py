@@ -128,8 +128,8 @@ class SparkLake(SparkReader):
 
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
-        if table is None:  # renamed since: whoever looks again finds it, or that it is gone for good
-            raise Retryable(f"There is no table {state.name!r} any more.", hint="Do it again.")
+        if table is None:  # renamed since: another read finds it, or that it was dropped
+            raise Retryable(f"Table {state.name!r} does not exist any more.", hint="Run it again.")
         try:
             sync_commits(table, state, since=since)
         except FilesMissing as error:
@@ -137,10 +137,10 @@ class SparkLake(SparkReader):
             raise
 
     def _check_current(self, state: TableState, error: Exception) -> None:
-        """`Retryable` if files are gone because the state expired meanwhile: nothing is damaged."""
+        """`Retryable` if files are missing because the state expired: nothing is damaged."""
         now = self.load(state.name)
         if now is None or now.head != state.head:
-            raise Retryable(f"Table {state.name!r} changed while it was looked at.", hint="Do it again.") from error
+            raise Retryable(f"Table {state.name!r} changed while it was read.", hint="Run it again.") from error
 
     def rollback(self, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
         return rollback(self.catalog, table, durable=durable, droppable=droppable)
@@ -211,19 +211,19 @@ class SparkLake(SparkReader):
                 return
             name = self.catalog.spark_name(table)
             statements = evolution(name, state.columns, schema) if state else self._creation(table, schema, layout)
-            told = declaration is None or (state is not None and state.declaration == declaration)
-            if not statements and told:
+            declared = declaration is None or (state is not None and state.declaration == declaration)
+            if not statements and declared:
                 return
             try:
                 for statement in statements:
                     self.spark.sql(statement)
-                if not told:
+                if not declared:
                     self._keep_declaration(table, declaration or "")
-                sync_metadata(self.catalog.table(table))  # what the commit that follows can be taken back to
+                sync_metadata(self.catalog.table(table))  # the next commit can be rolled back to it
             except FloodmarkError:
-                raise  # no Java, no jars: it says so itself, and trying again changes nothing
+                raise  # no Java, no jars: the error explains it, and a retry changes nothing
             except Exception as error:
-                # Another process may have made the same change a moment ago: look again before giving up.
+                # Another process may have made the same change just now: read again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
@@ -329,7 +329,7 @@ class SparkLake(SparkReader):
         state = self.load(request.table)
         if state is None or not state.may_append_on(request.base):
             raise AppendRefused(
-                f"Block {range} cannot land: {request.table!r} is another table, or another append came first."
+                f"Block {range} cannot be committed: {request.table!r} is another table, or not at its base."
             )
 
     def _stamped(self, request: Append) -> DataFrame:
@@ -351,7 +351,7 @@ class SparkLake(SparkReader):
             )
         )
         if not is_own(self.spark):
-            # I11: an application's session may have settings that nobody has thought of. What it reads is counted in
+            # I11: an application's session may have settings that we do not know. What it reads is counted in
             # the same job. As data, not as literals, for the reason above.
             reserved = self.spark.createDataFrame(pa.table({"rows": pa.array([len(request.range)], pa.int64())}))
             read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
@@ -366,10 +366,10 @@ class SparkLake(SparkReader):
     def _settled(
         self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, *, count: int
     ) -> tuple[DataFrame | None, int]:
-        """Let the dataset's own function look at the rows that are left, and compare again: it may change identities.
+        """Run the dataset's settle function on the remaining rows, and compare again: it may change identities.
 
-        What it leaves is always some of what is left without it (B5): so an attempt at which nothing is left before the
-        function is asked tells the same of every other attempt.
+        What it leaves is always some of what is left without it (B5): so if nothing is left before the
+        function runs, that holds for every attempt.
         """
         if request.settle is None:
             return rows, count
@@ -434,7 +434,7 @@ class SparkLake(SparkReader):
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
         what it finds is compared exactly. Where the batch is known to be `distinct`, and nothing committed is `near`
-        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no twin in it.
+        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no duplicate in it.
         """
         from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
@@ -510,12 +510,12 @@ class SparkLake(SparkReader):
         loaded = self.catalog.table(table) if self.direct else None
         try:
             return None if loaded is None else stored_directly(loaded, snapshot, keys)
-        except Exception:  # noqa: BLE001 - whatever it was, Spark is asked instead
+        except Exception:  # noqa: BLE001 - whatever it was, Spark is used instead
             return None
 
 
 def _location(table: str, layout: Layout) -> str:
-    """Where a table is made that is not to be beside the catalog."""
+    """The location of a table that is not stored beside the catalog."""
     if layout.warehouse is None:
         return ""
     home = f"{layout.warehouse.rstrip('/')}/{NAMESPACE}/{table}".replace("\\", "\\\\").replace("'", "\\'")
@@ -530,7 +530,7 @@ def _kept(frame: DataFrame, frames: contextlib.ExitStack) -> DataFrame:
 
 
 def _check_segments(request: Append) -> list[dict[bytes, bytes]]:
-    """Rows read must equal rows reserved: a segment that lost some would shift everything behind it.
+    """Rows read must equal rows reserved: a segment that lost some would shift all rows after it.
 
     What the files say about themselves comes back.
     """
@@ -544,12 +544,12 @@ def _check_segments(request: Append) -> list[dict[bytes, bytes]]:
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(
                 f"Segment {segment.id} cannot be read: {error}.",
-                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
+                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
             ) from error
         if about.num_rows != segment.rows:
             raise Corrupt(
                 f"Segment {segment.id} has {about.num_rows} rows, and {segment.rows} were registered.",
-                hint="Nothing was committed. Keep the store as it is, and run `floodmark fsck`.",
+                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
             )
         notes.append(dict(about.metadata or {}))
     return notes

@@ -3,7 +3,7 @@
 What only needs metadata is read without a JVM.
 
 Files are rewritten by Iceberg's own procedure: its commit is a `replace`, which says of itself that it changed no row,
-so that neither an append nor the verdict on one takes it for somebody's rows.
+so that neither an append nor the verdict on one takes it for an append of rows.
 
 Rows are deleted copy-on-write: a data file that holds a selected row is replaced by one without it, so that nothing of
 the row is left once the old snapshots expire. A delete file beside the data would leave it there.
@@ -52,7 +52,7 @@ def files_of(table: IcebergTable, state: TableState) -> TableFiles:
     if snapshot is None:
         if state.head is None:
             return TableFiles()
-        raise Retryable(f"A snapshot of {state.name!r} expired while it was looked at.", hint="Do it again.")
+        raise Retryable(f"A snapshot of {state.name!r} expired while it was read.", hint="Run it again.")
     manifests = snapshot.manifests(table.io)
     return TableFiles(tuple(file for one in manifests for file in _listed(table, one)), _small(manifests))
 
@@ -123,7 +123,7 @@ def _is_whole(io: Any, location: str, size: int) -> bool:
 def rewrite_files(lake: SparkReader, table: str, *, within: SequenceRange, file_bytes: int, one_file: bool) -> None:
     """In the table's own order: by number, unless its layout says otherwise.
 
-    What goes into one file is put in order by the task that writes it. Several files are told apart by ranges of that
+    What goes into one file is put in order by the task that writes it. Several files are separated by ranges of that
     order, which takes a shuffle.
     """
     options = {
@@ -148,7 +148,7 @@ def rewrite_manifests(lake: SparkReader, table: str) -> None:
 
 
 def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int, since: int | None) -> int:
-    """By name, never by age: what an undecided block still needs is known, and no clock is asked."""
+    """By name, never by age: what an undecided block still needs is known, and no clock is read."""
     loaded = lake.catalog.table(table)
     if loaded is None:
         return 0
@@ -220,12 +220,12 @@ def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values:
 
 
 def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
-    """Also says how deletes are made from here on."""
+    """Also sets how later deletes are written."""
     name = lake.catalog.spark_name(table)
     for _ in range(RAISES_MAX):
         state = lake.load(table)
         if state is None:
-            raise Retryable(f"The table {table!r} is not there.")
+            raise Retryable(f"The table {table!r} does not exist.")
         if state.max_seq >= seq:
             return
         try:
@@ -235,8 +235,8 @@ def raise_max_seq(lake: SparkReader, table: str, seq: int) -> None:
             )
         except Exception as error:
             raise Retryable(f"Table {table!r} could not be changed: {reason_of(error)}.") from error
-        sync_metadata(lake.catalog.table(table))  # what the delete that follows can be taken back to
-    raise Retryable(f"Table {table!r} is being changed by others too fast.", hint="Run it again.")
+        sync_metadata(lake.catalog.table(table))  # the next delete can be rolled back to it
+    raise Retryable(f"Table {table!r} is changed too often by other processes.", hint="Run it again.")
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +253,7 @@ def rename_table(catalog: Catalog, table: str, to: str) -> bool:
     except NoSuchTableError:
         return False
     except Exception as error:
-        # It may have happened all the same: who asked looks again.
+        # It may have happened anyway: the caller reads again.
         raise Retryable(f"Table {table!r} could not be renamed: {reason_of(error)}.") from error
     return True
 
@@ -262,7 +262,7 @@ def drop_table(lake: SparkReader, table: str) -> None:
     catalog = lake.catalog
     try:
         loaded = catalog.table(table)
-    except FilesMissing:  # nobody knows any more which files were its own
+    except FilesMissing:  # it is not known any more which files were its own
         catalog.python.drop_table((catalog.namespace, table))
         return
     if loaded is None:
@@ -278,7 +278,7 @@ def drop_table(lake: SparkReader, table: str) -> None:
 
 
 def _drop_with_home(catalog: Catalog, table: str, home: Path) -> None:
-    """The location is this table's alone: names of generations are never used again. So nothing is looked for."""
+    """The location is this table's alone: names of generations are never used again. So nothing is searched."""
     from pyiceberg.exceptions import NoSuchTableError
 
     with contextlib.suppress(NoSuchTableError):

@@ -41,7 +41,7 @@ BYTES_HERE_MAX = 32 << 20
 
 @dataclass(slots=True)
 class SparkReader:
-    """Tables in one Iceberg catalog, as far as they are only read."""
+    """Tables in one Iceberg catalog, read-only."""
 
     catalog: Catalog
     start: Callable[[], SparkSession]
@@ -105,7 +105,7 @@ class SparkReader:
         row_filter: str | None = None,
         rows_max: int | None = None,
     ) -> Iterator[pa.Table]:
-        """From the data files where they need only reading: no job, no JVM, a fraction of the time. Else by Spark."""
+        """From the data files where they need only reading: no job, no JVM, much faster. Otherwise by Spark."""
         rows = self._read(table, snapshot, within, columns, partition_values) if row_filter is None else None
         if rows is None:
             with self.reading(table, row_filter):
@@ -209,7 +209,7 @@ class SparkReader:
                 again = self._from_rows(frame, part, planned)
                 outcomes = [item for item in outcomes if not item.odd]
                 outcomes += [replace(item, index=odd[item.index]) for item in again]
-        yield from job.told(outcomes)
+        yield from job.results(outcomes)
 
     def _plan(
         self,
@@ -287,7 +287,7 @@ class SparkReader:
         return frame.transform(transforms.selected(partition_values or {}, row_filter, whole))
 
     def _schema(self, table: str, schema: Schema | None) -> Schema:
-        """The columns of the table as it is now, and those of a schema."""
+        """The columns of the current table, and those of a schema."""
         state = self.load(table)
         known = {name: Column(name, kind) for name, kind in (state.columns if state else ())}
         return Schema(tuple((known | {column.name: column for column in schema or ()}).values()))
@@ -301,7 +301,7 @@ class SparkReader:
 
     @contextlib.contextmanager
     def reading(self, table: str, row_filter: str | None) -> Iterator[None]:
-        """Tell what was wrong with a read: the filter, or something that another try may get over."""
+        """Raise the cause of a failed read: the filter, or an error that a retry may fix."""
         try:
             yield
         except FloodmarkError:
@@ -314,7 +314,7 @@ class SparkReader:
                 raise bad_filter(row_filter, reason_of(error)) from error
             raise Retryable(
                 f"Rows of table {table!r} could not be read: {reason_of(error)}.",
-                hint="Doing it again changes nothing that was done already.",
+                hint="It is safe to run it again.",
             ) from error
 
 

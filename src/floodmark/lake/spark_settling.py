@@ -1,10 +1,10 @@
 """A settle function over committed rows on Spark, and the one commit that follows from it.
 
 The commit overwrites whole buckets, and says that it also overwrites everything above the horizon, where there is
-nothing: so Iceberg, which looks for rows that came since the snapshot and would be overwritten, refuses it if any came.
+nothing: so Iceberg, which checks for newer rows that would be overwritten, refuses it if there are any.
 
 The last bucket that has rows is always among those it overwrites. So of two settlements that were prepared on one state
-only one lands (U18), whichever rows they are about; and whoever writes that bucket anew as it is, without a function,
+only one lands (U18), whichever rows they change; and a commit that rewrites that bucket unchanged, without a function,
 keeps every other from landing.
 """
 
@@ -43,7 +43,7 @@ def resettle_on_spark(lake: SparkReader, request: Resettling) -> Resettled:
         changed = answer.join(_numbers(lake, changed_numbers), SEQ, "left_semi").localCheckpoint(eager=True)
         check_fixed(request, rows.join(_numbers(lake, changed_numbers), SEQ, "left_semi"), changed)
         if changed.count() != len(changed_numbers):
-            raise BadSettlement("changed its mind in the middle")
+            raise BadSettlement("returned different rows for the same input")
     except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
         return Resettled(problem=problem_of(request.settle, error))
     found = collapse(changed_numbers, lambda own: _alike(lake, request, rows, changed, own=own, dropped=dropped))
@@ -82,7 +82,7 @@ def _differences(request: Resettling, rows: DataFrame, answer: DataFrame) -> tup
     free = other.where(~F.coalesce("_stays", F.lit(False)))
     found = free.orderBy(SEQ).limit(request.changed_max).collect()
     if any(row["_before"] is None for row in found):
-        raise BadSettlement("added a row, or changed a number")
+        raise BadSettlement("added a row, or changed a sequence number")
     waiting = other.where("_stays").count() if request.spared else 0
     changed = [row[SEQ] for row in found if row["_after"] is not None]
     return changed, [row[SEQ] for row in found if row["_after"] is None], waiting
@@ -161,7 +161,7 @@ def _bucket_width(lake: SparkReader, table: str) -> int:
     loaded = lake.catalog.table(table)
     width = None if loaded is None else bucket_width(loaded)
     if width is None:
-        raise Retryable(f"The table {table!r} is not there.")
+        raise Retryable(f"The table {table!r} does not exist.")
     return width
 
 

@@ -134,7 +134,7 @@ def stored_on_spark(spark: SparkSession, committed: DataFrame, keys: FileKeys) -
         key.suspicion().alias(f"{SUSPECT}t"),
     )
     # The hash finds, the columns decide. All of them, also those of a fallback: a row that has more of them than its
-    # twin is left to flush.
+    # duplicate is left to flush.
     same = [F.col(short).eqNullSafe(F.col(f"{short}t")) for short in names.values()]
     found = ours.join(
         theirs.hint("shuffle_hash"), reduce(and_, [F.col(SUSPECT) == F.col(f"{SUSPECT}t"), *same]), "left_semi"

@@ -1,4 +1,4 @@
-"""Targets on Iceberg through Spark: the copy runs wholly in Spark, from the lake's table to somebody else's.
+"""Targets on Iceberg through Spark: the copy runs wholly in Spark, from the lake's table to a foreign table.
 
 Metadata is read without a JVM where the catalog is described in the settings file. A catalog that only the Spark
 session knows is read through Spark, in one load: the session says where the table's metadata file is, and that file
@@ -108,7 +108,7 @@ class SessionCatalog:
                 return None
             raise Permanent(f"Spark cannot use {name}: {reason_of(error)}.", hint=self._way_out()) from error
         except Exception as error:
-            raise Retryable(f"Spark did not say what {name} is: {reason_of(error)}.") from error
+            raise Retryable(f"Spark did not describe {name}: {reason_of(error)}.") from error
         try:
             return StaticTable.from_metadata(log[-1][0])
         except Exception as error:
@@ -151,7 +151,7 @@ class SparkTargets:
         if name.catalog == own.name:
             if name.namespace == NAMESPACE:
                 raise Permanent(
-                    f"{name} lies among the store's own tables.", hint="Deliver to another namespace of the catalog."
+                    f"{name} is in the namespace of the store.", hint="Deliver to another namespace of the catalog."
                 )
             return DescribedCatalog(Catalog(own.name, own.spark_settings, own.python_settings, name.namespace))
         if self.lake.spark.conf.get(f"spark.sql.catalog.{name.catalog}", None) is None:
@@ -203,7 +203,7 @@ class SparkTarget:
             except FloodmarkError:
                 raise
             except Exception as error:
-                # Another process may have made the same change a moment ago: look again before giving up.
+                # Another process may have made the same change just now: read again before giving up.
                 if attempt == CHANGES_MAX - 1:
                     raise Retryable(
                         f"Table {self.name} could not be created or changed: {reason_of(error)}."
@@ -226,10 +226,10 @@ class SparkTarget:
         shape = [f"{quoted(column.name)} {spark_type(column.type)}" for column in columns]
         shape += [f"{name} {spark_type(kind)}" for name, kind in ORIGIN_COLUMNS.items()]
         shape[-2] += " not null"
-        told = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+        shown = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
         return [
             f"CREATE NAMESPACE IF NOT EXISTS `{self.name.catalog}`.`{self.name.namespace}`",
-            f"CREATE TABLE IF NOT EXISTS {self._spark_name} ({', '.join(shape)}) USING iceberg TBLPROPERTIES ({told})",
+            f"CREATE TABLE IF NOT EXISTS {self._spark_name} ({', '.join(shape)}) USING iceberg TBLPROPERTIES ({shown})",
             f"ALTER TABLE {self._spark_name} WRITE LOCALLY ORDERED BY {ORIGIN_SEQ}",
         ]
 
@@ -356,11 +356,11 @@ def target_state(name: str, table: IcebergTable) -> TargetState:
 
 
 def _landed(snapshot: Any) -> Landed | None:
-    told = snapshot.summary.additional_properties if snapshot.summary else {}
-    mark = Mark.parse(told)
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    mark = Mark.parse(summary)
     if mark is None:
         return None
-    size = int(told.get("added-files-size", "0"))
+    size = int(summary.get("added-files-size", "0"))
     return Landed(mark, size, snapshot.snapshot_id, snapshot.parent_snapshot_id)
 
 

@@ -1,4 +1,4 @@
-"""What Spark's JVM says: into a file of the store, of bounded size, and to standard error only where that is asked for.
+"""The output of Spark's JVM: into a file of the store, of bounded size, and to standard error only on request.
 
 The JVM's two outputs are one pipe, which a thread of this process reads. What the JVM itself, its libraries and the
 Python workers print comes this way, so none of it can mix with the rows on standard output or with a progress line.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 FILE_NAME = "spark.log"
 FILE_BYTES_MAX = 4 << 20
-"""Past this size the file becomes `spark.log.1`, and the one of that name before it goes."""
+"""Past this size the file becomes `spark.log.1`, and the earlier one of that name is removed."""
 LINE_BYTES_MAX = 16 << 10
 LINES_KEPT = 200
 
@@ -49,11 +49,11 @@ def empty_log(store: Path) -> None:
     file = log_file(store)
     for path in (file, _older(file)):
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(path, 0)  # a process that has it open goes on in it, at its beginning
+            os.truncate(path, 0)  # a process that has it open continues in it, at its beginning
 
 
 class SparkLog:
-    """Takes in the output of one JVM. It never fails: whoever cannot write drops the line."""
+    """Reads the output of one JVM. It never fails: a line that cannot be written is dropped."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
@@ -70,8 +70,8 @@ class SparkLog:
     def last_words(self) -> str:
         """Why a JVM that has ended did so: its last lines that are no part of a stack."""
         self._reader.join(timeout=5)
-        told = [line for line in self._lines if not (line[0].isspace() or _EMPTY_WORDS.search(line))]
-        return "; ".join(line.strip().rstrip(".") for line in told[-2:])[-300:] or "it gave no reason"
+        lines = [line for line in self._lines if not (line[0].isspace() or _EMPTY_WORDS.search(line))]
+        return "; ".join(line.strip().rstrip(".") for line in lines[-2:])[-300:] or "it gave no reason"
 
     def _follow(self) -> None:
         with os.fdopen(self._ends, "rb") as stream:

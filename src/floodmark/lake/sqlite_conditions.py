@@ -1,7 +1,7 @@
 """Conditions as SQLite evaluates them, for the lake in memory, with Spark's meaning where the two differ.
 
 Times are texts there (`YYYY-MM-DD HH:MM:SS.ffffff`, a day without the rest), which compare as the times do. What is
-seldom asked of a lake in memory (hashes of Spark's own, lists, regular expressions with groups) it refuses by name.
+seldom needed in a lake in memory (hashes of Spark's own, lists, regular expressions with groups) it refuses by name.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _part(format: str) -> Callable[[Any], int]:
 
 
 def _first(value: Any, unit: str) -> str:
-    """The start of the unit that a moment lies in."""
+    """The start of the unit that a time is in."""
     at = _moment(value)
     start = {
         "year": at.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0),

@@ -1,4 +1,4 @@
-"""Sources that Spark reads: DataFrames, Iceberg tables, and what a query is asked over; written down as Parquet files.
+"""Sources that Spark reads: DataFrames, Iceberg tables, and queries; staged as Parquet files.
 
 A frame need not give the same rows in the same order twice, and cannot be read on from its middle. Its files can.
 """
@@ -68,7 +68,7 @@ def given_frame(spark: SparkSession, rows: Any) -> DataFrame:
 
 
 def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
-    """Write a frame into `part-*.parquet`, each durable. What was in the directory goes first."""
+    """Write a frame into `part-*.parquet`, each durable. The directory is emptied first."""
     spark = frame.sparkSession
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(PRIVATE_DIRECTORY, parents=True)
@@ -86,7 +86,7 @@ def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
 
 @contextlib.contextmanager
 def reading_by_spark() -> Iterator[None]:
-    """Say in words what goes wrong where Spark reads a source."""
+    """Report errors of Spark's reading of a source."""
     try:
         yield
     except InvalidSetting:
@@ -99,7 +99,7 @@ def reading_by_spark() -> Iterator[None]:
             ) from error
         raise Retryable(
             f"The source could not be read by Spark: {reason_of(error)}.",
-            hint="Run it again: what was loaded before stays loaded.",
+            hint="Run it again: loaded rows stay loaded.",
         ) from error
 
 
@@ -113,11 +113,11 @@ def _query(spark: SparkSession, frame: DataFrame, select: str | None) -> Iterato
     try:
         try:
             rows = spark.sql(select)
-            rows.schema  # noqa: B018 - over Spark Connect a query is looked at only when something is asked of it
+            rows.schema  # noqa: B018 - over Spark Connect a query is analysed only when its result is used
         except Exception as error:
             raise InvalidSetting(
                 f"The query cannot be used: {reason_of(error)}.",
-                hint="It selects from the view `source`, which is what is to be loaded.",
+                hint="It selects from the view `source`, which has the rows to load.",
             ) from error
         yield rows
     finally:
@@ -141,7 +141,7 @@ def _shaped(rows: DataFrame, shape: FrameShape) -> DataFrame:
     renamed = rows.withColumnsRenamed(dict(shape.renamed or {}))
     kinds = dict(renamed.dtypes)
     if shape.event_time is None or kinds.get(shape.event_time) != "timestamp":
-        return renamed  # what is no timestamp yet is judged when it is one
+        return renamed  # a value that is no timestamp yet is checked once it is one
     column = F.col(quoted(shape.event_time))
     if shape.since is not None:
         renamed = renamed.where(column >= F.timestamp_micros(F.lit(shape.since)))

@@ -40,7 +40,7 @@ class FileKeys:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The dataset's columns that the key is made of."""
+        """The dataset's columns of the key."""
         found = [name for names in self.identity for name in names]
         return tuple(dict.fromkeys([*found, *([self.event_time] if self.event_time else [])]))
 

@@ -122,7 +122,7 @@ class Lake(Protocol):
         ...
 
     def target(self, name: TargetName) -> Target:
-        """Somebody else's table, to which this lake's rows are copied. `Permanent` if its catalog is not known."""
+        """A foreign table, to which this lake's rows are copied. `Permanent` if its catalog is not known."""
         ...
 
     # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,10 +137,10 @@ class Lake(Protocol):
         ...
 
     def resettle(self, request: Resettling) -> Resettled:
-        """Ask a settle function about committed rows; nothing is changed until what it returns is committed.
+        """Run a settle function over committed rows; nothing changes until the result is committed.
 
-        Without a function that commit writes some rows as they are: it lands under the same condition, and no other
-        settlement that was prepared on an earlier state can land behind it. Then the snapshot must have rows.
+        Without a function that commit writes some rows unchanged: it lands under the same condition, and no other
+        settlement that was prepared on an earlier state can land after it. Then the snapshot must have rows.
         """
         ...
 
@@ -148,7 +148,7 @@ class Lake(Protocol):
         """Delete the rows that a selection names. Doing it again is harmless. What it raises is no verdict.
 
         No current data file holds them afterwards, if the table's `max_seq` has been raised before. Not an append: a
-        flush that is under way lands beside it, or is refused and begins again.
+        flush in progress lands beside it, or is refused and begins again.
         """
         ...
 
@@ -165,7 +165,7 @@ class Lake(Protocol):
         ...
 
     def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
-        """Forget all but the newest snapshots, with the files that only they reach; how many went.
+        """Forget all but the newest snapshots, with the files that only they refer to; how many were removed.
 
         What came after `since` stays. The table itself remembers how far numbers were given out.
         """
@@ -231,7 +231,7 @@ class Lake(Protocol):
         empty tally and `{}`, and `work` is not called for it.
 
         All the work is done before the first result comes. Where `work` raises, its task leaves the rest of its ranges
-        alone; the other tasks go on. First come the results of all ranges that were done, in order, and then the
+        alone; the other tasks continue. First come the results of all ranges that were done, in order, and then the
         error of the lowest range that failed is raised, as it was raised in the task. A range that came neither
         with a result nor with that error may have been done, failed or never begun.
         """
@@ -257,7 +257,7 @@ class Lake(Protocol):
     def files(self, state: TableState, *, check: bool = False) -> TableFiles:
         """The files of the head. Reads metadata only.
 
-        What cannot be read is `FilesMissing`; with `check` it is among the missing ones, and every file is looked for.
+        What cannot be read is `FilesMissing`; with `check` it is among the missing ones, and every file is checked.
         """
         ...
 
@@ -269,9 +269,9 @@ class Lake(Protocol):
         """Take changes back whose files were lost: to the newest state of the table of which every file is there.
 
         What the snapshot `durable` (None: the beginning) reaches is known to be there. True if there is such a state,
-        every commit behind it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
-        is guarded against others who do the same. A change whose own record is lost cannot be asked; what is left of
-        the history tells enough then.
+        every commit after it is `droppable`, and `durable` is still in its history; otherwise nothing changes. It
+        is guarded against others who do the same. A change whose own record is lost cannot be checked; the rest of
+        the history is enough then.
         """
         ...
 
@@ -286,6 +286,6 @@ class Lake(Protocol):
     def orphans(self, table: str, *, before: datetime, remove: bool = False) -> list[Orphan]:
         """The files in the table's place that no snapshot refers to and that were last written before a moment.
 
-        With `remove` they are deleted. One that is gone already is no error.
+        With `remove` they are deleted. One that was removed already is no error.
         """
         ...

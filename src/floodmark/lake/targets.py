@@ -1,4 +1,4 @@
-"""What a table sink needs from somebody else's table: values, the verdict on a chunk, and the contract. Pure.
+"""What a table sink needs from a foreign table: values, the verdict on a chunk, and the contract. Pure.
 
 Terms
 - A *target* is an Iceberg table in any catalog. Others may append to it, compact it, delete from it, expire its
@@ -11,8 +11,8 @@ Terms
 
 The *base* of a chunk is the target as it was before the first attempt (D5). From one load of the metadata the `fate`
 of the chunk follows (D6), whatever the attempts have said: its mark is there → delivered. The history since the base
-is known and the mark is not in it → nobody has delivered it, and an append on the head of that very load lands only if
-nobody appends first. The history is not known → the rows may tell; if they do not, nobody guesses.
+is known and the mark is not in it → it was not delivered, and an append on the head of that very load lands only if
+no other append comes first. The history is not known → the rows may show it; if not, it is not guessed.
 
 A target promises
 - `load` returns the metadata of one instant.
@@ -60,7 +60,7 @@ _KEY = re.compile(r"(?P<store>[^/]+)/(?P<dataset>[^/]+)/(?P<after>[0-9]+)-(?P<th
 
 @dataclass(frozen=True, slots=True)
 class TargetName:
-    """Where a target stands."""
+    """The place of a target."""
 
     catalog: str
     namespace: str
@@ -89,7 +89,7 @@ class Claim:
 
     @property
     def property(self) -> tuple[str, str]:
-        """As it stands among the table's properties."""
+        """Its form in the table's properties."""
         value = (
             {"dataset": self.dataset}
             if self.row_filter is None
@@ -107,7 +107,7 @@ class Mark:
     tally: Tally
     """Of the chunk's rows."""
     totals: Tally | None = None
-    """Of everything the channel had settled with this chunk: what a store that lost its watermark compares."""
+    """Of all rows that the channel delivered up to this chunk: a store that lost its watermark compares it."""
 
     @property
     def key(self) -> str:
@@ -117,12 +117,12 @@ class Mark:
 
     @property
     def properties(self) -> dict[str, str]:
-        told = {CHUNK_PROPERTY: self.key, TALLY_PROPERTY: _tally_text(self.tally)}
-        return told if self.totals is None else {**told, TOTALS_PROPERTY: _tally_text(self.totals)}
+        properties = {CHUNK_PROPERTY: self.key, TALLY_PROPERTY: _tally_text(self.tally)}
+        return properties if self.totals is None else {**properties, TOTALS_PROPERTY: _tally_text(self.totals)}
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> Mark | None:
-        """The mark among a snapshot's properties; None for a commit of somebody else's."""
+        """The mark among a snapshot's properties; None for a foreign commit."""
         found = _KEY.fullmatch(properties.get(CHUNK_PROPERTY, ""))
         tally = _tally(properties.get(TALLY_PROPERTY))
         if found is None or tally is None:
@@ -188,7 +188,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A range of a dataset's rows, where they stand in the lake."""
+    """A range of a dataset's rows, in the lake."""
 
     table: str
     snapshot: int
@@ -231,13 +231,13 @@ class TargetAppend:
 
 
 class Fate(enum.Enum):
-    """What became of a chunk, as far as the target's metadata tells."""
+    """What became of a chunk, as far as the target's metadata shows."""
 
     DELIVERED = "delivered"
     OPEN = "open"
-    """Nobody has delivered it up to this load: it may be appended on this load's head."""
+    """It was not delivered up to this load: it may be appended on this load's head."""
     ASK_ROWS = "ask the rows"
-    """The history does not tell."""
+    """The history does not show it."""
     OTHER_TABLE = "other table"
     OTHER_ROWS = "other rows"
     """The range is there, with other rows in it."""
@@ -249,7 +249,7 @@ def fate(mark: Mark, *, base: Base, state: TargetState | None, first_look: bool)
     """Decide a chunk from one load of the target's metadata.
 
     `first_look` says that the base is of this very load. Then nothing has been attempted under this record; but the
-    record itself may be a lost one's successor, so a target whose history does not know us is asked for rows.
+    record itself may be a lost one's successor, so a target whose history does not know us is searched for rows.
     """
     if state is None or state.history.uuid != base.table_uuid:
         return Fate.OTHER_TABLE
@@ -269,13 +269,13 @@ def fate(mark: Mark, *, base: Base, state: TargetState | None, first_look: bool)
 
 
 def check_claim(name: TargetName, state: TargetState, claim: Claim) -> bool:
-    """Whether the claim stands; false if nobody of this store has made one. Another of this store's is refused."""
+    """Whether the claim is valid; false if this store has none. Another claim of this store is refused."""
     key, wanted = claim.property
     found = state.properties.get(key)
     if found is not None and found != wanted:
         raise Permanent(
-            f"Table {name} receives other rows of this store ({found}), and one table cannot tell the two apart.",
-            hint="Give every sink a table of its own.",
+            f"Table {name} receives other rows of this store ({found}), and one table cannot distinguish them.",
+            hint="Use a separate table for each sink.",
         )
     return found is not None
 
@@ -288,7 +288,7 @@ def missing_columns(name: TargetName, state: TargetState, columns: Schema) -> bo
         if found is None or found.type != kind:
             raise SchemaConflict(
                 f"Table {name} has no column {origin} of type {kind}, so a row's delivery could not be recognised.",
-                hint="Name a table that does not exist: it is made with the right columns. Or add "
+                hint="Name a table that does not exist: it is created with the right columns. Or add "
                 "_origin_store STRING, _origin_seq BIGINT and _origin_partition STRING to this one.",
             )
     for other in state.columns:
@@ -298,7 +298,7 @@ def missing_columns(name: TargetName, state: TargetState, columns: Schema) -> bo
                 hint=f"ALTER TABLE {name} ALTER COLUMN {other.name} DROP NOT NULL, or deliver to another table.",
             )
     grown = [_must_grow(name, have.get(name_key(column.name)), column.name, column.type) for column in columns]
-    return any(grown)  # after all of them were looked at: the last may be the one that cannot fit
+    return any(grown)  # after all of them were checked: the last may be the one that cannot fit
 
 
 def _must_grow(table: TargetName, have: TargetColumn | None, name: str, kind: ColumnType) -> bool:
@@ -332,7 +332,7 @@ def _grows_into(have: ColumnType, wanted: ColumnType) -> bool:
 
 
 class Target(Protocol):
-    """One table of somebody else's, from the store that delivers to it."""
+    """One foreign table, from the store that delivers to it."""
 
     @property
     def name(self) -> TargetName: ...
@@ -366,7 +366,7 @@ class Target(Protocol):
         ...
 
     def unlike(self, state: TargetState, cut: Cut, origin: Origin, *, count_max: int) -> list[int]:
-        """The numbers of rows of the lake that the target does not have as they are here: lost there, or altered."""
+        """The numbers of rows of the lake that the target does not have unchanged: lost there, or altered."""
         ...
 
     def sync(self, state: TargetState, *, since: int | None) -> None:

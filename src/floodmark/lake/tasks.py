@@ -60,7 +60,7 @@ class RangeWork:
     def each(self, places: Iterable[int], read: Callable[[SequenceRange], pa.Table]) -> list[RangeOutcome]:
         """Do the work on some of the ranges, one after the other, up to the first that fails.
 
-        `read` gives the rows of a range: in order, with their content ids, columns as they are stored.
+        `read` gives the rows of a range: in order, with their content ids, with the stored columns.
         """
         outcomes, stopped = [], False
         for index in places:
@@ -97,12 +97,12 @@ class RangeWork:
             sum_ += weight
         return [*groups, range(start, len(weights))] if weights else []
 
-    def told(self, outcomes: Iterable[RangeOutcome]) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
+    def results(self, outcomes: Iterable[RangeOutcome]) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """The results in order of the ranges; then the error of the lowest range that failed, if one did."""
         found: dict[int, RangeOutcome] = {}
         for outcome in outcomes:
             if outcome.index in found:
-                raise Corrupt(f"Range {self.ranges[outcome.index]} was answered for twice.", hint="Report this.")
+                raise Corrupt(f"Range {self.ranges[outcome.index]} has two results.", hint="Report this.")
             found[outcome.index] = outcome
         for index, outcome in sorted(found.items()):
             if outcome.answer is not None:
@@ -112,7 +112,7 @@ class RangeWork:
                 raise outcome.error
         lost = [range_ for index, range_ in enumerate(self.ranges) if index not in found or found[index].answer is None]
         if lost:
-            raise Retryable(f"No task answered for range {lost[0]}.", hint="Do the same ranges again.")
+            raise Retryable(f"Range {lost[0]} has no result.", hint="Run it again.")
 
 
 # ── across processes ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +123,7 @@ def packed(outcomes: Iterable[RangeOutcome]) -> bytes:
 
 
 def unpacked(raw: bytes) -> list[RangeOutcome]:
-    """What a task sent. It is trusted as the rows are: whoever runs our tasks could write anything anyway."""
+    """What a task sent. It is trusted as the rows are: a machine that runs our tasks could write anything anyway."""
     return [
         RangeOutcome(index, tally, answer, _unsealed(error), odd)
         for index, tally, answer, error, odd in pickle.loads(raw)  # noqa: S301 - said above
@@ -139,7 +139,7 @@ def _sealed(error: BaseException | None) -> bytes | None:
     try:
         raw = pickle.dumps(error)
         pickle.loads(raw)  # noqa: S301 - our own bytes: some errors can be written and not read
-    except Exception:  # noqa: BLE001 - it need not be picklable to be told
+    except Exception:  # noqa: BLE001 - it need not be picklable to be reported
         return pickle.dumps(Retryable(f"A task failed: {type(error).__name__}: {error}."))
     return raw
 

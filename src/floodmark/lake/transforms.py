@@ -1,4 +1,4 @@
-"""What Spark does to rows on their way: pure `DataFrame → DataFrame` functions, no session, no action, no write."""
+"""Spark's transformations of rows: pure `DataFrame → DataFrame` functions, no session, no action, no write."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def selected(partition_values: Mapping[str, Any], row_filter: str | None, schema
 def within_event_span(event_time: str, span: tuple[int, int] | None, *, is_date: bool) -> Transform:
     """The committed rows that could equal a row of the batch: those in its span of event time, or without one.
 
-    This bounds deduplication: files whose event times lie outside are not opened.
+    This bounds deduplication: files whose event times are outside are not opened.
     """
     column = F.col(quoted(event_time))
     near = column.isNull()

@@ -24,7 +24,7 @@ _SPARK = {"long": "bigint", "json": "string"}
 
 
 def quoted(name: str) -> str:
-    """A name that Spark takes as it is. Column names contain no backtick."""
+    """A name that Spark accepts unchanged. Column names contain no backtick."""
     return f"`{name}`"
 
 
@@ -41,7 +41,7 @@ def spark_type(kind: ColumnType) -> str:
 
 
 def segment_ddl(schema: Schema) -> str:
-    """The columns of a segment file. All nullable: Parquet files of before a column existed read as null."""
+    """The columns of a segment file. All nullable: columns that a file is older than read as null."""
     columns = [f"{quoted(column.name)} {spark_type(column.type)}" for column in schema]
     return ", ".join([*columns, f"{CONTENT_ID} string", f"{SEGMENT} bigint"])
 

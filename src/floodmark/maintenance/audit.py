@@ -1,19 +1,19 @@
 """Audit: does a destination hold every row that was committed for it, each once?
 
-    committed rows ──(1)──▶ settled chunks ──(2)──▶ the destination
+    committed rows ──(1)──▶ acknowledged chunks ──(2)──▶ the destination
          │(0)
         lake
 
 0. `deep` only: the rows of each partition, counted in the lake, are those that the blocks recorded.
-1. From the records: what was settled adds up to what was committed, range by range (`conservation`), the watermark's
+1. From the records: acknowledged rows add up to committed rows, range by range (`conservation`), the watermark's
    own total to its chunks', and every row that was given up is in quarantine.
-2. The destination is asked what it holds (`AuditableDestination`): by names and counts, or if `deep` row by row.
+2. The destination is queried (`AuditableDestination`): by names and counts, or if `deep` row by row.
 
 Nothing is written anywhere, and nothing depends on a store at rest.
 
 Invariants
-- U30 A finding is what two looks agree on: a delivery under way is not damage.
-- U31 A range below the watermark without a settled chunk counts as delivered only if the destination says so.
+- U30 A finding is what two reads agree on: a delivery in progress is not damage.
+- U31 A range below the watermark without an acknowledged chunk counts as delivered only if the destination confirms it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,13 @@ if TYPE_CHECKING:
 # ── What the records of one channel say, and the account of it that its destination is held against ──────────────────
 
 
-# ── Whether what was settled is what was committed, range by range, from the records alone ───────────────────────────
+# ── Whether the acknowledged rows are the committed rows, range by range, from the records alone ──────────────────────
 # Two series run along the sequence numbers: the committed blocks, each with its tally of one partition, and the
-# settled
-# chunks, each with the tally that its acknowledgement recorded. Tallies of disjoint ranges add up, so the two are
-# compared wherever a chunk ends between two blocks. A chunk that ends inside a block is compared together with those
-# behind it.
+# acknowledged chunks, each with the tally that its acknowledgement recorded. Tallies of disjoint ranges add up, so the
+# two are compared wherever a chunk ends between two blocks. A chunk that ends inside a block is compared together with
+# those after it.
 #
-# Rows may be missing on the side of the chunks for a reason that is on record: they were removed from the lake
-# before
+# Rows may be missing on the side of the chunks for a reason that is on record: they were removed from the lake before
 # they left (retention with leave, purge), or the sink's row filter left them out.
 
 
@@ -75,12 +73,12 @@ class Imbalance:
     @property
     def what(self) -> str:
         if self.committed.rows == self.settled.rows:
-            return f"As many rows were settled in {self.range} as were committed ({self.settled.rows}), and others."
-        return f"{self.committed.rows} rows were committed in {self.range}, and {self.settled.rows} were settled."
+            return f"The {self.settled.rows} rows acknowledged in {self.range} differ from the rows committed there."
+        return f"{self.committed.rows} rows were committed in {self.range}, and {self.settled.rows} were acknowledged."
 
 
 def effective(chunks: Sequence[ChunkRecord]) -> list[ChunkRecord]:
-    """The settled chunks that count, in order, out of those of all intents, oldest intent first.
+    """The acknowledged chunks that count, in order, out of those of all intents, oldest intent first.
 
     A channel that lost its watermark settles its ranges again; of chunks that overlap, the newest counts.
     """
@@ -94,7 +92,7 @@ def effective(chunks: Sequence[ChunkRecord]) -> list[ChunkRecord]:
 
 
 def holes(chunks: Sequence[ChunkRecord], whole: SequenceRange) -> list[SequenceRange]:
-    """Where no settled chunk is on record."""
+    """Where no acknowledged chunk is recorded."""
     return RangeSet.of(chunk.range for chunk in chunks).missing_within(whole)
 
 
@@ -127,7 +125,7 @@ def imbalances(
     run: list[ChunkRecord] = []
     for chunk in chunks:
         if run and run[-1].range.through != chunk.range.after:
-            run = []  # a hole: what lies in it is another matter
+            run = []  # a gap: its rows are checked elsewhere
         run.append(chunk)
         span = SequenceRange(run[0].range.after, chunk.range.through)
         committed = blocks.within(span)
@@ -170,7 +168,7 @@ class Records:
     committed: Committed
     stats: list[inspection.BlockStats]
     removed: list[Removal]
-    """What retention and purge took out; behind it, once more, what of that never got to the sink."""
+    """What retention and purge removed; then the part of it that the sink never received."""
     forfeited: list[Removal]
     given_up: list[GivenUpRow]
 
@@ -282,7 +280,7 @@ def _settled(
 
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:
-    """What a stretch without a chunk held: by the blocks where they say so, else in the lake and removed from there."""
+    """What a range without a chunk had: by the blocks if they record it, otherwise by the lake and the removals."""
     row_filter = intent.settings.get("where")
     known = records.committed.within(span)
     if known is not None and (row_filter is None or not known.rows):
@@ -298,12 +296,12 @@ def _committed_in(records: Records, source: RowSource, intent: Intent, span: Seq
 
 
 _FSCK = "Run `floodmark fsck`."
-_SCOPE = "If it is a typing error, correct `datasets` or `partitions` of the sink. Else nothing of it has come yet."
+_SCOPE = "If the name is misspelled, correct `datasets` or `partitions` of the sink. Otherwise it has no rows yet."
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAudit:
-    """One partition on its way to the sink."""
+    """One partition, delivered to one sink."""
 
     dataset: str
     partition: str
@@ -320,7 +318,7 @@ class ChannelAudit:
     """Rows that the destination was found to have; None where they were not counted."""
     note: str | None = None
     asked: bool = True
-    """Whether the destination was looked at: else only the records were compared."""
+    """Whether the destination was queried: otherwise only the records were compared."""
     failed: bool = False
     """It should have been, and there was no answer that counts."""
 
@@ -330,7 +328,7 @@ class AuditReport:
     """What an audit of one sink found.
 
     Without findings that are `wrong`, the records agree with each other; and where every channel was `asked`, every
-    settled row is where it should be.
+    acknowledged row is where it should be.
     """
 
     sink: str
@@ -345,12 +343,12 @@ class AuditReport:
 
     @property
     def asked(self) -> bool:
-        """Whether the destination was looked at, for every channel."""
+        """Whether the destination was queried, for every channel."""
         return all(item.asked for item in self.channels)
 
     @property
     def failed(self) -> bool:
-        """Whether the destination should have been asked and could not be."""
+        """Whether the destination should have been queried and could not be."""
         return any(item.failed for item in self.channels)
 
 
@@ -410,13 +408,13 @@ class Auditor:
             _file_finding("file-twice", "is referred to twice: its rows are read twice", name, file)
             for file in files.twice
         ]
-        found += [_file_finding("file-missing", "is missing, or not whole", name, file) for file in files.missing]
+        found += [_file_finding("file-missing", "is missing or damaged", name, file) for file in files.missing]
         if deep and not files.missing and view.snapshot is not None:
             found += self._counted(view, view.snapshot)
         return found
 
     def _counted(self, view: View, snapshot: int) -> Iterator[Finding]:
-        """Step 0: one look at the lake for all partitions."""
+        """Step 0: one scan of the lake for all partitions."""
         dataset = view.dataset
         counted = {
             item.partition: item.tally
@@ -448,11 +446,11 @@ class Auditor:
         source = RowSource(self.engine.lake, view)
         unrecorded = holes(settled, SequenceRange(min(start, mark.seq), mark.seq))
         for settings, account in accounts(sink, channel, records, settled, unrecorded, source):
-            told, found = self._destination(sink, channel, settings, account, deep=deep)
+            reply, found = self._destination(sink, channel, settings, account, deep=deep)
             findings += found
-            there = there if told.rows is None else (there or 0) + told.rows
-            notes += [told.note] if told.note else []
-            asked, failed = asked and told.asked, failed or told.failed
+            there = there if reply.rows is None else (there or 0) + reply.rows
+            notes += [reply.note] if reply.note else []
+            asked, failed = asked and reply.asked, failed or reply.failed
         held_back = sum(1 for item in records.given_up if item.state == "held")
         line = ChannelAudit(
             channel.dataset,
@@ -475,7 +473,7 @@ class Auditor:
         where = f"{channel.dataset} {channel.partition}"
         with closing(kind_of(sink).connect(self.engine, channel, {**sink.settings, **settings})) as made:
             if not isinstance(made, AuditableDestination):
-                note = f"What a {sink.kind} does with rows cannot be asked: only the records were compared."
+                note = f"What a {sink.kind} did with rows cannot be queried: only the records were compared."
                 lost = [
                     Finding("never-sent", _never_sent(item), where, _FSCK, item.range)
                     for item in account.settled
@@ -490,7 +488,7 @@ class Auditor:
 
 
 def _never_sent(item: Settled) -> str:
-    return f"{item.tally.rows} rows of {item.range} lie below the watermark, and no delivered chunk is on record."
+    return f"{item.tally.rows} rows of {item.range} are below the watermark, and no delivered chunk is recorded."
 
 
 def _file_finding(kind: str, what: str, dataset: str, file: str) -> Finding:
@@ -510,7 +508,7 @@ def lake_differences(
     for partition in sorted({*counted, *recorded}):
         here, wanted = counted.get(partition, Tally()), recorded.get(partition, Tally())
         left = wanted - gone.get(partition, Tally())
-        if here in (left, left - going.get(partition, Tally())):  # a removal under way has deleted its rows, or not yet
+        if here in (left, left - going.get(partition, Tally())):  # a running removal has deleted its rows, or not yet
             continue
         others = " others" if here.rows == left.rows else ""
         what = f"The lake has {here.rows}{others} rows, and the blocks recorded {wanted.rows}"

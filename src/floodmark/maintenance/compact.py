@@ -1,15 +1,15 @@
-"""Compaction: small files become few, old snapshots and what nobody refers to go. No reader notices.
+"""Compaction: joins small files, expires snapshots, removes orphan files. Readers do not notice.
 
-    settle → ask the settle function again → rewrite bucket by bucket → make durable
+    settle → run the settle function again → rewrite bucket by bucket → make durable
         → join manifests → make durable → expire snapshots → orphans
       → tables that a rebuild has retired
 
-Every step stands on its own: whatever dies in between, the next run finds less to do. Flushes and exports go on beside
-it, in this process and in others: a rewrite is no append, and a reader whose snapshot goes asks again.
+Every step is independent: after a crash the next run finds less to do. Flushes and exports continue beside
+it, in this process and in others: a rewrite is no append, and a reader whose snapshot expires retries.
 
 - U1 A rewrite changes no row: each keeps its number, so that cursors and watermarks mean what they meant.
-- U5 A file that nothing refers to goes by age alone, and never younger than any commit under way could be.
-- U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and says so.
+- U5 An orphan file is removed only by age, and never while a commit in progress could refer to it.
+- U6 Compaction comes to an end: a run that finds everything in order rewrites nothing, and reports so.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from floodmark.sequence import SequenceRange
 
 T = TypeVar("T")
 REPLACED_MAX = 64
-"""Past so many files that a run has joined, the lists that still name them are written anew without them."""
+"""After so many compacted files, the manifests that still list them are rewritten."""
 ORPHAN_AGE_MIN = timedelta(days=1)
-"""No commit is under way for longer than this; whatever the settings say, no younger file is taken for an orphan."""
+"""No commit takes longer than this: a younger file is never an orphan, whatever the settings are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class CompactedBucket:
     """The bucket's numbers."""
     files_before: int
     files_after: int | None
-    """None where it was only asked what would be done."""
+    """None in a dry run."""
     bytes_before: int
     bytes_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedBucket:
-    """One bucket that stays as it is."""
+    """One bucket that is not rewritten."""
 
     range: SequenceRange
     files: int
@@ -83,11 +83,11 @@ class DatasetCompaction:
     """Files that nothing referred to: removed, or found by a dry run."""
     orphan_bytes: int = 0
     generations_removed: tuple[int, ...] = ()
-    """Tables of before a rebuild, which stayed for a while for those who still read them."""
+    """Old tables of rebuilds, kept for a while for their readers."""
     bytes_freed: int = 0
     """As seen on the disk."""
     settled: SettledAgain = field(default_factory=SettledAgain)
-    """What the dataset's settle function has said of committed rows."""
+    """The result of settling committed rows again."""
     problems: tuple[str, ...] = ()
     """Steps that failed; the others were taken."""
 
@@ -193,9 +193,9 @@ class _Run:
         choices = self._choices(self.lake.files(state))
         room = inventory.stored_bytes(self.lake, self.table)
         self._rewrite([item for item in choices if item.rewrite])
-        self._step("joining the lists of files", self._join_manifests)
-        expired = self._step("letting old snapshots go", self._expire) or 0
-        orphans, orphan_bytes = self._step("looking for files that nothing refers to", self._remove_orphans) or (0, 0)
+        self._step("rewriting manifests", self._join_manifests)
+        expired = self._step("expiring snapshots", self._expire) or 0
+        orphans, orphan_bytes = self._step("removing orphan files", self._remove_orphans) or (0, 0)
         retired = (
             self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
         )
@@ -222,9 +222,9 @@ class _Run:
         """Before files are joined: what collapses need not be joined first."""
         if self.declared.settle is None:
             return SettledAgain()
-        settled = self._step("asking the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
+        settled = self._step("running the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
         if settled is not None and settled.problem is not None:
-            self.problems.append(f"asking the settle function: {settled.problem}")
+            self.problems.append(f"running the settle function: {settled.problem}")
         return settled or SettledAgain()
 
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,14 +237,14 @@ class _Run:
     def _rewrite(self, chosen: list[Choice]) -> None:
         """Bucket by bucket, each its own commit: one that fails leaves the others alone."""
         if chosen:
-            self._tell(f"joining the files of {len(chosen)} buckets")
+            self._tell(f"compacting {len(chosen)} buckets")
         for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
             if error is None:
                 self.compacted[item.bucket.range] = item.bucket
                 self._step("making files durable", lambda: make_durable(self.parts.engine, self.declared))
             else:
                 self.failed.append(_skip(item.bucket, error.message))
-            self._tell(f"{done} of {len(chosen)} buckets joined")
+            self._tell(f"{done} of {len(chosen)} buckets compacted")
 
     def _rewritten(self, chosen: list[Choice]) -> Iterator[tuple[Choice, FloodmarkError | None]]:
         workers = min(self.parts.engine.settings.upkeep.buckets_at_once, len(chosen))
@@ -299,7 +299,7 @@ class _Run:
     # ── around them ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _step(self, name: str, work: Callable[[], T]) -> T | None:
-        """Take a step; what keeps it from being taken is told, and the next ones are taken all the same."""
+        """Run a step; its error is reported, and the next steps run anyway."""
         self._tell(name)
         try:
             return work()

@@ -1,12 +1,12 @@
 """A control database that is lost, or damaged: what can be made again from lake and spool, and what cannot.
 
-Every table keeps its dataset's declaration. From these a new control database is made, which then is like one that was
-restored from a very old backup: the next flush records the commits that the tables show, takes up the segments that
+Every table keeps its dataset's declaration. From these a new control database is created; it is then like one that was
+restored from a very old backup: the next flush records the commits that the tables show, registers the segments that
 wait in the spool, and gives out numbers above all of them.
 
-What only the control database knew is gone: sinks and how far they were (they ask their destinations when they are
+What only the control database had is lost: sinks and their positions (they query their destinations when they are
 added again), tokens, the ledger of what other stores sent, the positions of sources, retention's cut-offs, the hashes
-of purged identities, and what lies in quarantine (its large payloads are still there as files).
+of purged identities, and the quarantine (its large payloads are still there as files).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RebuiltRecords:
     undeclared: tuple[str, ...]
     """Those that must be declared again, exactly as before: their tables keep no declaration."""
     unclear: tuple[str, ...]
-    """Those that were being rebuilt: which of their tables is the current one cannot be told."""
+    """Those that were being rebuilt: which of their tables is the current one is not known."""
     kept_at: str | None
     """Where the damaged control database is now; None if there was none."""
 
@@ -62,8 +62,8 @@ def check_present(root: Path) -> None:
         return
     raise Corrupt(
         f"The control database of this store {what}: {file}.",
-        hint=f"Restore {CONTROL_FILE} from a backup: what lake and spool have beyond it is found by the next flush. "
-        "Without a backup, `floodmark fsck --rebuild-records` makes a new one from lake and spool.",
+        hint=f"Restore {CONTROL_FILE} from a backup: the next flush finds newer rows of the lake and the spool. "
+        "Without a backup, `floodmark fsck --rebuild-records` creates a new one from the lake and the spool.",
     )
 
 
@@ -74,8 +74,8 @@ def rebuild_records(root: Path, lake: Lake, clock: Clock) -> RebuiltRecords:
     """
     if _is_sound(root):
         raise Permanent(
-            "The control database can be read: it is not made anew.",
-            hint="`floodmark fsck` checks it. To replace it all the same, move it away first.",
+            "The control database can be read: it is not replaced.",
+            hint="`floodmark fsck` checks it. To replace it, move it away first.",
         )
     found, undeclared, unclear = _declared(lake)
     fresh = root / f"{CONTROL_FILE}.new"

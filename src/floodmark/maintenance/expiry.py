@@ -1,7 +1,7 @@
 """Old snapshots go, with the files that only they reach: for compaction, retention and purge alike.
 
 - U2 New files are on the disk before old ones go: a rewrite is synced, then recorded as synced, then snapshots expire.
-- U3 What somebody still asks about stays: the base of an undecided block, or of an operation that is not yet recorded
+- U3 A snapshot that is still needed stays: the base of an undecided block, or of an operation that is not yet recorded
   as made, and all that came after it, by which its verdict is found; and the last snapshot that is known to be on the
   disk with all that came after it: others rewrite files too, and do not sync them. How far numbers were given out is
   written into the table first.
@@ -23,7 +23,7 @@ from floodmark.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRule:
-    """How long snapshots are kept for readers that are under way, and for looking back."""
+    """How long snapshots are kept for current readers, and for time travel."""
 
     keep: int = 1
     """Never fewer than this many."""
@@ -50,7 +50,7 @@ def make_durable(engine: Engine, declared: Dataset) -> TableState | None:
 
 
 def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
-    """How many snapshots went."""
+    """How many snapshots were expired."""
     decide(engine, dataset)
     faults.reach("upkeep.expiring")
     declared, undecided, operation = engine.database.read(
@@ -71,7 +71,7 @@ def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: Snap
 def needed(state: TableState, bases: Sequence[int | None], synced: int | None) -> int:
     """U3: how many of the newest snapshots must stay, whatever the rule says. `bases`: of what is not decided."""
     unsynced = state.since(synced)
-    # The synced one itself, too: if the power takes a newer one's files, its own are all that is left.
+    # The synced one itself, too: if a power loss destroys a newer one's files, only its own are left.
     keep = 0 if synced is None or unsynced is None else len(unsynced) + 1
     for base in bases:
         after_base = state.since(base)

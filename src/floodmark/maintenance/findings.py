@@ -23,11 +23,11 @@ class Finding:
     """What to do about it."""
     range: SequenceRange | None = None
     wrong: bool = True
-    """False for what is worth knowing and harms nobody."""
+    """False for a note: worth knowing, and harmless."""
 
     @property
     def key(self) -> tuple[str, str, SequenceRange | None]:
-        """By what two looks at the same thing recognise it."""
+        """The key by which two reads recognise the same finding."""
         return self.kind, self.where, self.range
 
 
@@ -35,14 +35,14 @@ def agreed(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[Finding
     """U30: what both of two looks have found.
 
     A store is checked while others work on it. Records and what they speak of are read one after the other, so a
-    single look can take a delivery or a commit under way for damage; it is gone when one looks again.
+    single read can mistake a delivery or a commit in progress for damage; a second read does not show it.
     """
     before = {item.key for item in first}
     return tuple(item for item in second if item.key in before)
 
 
 def loss_finding(loss: Loss) -> Finding:
-    """U33: a segment that somebody gave up, as audit and fsck tell it."""
+    """U33: a segment that a user gave up, as audit and fsck report it."""
     numbers = "" if loss.range is None else f", numbers {loss.range},"
     what = f"Segment {loss.segment} was given up on {loss.at[:19]}: {loss.rows} rows{numbers} are lost: {loss.reason}"
     kept = f"What is left of its file is at {loss.kept_at}." if loss.kept_at else "Nothing was left of its file."

@@ -1,13 +1,13 @@
 """Fsck: is the store what its records say? Control database against lake against spool.
 
-Every check looks only. What can be repaired without a decision of somebody's brings its own way to do so, and that is
-taken only if it is asked for: with the same steps that a flush takes when it finds a store like this, and, for segment
-files that a restored control database knows nothing of, by registering them again.
+Every check only reads. A problem that needs no user's decision has its own repair, and that is
+run only on request: with the same steps that a flush takes when it finds such a store, and, for segment
+files without a record in a restored control database, by registering them again.
 
 Invariants
 - U30 A finding is what two looks agree on, and only such a one is repaired.
 - U32 A repair loses nothing: it records what the lake and the spool show, and removes only files whose rows are
-  committed. Each is one transaction, so a crash leaves it done or not begun, and the next run goes on.
+  committed. Each is one transaction, so a crash leaves it done or not begun, and the next run continues.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from floodmark.maintenance.findings import Finding, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry
-from floodmark.maintenance.mending import Offer, Problem
+from floodmark.maintenance.repair import Offer, Problem
 
 PASSES_MAX = 4
-"""How often a repair looks again: one may bring another to light."""
+"""How often a repair checks again: one repair may reveal another problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Fsck:
         problems = self._agreed(deep=deep)
         repaired: list[str] = []
         if given_up or retried:
-            told = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
+            offered = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
             repaired += [retry(self.engine, id) for id in retried]
-            repaired += [give_up(self.engine, id, problem=told.get(id)) for id in given_up]
+            repaired += [give_up(self.engine, id, problem=offered.get(id)) for id in given_up]
             problems = self._agreed(deep=deep)
         failed: dict[object, str] = {}
         for _ in range(PASSES_MAX if repair else 0):
@@ -107,11 +107,11 @@ class Fsck:
         yield from check_lake(self.engine, dataset, deep=deep)
 
     def _mended(self, problem: Problem, failed: dict[object, str]) -> list[str]:
-        if problem.mend is None:
+        if problem.repair is None:
             return []
         faults.reach("fsck.mending")
         try:
-            done = problem.mend()
+            done = problem.repair()
         except FloodmarkError as error:
             failed[problem.finding.key] = str(error)
             return []

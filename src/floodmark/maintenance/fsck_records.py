@@ -22,7 +22,7 @@ from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import Finding
 from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
-from floodmark.maintenance.mending import REPAIR, Problem, table_now, worth_knowing
+from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
 from floodmark.sequence import SequenceRange, Tally
 
 _RESTORE = "Restore the file from a backup; until then the rows in it cannot be read."
@@ -38,12 +38,12 @@ def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Prob
         return
     if state is None or files is None:
         if dataset.horizon and not dataset.fenced:
-            what = f"The table {dataset.table_name!r} is not there, and rows up to {dataset.horizon} are committed."
+            what = f"The table {dataset.table_name!r} is missing, and rows up to {dataset.horizon} are committed."
             yield Problem(Finding("table-missing", what, dataset.name, "Restore the lake's directory, or its catalog."))
         return
     for file in files.missing:
-        what = f"A file that the table refers to is missing, or not whole: {file}."
-        # Only what never was known to be on the disk may be undone by itself.
+        what = f"A file that the table refers to is missing or damaged: {file}."
+        # Only what never was known to be on the disk may be undone automatically.
         found = Finding("file-missing", what, f"{dataset.name} {file}", _RESTORE)
         yield Problem(found, _recover(engine, dataset) if state.head != dataset.synced_snapshot else None)
     for file in files.twice:
@@ -55,17 +55,17 @@ def check_lake(engine: Engine, dataset: Dataset, *, deep: bool) -> Iterator[Prob
 
 
 def _recover(engine: Engine, dataset: Dataset) -> Callable[[], str]:
-    def mend() -> str:
+    def repair() -> str:
         recover_dataset(engine, dataset.name)
-        return "The steps of a flush that finds a store after a crash were taken."
+        return "The recovery steps of a flush were run."
 
-    return mend
+    return repair
 
 
 def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool) -> Iterator[Problem]:
     forgotten = forgotten_commits(engine, dataset, state)
     if forgotten is not None:
-        what = f"The table has rows in {forgotten} that the control database knows nothing of."
+        what = f"The table has rows in {forgotten} that the control database does not have."
         run = f"Was it restored from a backup? Run `floodmark flush {dataset.name}`: it records them."
         found = worth_knowing(Finding("commits-forgotten", what, dataset.name, run, forgotten))
         yield Problem(found, lambda: _caught_up(engine, dataset, state))
@@ -74,7 +74,7 @@ def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool)
     if lost:
         span = SequenceRange(lost[-1].range.after, lost[0].range.through)
         rows = sum(item.rows for item in lost)
-        what = f"{rows} rows of {span} were committed, and the table's history has no such commits any more."
+        what = f"{rows} rows of {span} were committed, and the table's history does not have these commits any more."
         snapshot = next((item.snapshot for item in lost if item.snapshot is not None), None)
         run = f"Was the table rolled back? Set its current snapshot to {snapshot} again, or restore the lake."
         yield Problem(Finding("table-rolled-back", what, dataset.name, run, span))
@@ -98,13 +98,13 @@ def forgotten_commits(engine: Engine, dataset: Dataset, state: TableState) -> Se
 def _caught_up(engine: Engine, dataset: Dataset, state: TableState) -> str:
     catch_up(engine, dataset, state)
     horizon = engine.database.read(lambda c: datasets.get(c, dataset.name)).horizon
-    return f"The commits of {dataset.name} up to {horizon} are on record again."
+    return f"The commits of {dataset.name} up to {horizon} are recorded again."
 
 
 def _rolled_back(engine: Engine, dataset: Dataset, state: TableState) -> Iterator[BlockRecord]:
     """From the newest block back, those whose commit is not in the history and whose rows are not to be seen.
 
-    A commit may be missing there because its snapshot has expired: then its rows are visible all the same.
+    A commit may be missing there because its snapshot has expired: its rows are still visible then.
     """
     known = {snapshot.id for snapshot in state.lineage}
     recorded, removed = engine.database.read(
@@ -155,20 +155,20 @@ def check_numbers(engine: Engine) -> Iterator[Problem]:
         seen = max(seen, 0 if state is None else inventory.highest_seq(engine.lake, state))
     has, needs = engine.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
-        what = f"The next number would be {has + 1}, and number {needs} is taken."
+        what = f"The next number would be {has + 1}, and number {needs} is used."
         found = worth_knowing(Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}"))
 
-        def mend() -> str:
+        def repair() -> str:
             engine.database.transact(lambda c: blocks.raise_allocator(c, seen_through=seen))
             return f"The allocator is raised to {needs}."
 
-        yield Problem(found, mend)
+        yield Problem(found, repair)
 
 
 # ── The control database against itself ──────────────────────────────────────────────────────────────────────────────
 
 
-_BACKUP = "Restore the control database from a backup that is whole: what the lake shows since is found by a flush."
+_BACKUP = "Restore the control database from an intact backup: a flush finds the newer commits of the lake."
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
         what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
         run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
         found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
-        yield Problem(found, lambda: _settled(engine, name))
+        yield Problem(found, lambda: _decided(engine, name))
     if records.horizon != records.committed_through:
         what = f"The horizon is {records.horizon}, and the last committed block ends at {records.committed_through}."
         yield Problem(Finding("horizon-differs", what, name, _BACKUP))
@@ -204,19 +204,19 @@ def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
     yield from map(Problem, _removals(name, records))
     for entry in records.entries:
         if entry.payload_path is not None and not (engine.root / entry.payload_path).exists():
-            what = f"The payload of quarantine entry {entry.id[:12]} is gone: {entry.payload_path}."
+            what = f"The payload of quarantine entry {entry.id[:12]} is missing: {entry.payload_path}."
             run = f"Restore the file, or `floodmark quarantine discard {entry.id[:12]}`."
             yield Problem(Finding("payload-missing", what, f"{name} {entry.payload_path}", run))
 
 
 def _rebuild(engine: Engine, dataset: Dataset) -> Iterator[Finding]:
-    """A rebuild that nobody is at work on. Behind the fence it holds every flush up."""
+    """A rebuild that no process works on. After the fence it blocks every flush."""
     begun = engine.database.read(lambda c: generations.unfinished(c, dataset.name))
     if begun is None or rebuild_at_work(engine.root, dataset.name):
         return
     waits = "; flushes wait for it" if dataset.fenced else ""
-    what = f"A rebuild of {dataset.name!r} was begun and not ended{waits}."
-    found = Finding("rebuild-unfinished", what, dataset.name, f"Run `floodmark rebuild {dataset.name}`: it goes on.")
+    what = f"A rebuild of {dataset.name!r} was started and not completed{waits}."
+    found = Finding("rebuild-unfinished", what, dataset.name, f"Run `floodmark rebuild {dataset.name}`: it continues.")
     yield found if dataset.fenced else worth_knowing(found)
 
 
@@ -243,21 +243,21 @@ def _read(connection: Connection, name: str) -> _Records:
     )
 
 
-def _settled(engine: Engine, name: str) -> str | None:
+def _decided(engine: Engine, name: str) -> str | None:
     before = engine.database.read(lambda c: blocks.undecided(c, name))
     if before is None:
         return None
     decide(engine, name)
     after = engine.database.read(lambda c: blocks.get(c, before.id))
-    return f"Block {before.range} of {name} is {'gone' if after is None else after.state}."
+    return f"Block {before.range} of {name} is {'deleted' if after is None else after.state}."
 
 
 def _marks(name: str, records: _Records) -> Iterator[Finding]:
     for channel, seq in records.ahead:
-        what = f"A watermark of sink instance {channel.sink} stands at {seq}, and the horizon is {records.horizon}."
+        what = f"A watermark of sink instance {channel.sink} is at {seq}, and the horizon is {records.horizon}."
         run = (
-            f"Was the control database restored from a backup? `floodmark flush {name}` finds what it has forgotten. "
-            "If this remains, remove the sink and add it again: it asks its destination."
+            f"Was the control database restored from a backup? `floodmark flush {name}` restores its records. "
+            "If this remains, remove the sink and add it again: it queries its destination."
         )
         yield Finding("watermark-ahead", what, f"{name} {channel.partition}", run)
 
@@ -270,15 +270,15 @@ def _intents(name: str, records: _Records) -> Iterator[Finding]:
             check_tiling(intent.range, [chunk.range for chunk in item.chunks])
         except ValueError:
             if item.chunks or item.state == "closed":
-                what = f"The chunks of the pinned range {intent.range} do not tile it."
+                what = f"The chunks of the pinned range {intent.range} do not cover it exactly."
                 yield Finding("chunks-do-not-tile", what, where, _BACKUP, intent.range)
         pending = sum(chunk.state == "pending" for chunk in item.chunks)
         if item.state == "closed" and pending:
-            what = f"The pinned range {intent.range} is closed, and {pending} chunks of it are not settled."
+            what = f"The pinned range {intent.range} is closed, and {pending} chunks of it are not acknowledged."
             yield Finding("intent-unsettled", what, where, "Run `floodmark audit` for its sink.", intent.range)
         mark = records.marks.get(intent.channel)
         if item.state == "open" and mark is not None and intent.range.after > mark:
-            what = f"The pinned range {intent.range} begins above the watermark {mark}: what lies between never left."
+            what = f"The pinned range {intent.range} starts above the watermark {mark}: rows between were never sent."
             yield Finding("intent-beyond-watermark", what, where, _BACKUP, intent.range)
     yield from map(worth_knowing, _lost_marks(name, records))
 
@@ -291,10 +291,8 @@ def _lost_marks(name: str, records: _Records) -> Iterator[Finding]:
             settled[channel] = max(settled.get(channel, 0), item.intent.range.through)
     for channel, through in settled.items():
         if records.marks.get(channel, 0) < through:
-            what = (
-                f"Everything up to {through} is settled, and the watermark stands at {records.marks.get(channel, 0)}."
-            )
-            run = "The next export asks the destination what it has, and goes on behind it."
+            what = f"Everything up to {through} is acknowledged, and the watermark is {records.marks.get(channel, 0)}."
+            run = "The next export queries the destination, and continues after the rows that it has."
             yield Finding("watermark-behind", what, f"{name} {channel.partition}", run)
 
 
@@ -320,6 +318,6 @@ def _removals(name: str, records: _Records) -> Iterator[Finding]:
     if records.unfinished is not None:  # settling again may remove nothing
         begun = {records.unfinished.id}
     for operation in sorted(begun):
-        what = f"A removal of rows, or settling them again, was begun and not ended ({operation})."
-        run = f"Run the same command again: `floodmark retain`, `purge` or `compact {name}` ends it."
+        what = f"A removal of rows, or settling them again, was started and not completed ({operation})."
+        run = f"Run the same command again: `floodmark retain`, `purge` or `compact {name}` completes it."
         yield worth_knowing(Finding("removal-unfinished", what, f"{name} {operation}", run))

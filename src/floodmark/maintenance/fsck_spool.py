@@ -17,7 +17,7 @@ from floodmark.files import try_lock
 from floodmark.maintenance.findings import Finding, loss_finding
 from floodmark.maintenance.fsck_records import forgotten_commits
 from floodmark.maintenance.give_up import offered
-from floodmark.maintenance.mending import REPAIR, Problem, table_now, worth_knowing
+from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
 from floodmark.process import is_certainly_dead
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import landing_directory
@@ -55,19 +55,19 @@ def check_spool(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
 def _orphan(engine: Engine, dataset: Dataset, name: str, *, committed: bool) -> Problem:
     where = f"{dataset.name} {name}"
     if committed:
-        what = f"The segment file {name} has no row; its rows are committed."
+        what = f"The segment file {name} has no record; its rows are committed."
         found = worth_knowing(Finding("segment-leftover", what, where, f"The next flush removes it. {REPAIR}"))
         return Problem(found, lambda: remove_file(engine, dataset, name))
-    what = f"The segment file {name} has no row, and its rows are not committed."
+    what = f"The segment file {name} has no record, and its rows are not committed."
     resent = comes_again(engine, dataset, name)
     if resent is not None:
-        run = f"{resent} Look into the file, and remove it, or capture its rows."
+        run = f"{resent} Inspect the file, and remove it or capture its rows."
         return Problem(Finding("segment-orphaned", what, where, run))
     refused = refusal_of(engine, dataset, name)
     if refused is not None:
-        run = f"It could not be taken up: {refused}"
+        run = f"It could not be registered: {refused}"
         return Problem(Finding("segment-orphaned", what, where, run), lambda: register_file(engine, dataset, name))
-    run = f"Was the control database restored from a backup? The next flush takes it up. {REPAIR}"
+    run = f"Was the control database restored from a backup? The next flush registers it. {REPAIR}"
     found = worth_knowing(Finding("segment-orphaned", what, where, run))
     return Problem(found, lambda: register_file(engine, dataset, name))
 
@@ -87,7 +87,7 @@ def _waiting(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
         what = f"Segment {item.id} ({item.rows} rows, acknowledged and not committed) {problem}: {item.path}."
         if offer.range is not None:
             what += f" It is in block {offer.range}, which is undecided: its rows could still be committed."
-        run = f"Restore the file from a backup; all others are committed without it. Or {_give_up(item.id)}"
+        run = f"Restore the file from a backup; all other segments are committed without it. Or {_give_up(item.id)}"
         yield Problem(Finding("segment-missing", what, f"{dataset.name} {item.path}", run), offer=offer)
     for offer, (item, problem) in zip(offered(engine, dataset.name, aside), aside, strict=True):
         what = f"Segment {item.id} ({item.rows} rows, acknowledged and not committed) was set aside: {problem}"
@@ -131,8 +131,8 @@ def _has_forgotten(engine: Engine, dataset: Dataset) -> bool:
 def _dead_writers(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
     for id, path, owner in engine.database.read(lambda c: segment_records.unfinished(c, dataset.name)):
         if is_certainly_dead(owner):
-            what = f"Segment {id} was being written when its writer died; nobody was told that it is stored."
-            run = f"The next flush clears it away. {REPAIR}"
+            what = f"Segment {id} was being written when its writer stopped; its rows were never acknowledged."
+            run = f"The next flush removes it. {REPAIR}"
             found = worth_knowing(Finding("writer-dead", what, f"{dataset.name} {path}", run))
             yield Problem(found, lambda: _dropped(engine, dataset.name))
 
@@ -153,18 +153,18 @@ def _landing(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
         where = f"{dataset.name} {file}.jsonl"
         if state == "open" and file not in files:
             what = (
-                f"The landing file {file}.jsonl is gone. It was sealed to byte {sealed}; what stood behind it is lost."
+                f"The landing file {file}.jsonl is missing. It was sealed to byte {sealed}; later rows of it are lost."
             )
-            run = "If you have it, put it back. If a crash came while it was being removed, nothing stood there: "
+            run = "If you have the file, restore it. If a crash interrupted its removal, it had no later rows: "
             finding = Finding("landing-missing", what, where, run + REPAIR)
             yield Problem(finding, (lambda file=file: _closed(engine, file)) if directory.is_dir() else None)  # type: ignore[misc]
         if state == "removed" and file in files:
-            what = f"The landing file {file}.jsonl is there again; all of it was sealed before it was removed."
+            what = f"The landing file {file}.jsonl exists again; all of it was sealed before it was removed."
             found = Finding("landing-returned", what, where, f"`floodmark flush {dataset.name}` removes it.")
             yield Problem(worth_knowing(found))
     for file in sorted(files.keys() - states.keys()):
         if _writer_is_gone(files[file]):
-            what = f"The landing file {file}.jsonl waits to be sealed; its writer is gone."
+            what = f"The landing file {file}.jsonl waits to be sealed; its writer has stopped."
             found = Finding(
                 "landing-waits", what, f"{dataset.name} {file}.jsonl", f"Run `floodmark flush {dataset.name}`."
             )
@@ -192,4 +192,4 @@ def age_out(engine: Engine, dataset: str) -> str | None:
     there = [path.stem for path in landing_files(landing_directory(engine, dataset))]
     before = engine.clock.now() - LANDING_ROWS_AGE
     count = engine.database.transact(lambda c: segment_records.forget_landing(c, dataset, before=before, there=there))
-    return f"{count} rows of landing files of {dataset} that were removed long ago are forgotten." if count else None
+    return f"{count} old records of removed landing files of {dataset} are deleted." if count else None

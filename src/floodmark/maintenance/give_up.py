@@ -1,11 +1,11 @@
-"""Giving a segment up: rows that were acknowledged, and that nobody can commit any more, on somebody's word.
+"""Giving a segment up: rows that were acknowledged, and that cannot be committed any more, by a user's decision.
 
     its block is decided → what is left of its file moves to quarantine → the loss is recorded
 
 Invariants
-- U33 A segment is given up only by somebody's word, only while no block has it, and on record: rows, numbers, reason,
-  and where what is left of it is. The file moves before the record says so; a crash in between leaves a segment whose
-  file is missing, as it was, and the next attempt finds the file where it went.
+- U33 A segment is given up only by a user's decision, only while no block has it, and on record: rows, numbers, reason,
+  and where its file is now. The file moves before it is recorded; a crash in between leaves a segment whose
+  file is missing, as it was, and the next attempt finds the moved file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import make_directory, sync_directory, sync_file
-from floodmark.maintenance.mending import Offer
+from floodmark.maintenance.repair import Offer
 from floodmark.sequence import SequenceRange
 
 
 def give_up(engine: Engine, id: int, *, problem: str | None = None) -> str:
     """Give one segment up; what is returned says what was lost."""
     item, span = _found(engine, id)
-    reason = problem or item.set_aside or "somebody said so"
+    reason = problem or item.set_aside or "given up by a user"
     if item.block is not None:
         item = _released(engine, item)
     kept = _moved(engine, item)
@@ -47,7 +47,7 @@ def give_up(engine: Engine, id: int, *, problem: str | None = None) -> str:
         return True
 
     if not engine.database.transact(work):
-        raise Retryable(f"Segment {id} was taken by a flush meanwhile.", hint="Look again with `floodmark fsck`.")
+        raise Retryable(f"Segment {id} was committed by a flush in the meantime.", hint="Run `floodmark fsck` again.")
     numbers = "" if span is None else f" Numbers {span} are not used."
     rest = f" What is left of its file is at {kept}." if kept else " Nothing was left of its file."
     return f"Segment {id} of {item.dataset} is given up: {item.rows} acknowledged rows are lost.{numbers}{rest}"
@@ -57,7 +57,7 @@ def retry(engine: Engine, id: int) -> str:
     """Let flush take a segment again that was set aside."""
     item, _ = _found(engine, id)
     if item.set_aside is None or not engine.database.transact(lambda c: segments.set_aside(c, id, None)):
-        raise Permanent(f"Segment {id} is not set aside.", hint="`floodmark fsck` names those that are.")
+        raise Permanent(f"Segment {id} is not set aside.", hint="`floodmark fsck` lists the segments that are.")
     return f"Segment {id} of {item.dataset} waits for a flush again."
 
 
@@ -80,7 +80,7 @@ def _numbers(item: Segment, block: SequenceRange | None) -> SequenceRange | None
 def _found(engine: Engine, id: int) -> tuple[Segment, SequenceRange | None]:
     item = engine.database.read(lambda c: segments.find(c, id))
     if item is None:
-        raise Permanent(f"No segment {id} waits in this store.", hint="`floodmark fsck` names those that do.")
+        raise Permanent(f"No segment {id} waits in this store.", hint="`floodmark fsck` lists the segments that do.")
     block = None if item.block is None else engine.database.read(lambda c: blocks.get(c, item.block or ""))
     return item, _numbers(item, None if block is None else block.range)
 

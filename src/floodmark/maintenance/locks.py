@@ -1,4 +1,4 @@
-"""Whether somebody is at work on a dataset at this moment: what is undecided then is nobody's fault."""
+"""Whether a process works on a dataset now: an undecided block is then no problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from floodmark.files import try_lock
 
 
 def flush_at_work(root: Path, dataset: str) -> bool:
-    """Whether a flush of this machine holds the dataset's lock. It takes it only out of politeness, but always."""
+    """Whether a flush of this machine holds the dataset's lock. Every flush takes it."""
     return _held(root / "spool" / dataset / "flush.lock")
 
 

@@ -24,7 +24,7 @@ class Needs:
     names: dict[str, str]
     """Sink instance → its name."""
     filters: frozenset[str] = frozenset()
-    """The row filters of all sinks in whose scope the dataset lies: by each of them, rows that go are counted apart."""
+    """The row filters of all sinks whose scope has the dataset: removed rows are counted separately for each."""
 
     @property
     def everyone(self) -> list[Need]:
@@ -74,7 +74,7 @@ def _filtered(
 
 
 def needs_of(connection: Connection, declared: Dataset) -> Needs:
-    """U10: every sink that is not removed, active or blocked, in whose scope a partition lies.
+    """U10: every sink that is not removed, active or blocked, whose scope has a partition.
 
     A sink without a watermark there needs everything from its start. One that has passed the partition's last row
     needs nothing of it.

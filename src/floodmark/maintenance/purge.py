@@ -1,4 +1,4 @@
-"""Purge: rows that match a condition go for good, wherever the store keeps them.
+"""Purge: rows that match a condition are removed permanently, wherever the store keeps them.
 
     what a backfill has staged → landing logs sealed → waiting segments replaced → lake, every generation
       → old snapshots → quarantine
@@ -38,15 +38,15 @@ from floodmark.lake.filters import check_text
 from floodmark.maintenance.pending_deliveries import Position, needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
     end_unfinished,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Selection, Stretch, Verdict, judge
 from floodmark.rows import content_ids, fit
@@ -64,9 +64,8 @@ if TYPE_CHECKING:
 
 
 # ── Purging the quarantine: the payloads of entries whose row matches a condition ────────────────────────────────────
-# An entry holds what is no row, or a row that a destination refused, so not every one can be judged. One that
-# cannot,
-# because it is no envelope or a value that the condition asks for does not fit its column, is named and left to a
+# An entry holds what is no row, or a row that a destination refused, so not every one can be evaluated. One that
+# cannot, because it is no envelope or a value that the condition reads does not fit its column, is named and left to a
 # person.
 
 
@@ -119,7 +118,7 @@ def _matching_rows(engine: Engine, tables: Sequence[pa.Table], where: str, schem
 
 
 def _entry_rows(engine: Engine, entry: Entry, schema: Schema, used: Sequence[str]) -> pa.Table | None:
-    """The values that the condition asks for; None where one of them cannot be read."""
+    """The values that the condition reads; None where one of them cannot be read."""
     import pyarrow as pa
 
     came = _entry_values(engine, entry)
@@ -158,7 +157,7 @@ def _entry_values(engine: Engine, entry: Entry) -> dict[str, list[Any]] | None:
 
 
 TRIES_MAX = 20
-"""How often a step gives way to flushes and exports that have just begun."""
+"""How often a step is retried after flushes and exports that have just begun."""
 SCAN_ROWS_MAX = 500_000
 
 
@@ -183,12 +182,12 @@ class PurgeReport:
     quarantined: int = 0
     """Entries of the quarantine."""
     not_evaluated: tuple[str, ...] = ()
-    """Entries of the quarantine that are no rows, or lack a readable value: look at them, and discard them."""
+    """Entries of the quarantine that are no rows, or lack a readable value: inspect them, and discard them."""
     already_delivered: tuple[AlreadyDelivered, ...] = ()
     identities: int = 0
     """Hashes of identities that do not come back."""
     landing_files: tuple[str, ...] = ()
-    """Of writers that are still at work: what they hold is committed, and goes when they close them."""
+    """Of writers that are still at work: their rows are committed, and are removed when the writers close them."""
     bytes_freed: int = 0
     dry_run: bool = False
 
@@ -199,7 +198,7 @@ def purge(engine: Engine, dataset: str, *, where: str, dry_run: bool = False) ->
     if dry_run:
         return _forecast(engine, declared, where)
     prepare(engine, dataset)
-    # Before the segments: what is loaded from there while they are looked at has no such row any more.
+    # Before the segments: what is loaded from there while they are read has no such row any more.
     staged, remembered = purge_staged(engine, declared, where, partial(_remember, engine, dataset))
     seal(engine, dataset)
     spooled, hashes = _purge_spool(engine, _declared(engine, dataset), where)
@@ -226,7 +225,7 @@ def _declared(engine: Engine, dataset: str) -> Dataset:
 
 
 def _check(engine: Engine, declared: Dataset, where: str) -> None:
-    """A condition that cannot be evaluated is refused before anything goes; so is a purge during a rebuild."""
+    """A condition that cannot be evaluated is refused before anything is removed; so is a purge during a rebuild."""
     engine.lake.matching(declared.schema.arrow().empty_table(), where, schema=declared.schema)
     engine.database.read(lambda c: _check_not_rebuilding(c, declared.name))
 
@@ -241,11 +240,11 @@ def _remember(engine: Engine, dataset: str, hashes: list[str]) -> int:
             return engine.database.transact(lambda c: removals.remember_purged(c, dataset, hashes, operation="purge"))
         except BlockUndecided:
             decide(engine, dataset)
-    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {dataset!r} is flushed too often for this purge.", hint="Run it again.")
 
 
 def _purge_spool(engine: Engine, declared: Dataset, where: str) -> tuple[int, int]:
-    """(rows, identities) of the segments that wait now. What is in a block is settled first."""
+    """(rows, identities) of the segments that wait now. A block that has one is decided first."""
     registered = engine.database.read(segment_records.registered_so_far)
     rows = hashes = 0
     for _ in range(TRIES_MAX):
@@ -282,7 +281,7 @@ def _purge_segment(engine: Engine, declared: Dataset, id: int, path: str, where:
         if not engine.database.read(lambda c: segment_records.is_waiting(c, id)):
             return 0, 0  # a flush was first: the rows are in the lake, which is next
         decide(engine, declared.name)
-    raise Retryable(f"Dataset {declared.name!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {declared.name!r} is flushed too often for this purge.", hint="Run it again.")
 
 
 def _replace(engine: Engine, declared: Dataset, id: int, left: pa.Table, hashes: list[str]) -> tuple[bool, int]:
@@ -312,7 +311,7 @@ def _rows(engine: Engine, path: str) -> pa.Table | None:
 
 
 def _drop_consumed_files(engine: Engine, declared: Dataset, where: str) -> None:
-    """Files that only a restored control database would ask for, if they hold such rows."""
+    """Files that only a restored control database would register, if they hold such rows."""
     remove_leftovers(engine, declared.name)
     kept = {Path(path).name for path in _sealed(engine, declared.name)}
     directory = segment_directory(engine, declared.name)
@@ -332,25 +331,25 @@ def _purge_lake(engine: Engine, dataset: str, where: str) -> tuple[int, int, tup
     """(rows, bytes, what had left, identities)."""
     for _ in range(TRIES_MAX):
         end_unfinished(engine, dataset)
-        look = look_at(engine, dataset)
-        selection = Selection(look.declared.horizon, where=where)
-        with again_if_moved(engine, look):
-            counted = count_rows(engine, look, selection)
+        records = read_records(engine, dataset)
+        selection = Selection(records.declared.horizon, where=where)
+        with retry_if_changed(engine, records):
+            counted = count_rows(engine, records, selection)
             if not counted.stretches:
                 return 0, 0, (), 0
-            hashes = _hashes(engine, look.declared, selection, counted)
-            operation, new = _plan(engine, look, selection, counted, hashes)
+            hashes = _hashes(engine, records.declared, selection, counted)
+            operation, new = _plan(engine, records, selection, counted, hashes)
             if operation is None:
                 return 0, 0, (), 0
             gone = carry_out(engine, operation)
-            return gone.rows, gone.bytes_freed, _already_delivered(counted, look.positions), new
-    raise Retryable(f"Sinks of {dataset!r} are moving all the time.", hint="Purge again.")
+            return gone.rows, gone.bytes_freed, _already_delivered(counted, records.positions), new
+    raise Retryable(f"Sinks of {dataset!r} deliver too often for this purge.", hint="Purge again.")
 
 
 def _plan(
-    engine: Engine, look: Look, selection: Selection, counted: Counted, hashes: list[str]
+    engine: Engine, records: Records, selection: Selection, counted: Counted, hashes: list[str]
 ) -> tuple[Operation | None, int]:
-    declared = look.declared
+    declared = records.declared
     remembered: list[int] = []
 
     def work(connection: Connection) -> Operation | None:
@@ -360,7 +359,7 @@ def _plan(
         verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
         _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
         if verdict.spared:
-            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Purge again.")
+            raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Purge again.")
         new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
         remembered[:] = [new]
         operation = Operation(
@@ -369,7 +368,7 @@ def _plan(
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason="purge",
@@ -382,7 +381,7 @@ def _plan(
 
 
 def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Counted) -> list[str]:
-    """The identities of the doomed rows, hashed: as they are in the state in which they were counted."""
+    """The hashed identities of the rows to remove, from the state in which they were counted."""
     state = counted.state
     if not declared.identity or state is None or state.head is None:
         return []
@@ -401,8 +400,8 @@ def _hashes(engine: Engine, declared: Dataset, selection: Selection, counted: Co
 
 
 def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
-    look = look_at(engine, declared.name)
-    counted = count_rows(engine, look, Selection(look.declared.horizon, where=where))
+    records = read_records(engine, declared.name)
+    counted = count_rows(engine, records, Selection(records.declared.horizon, where=where))
     spooled = 0
     for path in _sealed(engine, declared.name):
         rows = _rows(engine, path)
@@ -414,7 +413,7 @@ def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
         count_staged(engine, declared, where) + spooled,
         len(found.matching),
         found.not_evaluated,
-        _already_delivered(counted, look.positions),
+        _already_delivered(counted, records.positions),
         landing_files=_landing_files(engine, declared.name),
         dry_run=True,
     )
@@ -423,19 +422,19 @@ def _forecast(engine: Engine, declared: Dataset, where: str) -> PurgeReport:
 def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
     if removals.is_rebuilding(connection, dataset):
         raise Retryable(
-            f"Dataset {dataset!r} is being rebuilt: rows that go now could come back with the copy.",
-            hint="Purge again when the rebuild has ended.",
+            f"Dataset {dataset!r} is being rebuilt: rows that are purged now could return with the copy.",
+            hint="Purge again when the rebuild is complete.",
         )
 
 
 def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
-    """U11: a chunk that may have arrived cannot lose rows; it is settled first."""
+    """U11: a chunk that may have arrived cannot lose rows; it is acknowledged first."""
     if verdict.held:
         sink = names[next(iter(verdict.held))]
         rows = next(iter(verdict.held.values())).rows
         raise Permanent(
-            f"{rows} of the rows are on their way to sink {sink!r}: nobody knows yet whether they arrived.",
-            hint=f"Run `floodmark export {sink}` until it gets through, or `floodmark sink skip {sink}`, or remove "
+            f"{rows} of the rows are being delivered to sink {sink!r}: it is not known yet whether they arrived.",
+            hint=f"Run `floodmark export {sink}` until it succeeds, or `floodmark sink skip {sink}`, or remove "
             "the sink; then purge again. Nothing was purged from the lake.",
         )
 

@@ -1,20 +1,20 @@
 """Rebuild: a dataset is copied into a new generation of its table, and then the pointer is switched.
 
     take over (epoch + 1) ─▶ name the staging table after the epoch ─▶ copy what is missing, range by range ─▶ compare
-      ─▶ fence: in the records, then by renaming the old table ─▶ settle the undecided block against the renamed table
+      ─▶ fence: in the records, then by renaming the old table ─▶ decide the undecided block against the renamed table
       ─▶ copy the rest, compare, repair until equal ─▶ switch
 
-Terms. The *old* table is the one that readers see; the *staging* table is going to take its place. An *epoch* is one
-process's turn at a rebuild (`upkeep.turn`): whoever takes over raises it. The tables are copied and compared
-(`upkeep.levelling`) twice: before the fence, and behind it for the little that has come since. Flushes go on until the
-fence, and wait behind it; readers follow the old table under its other name.
+Terms. The *old* table is the one that readers see; the *staging* table will replace it. An *epoch* is one
+process's work on a rebuild: a process that takes over raises it. The tables are copied and compared
+(`table_copy`) twice: before the fence, and after it for the rows that came since. Flushes continue until the
+fence, and wait after it; readers follow the old table under its other name.
 
 - U20 One rebuild per dataset; every epoch's staging table has a name that was never used.
-- U21 Copies are compare-and-swap appends. Who does not know what became of a copy takes over from itself: under the
-  next epoch's name the late copy has nowhere to land. Else rows that retention takes out of both tables meanwhile could
-  come back with it after the switch.
-- U22 Only a renamed table is fenced. A block is settled against the table that it was reserved on, whatever its name.
-- U23 The pointer is switched only if both tables hold the same rows behind the fence.
+- U21 Copies are compare-and-swap appends. After an unknown outcome the process takes over from itself: under the
+  next epoch's name a late copy cannot land. Otherwise rows that retention removes from both tables could
+  return with it after the switch.
+- U22 Only a renamed table is fenced. A block is decided by the table that it was reserved on, whatever its name.
+- U23 The pointer is switched only if both tables hold the same rows after the fence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from floodmark import faults
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import catch_up, decide, recover
 from floodmark.control import blocks, datasets, generations
@@ -38,7 +38,7 @@ from floodmark.lake import inventory
 from floodmark.lake.generations import find_table
 from floodmark.layout import Layout
 from floodmark.maintenance.remover import end_unfinished
-from floodmark.maintenance.table_copy import Copied, Levelling, Turn
+from floodmark.maintenance.table_copy import Copied, Epoch, TableCopy
 
 ATTEMPTS_MAX = 5
 """How often one call takes over from itself."""
@@ -86,15 +86,15 @@ class Rebuilder:
         takeover: bool = False,
         grace: timedelta = GRACE,
     ) -> RebuildReport:
-        """Bring a dataset into a new table, from wherever an earlier attempt stands."""
-        layout = self._wanted(dataset, change)
+        """Bring a dataset into a new table, and continue an earlier attempt."""
+        layout = self._new_layout(dataset, change)
         directory = self.engine.root / "spool" / dataset
         make_directory(directory, private=True)
         with advisory_lock(directory / "rebuild.lock", wait_seconds_max=0) as alone:
             if not alone and not takeover:
                 raise Retryable(
-                    f"Dataset {dataset!r} is being rebuilt by another process of this machine.",
-                    hint="Wait for it. If it hangs, take over from it (--take-over): it finds that out by itself.",
+                    f"Dataset {dataset!r} is being rebuilt by another process on this machine.",
+                    hint="Wait for it. If it hangs, take over from it (--take-over): it then stops automatically.",
                 )
             removed = remove_retired(self.engine, dataset, grace=grace)
             recover(self.engine, dataset)
@@ -103,7 +103,7 @@ class Rebuilder:
             report = self._attempts(dataset, layout)
         return replace(report, removed=removed)
 
-    def _wanted(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
+    def _new_layout(self, dataset: str, change: Callable[[Layout], Layout]) -> Layout:
         declared, begun = self.engine.database.read(
             lambda c: (datasets.get(c, dataset), generations.unfinished(c, dataset))
         )
@@ -117,8 +117,8 @@ class Rebuilder:
             return change(declared.layout)
         if change(begun.layout) != begun.layout:
             raise Permanent(
-                f"A rebuild of {dataset!r} into another layout has been begun and not ended.",
-                hint=f"Run `floodmark rebuild {dataset}` without options first: it goes on with that one.",
+                f"A rebuild of {dataset!r} into another layout was started and not completed.",
+                hint=f"Run `floodmark rebuild {dataset}` without options first: it continues that rebuild.",
             )
         return begun.layout
 
@@ -126,33 +126,33 @@ class Rebuilder:
         failed: Retryable | None = None
         for _ in range(ATTEMPTS_MAX):
             # U21: every attempt begins with a takeover.
-            turn = Turn(self.engine, self._take_over(dataset, layout))
+            epoch = Epoch(self.engine, self._take_over(dataset, layout))
             try:
-                return self._attempt(turn)
+                return self._attempt(epoch)
             except TakenOver:
                 raise
             except Retryable as error:
-                turn.check_mine()  # from itself only: what failed may have failed because another has it now
+                epoch.check_mine()  # from itself only: what failed may have failed because another has it now
                 failed = error
         raise Retryable(
             f"Dataset {dataset!r} could not be rebuilt in {ATTEMPTS_MAX} attempts: {failed}",
-            hint="Nothing is lost. Run it again: it goes on where it was.",
+            hint="Nothing is lost. Run it again: it continues.",
         ) from failed
 
-    def _attempt(self, turn: Turn) -> RebuildReport:
-        self._name_staging(turn)
-        levelling = Levelling(turn, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(turn.mine, copied)))
-        if not turn.declared().fenced:
-            levelling.bring_level()
+    def _attempt(self, epoch: Epoch) -> RebuildReport:
+        self._name_staging(epoch)
+        copy = TableCopy(epoch, COPY_ROWS_MAX, progress=lambda copied: self.progress(_report(epoch.mine, copied)))
+        if not epoch.declared().fenced:
+            copy.copy_until_equal()
             faults.reach("rebuild.caught_up")
-        with quietly_alone(self.engine, turn.dataset):  # flushes on this machine wait, instead of being told to
-            self._fence(turn)
-            self._settle(turn)
-            rows = levelling.bring_level()
+        with flush_lock(self.engine, epoch.dataset):  # flushes on this machine wait, instead of failing
+            self._fence(epoch)
+            self._decide(epoch)
+            rows = copy.copy_until_equal()
             faults.reach("rebuild.equal")
-            return self._switch(turn, replace(_report(turn.mine, levelling.copied), rows=rows))
+            return self._switch(epoch, replace(_report(epoch.mine, copy.copied), rows=rows))
 
-    # ── the turn begins ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── the epoch begins ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_over(self, dataset: str, layout: Layout) -> Rebuild:
         """U20: with a number that neither the records nor the lake know."""
@@ -179,89 +179,89 @@ class Rebuilder:
                 continue
             faults.reach("rebuild.taken_over")
             return mine
-        raise Retryable(f"Several processes begin to rebuild {dataset!r} at once.", hint="Run one of them.")
+        raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
-    def _name_staging(self, turn: Turn) -> None:
-        """The table that an earlier epoch left gets this one's name; if there is none, it is made."""
-        declared = turn.declared()
+    def _name_staging(self, epoch: Epoch) -> None:
+        """The table that an earlier epoch left gets this one's name; if there is none, it is created."""
+        declared = epoch.declared()
         earlier = [
             item.generation
-            for item in self.engine.database.read(lambda c: generations.everyone(c, turn.dataset))
-            if item.state == "staging" and item.generation != turn.mine.generation
+            for item in self.engine.database.read(lambda c: generations.everyone(c, epoch.dataset))
+            if item.state == "staging" and item.generation != epoch.mine.generation
         ]
-        name = declared.of_generation(turn.mine.generation).table_name
-        turn.check_mine()  # from a later epoch nothing is taken away
+        name = declared.of_generation(epoch.mine.generation).table_name
+        epoch.check_mine()  # from a later epoch nothing is taken away
         for number in reversed(earlier):
             if self.engine.lake.rename(declared.of_generation(number).table_name, name):
                 break
         faults.reach("rebuild.named")
         try:
-            staging = self._made(turn, name)
-        except FilesMissing:  # the power went before a copy had reached the disk: what it came from is still there
-            turn.check_mine()
+            staging = self._made(epoch, name)
+        except FilesMissing:  # a power loss before a copy was durable: its source still exists
+            epoch.check_mine()
             self.engine.lake.drop(name)
-            staging = self._made(turn, name)
-        turn.synced, turn.copied_through = staging.head, inventory.highest_seq(self.engine.lake, staging)
+            staging = self._made(epoch, name)
+        epoch.synced, epoch.copied_through = staging.head, inventory.highest_seq(self.engine.lake, staging)
 
-    def _made(self, turn: Turn, name: str) -> TableState:
-        self.engine.lake.ensure(name, turn.declared().schema, layout=turn.mine.layout)
-        staging = turn.staging()
+    def _made(self, epoch: Epoch, name: str) -> TableState:
+        self.engine.lake.ensure(name, epoch.declared().schema, layout=epoch.mine.layout)
+        staging = epoch.staging()
         self.engine.lake.sync(staging, since=None)
         return staging
 
-    # ── the fence, and behind it ─────────────────────────────────────────────────────────────────────────────────
+    # ── the fence, and after it ─────────────────────────────────────────────────────────────────────────────────
 
-    def _fence(self, turn: Turn) -> None:
+    def _fence(self, epoch: Epoch) -> None:
         for _ in range(TRIES_MAX):
             try:
                 self.engine.database.transact(
-                    lambda c: generations.fence(c, turn.mine), landed=lambda c: datasets.get(c, turn.dataset).fenced
+                    lambda c: generations.fence(c, epoch.mine), landed=lambda c: datasets.get(c, epoch.dataset).fenced
                 )
                 break
             except RemovalUnderWay:  # U24
-                end_unfinished(self.engine, turn.dataset)
+                end_unfinished(self.engine, epoch.dataset)
         else:
-            raise RemovalUnderWay(f"Rows of {turn.dataset!r} are being removed all the time.", hint="Run it again.")
+            raise RemovalUnderWay(f"Rows of {epoch.dataset!r} are removed too often.", hint="Run it again.")
         faults.reach("rebuild.fenced")
-        declared = turn.declared()
+        declared = epoch.declared()
         if declared.fenced and self.engine.lake.load(declared.fenced_name) is None:
             self.engine.lake.rename(declared.table_name, declared.fenced_name)
         faults.reach("rebuild.renamed")
 
-    def _settle(self, turn: Turn) -> None:
+    def _decide(self, epoch: Epoch) -> None:
         """U22: decide the last block of the old table, and find what a restored control database has forgotten."""
         for _ in range(TRIES_MAX):
-            if self.engine.database.read(lambda c: blocks.undecided(c, turn.dataset)) is None:
-                declared, old = turn.old()
+            if self.engine.database.read(lambda c: blocks.undecided(c, epoch.dataset)) is None:
+                declared, old = epoch.old()
                 if old is not None:
                     catch_up(self.engine, declared, old)
                 faults.reach("rebuild.settled")
                 return
-            decide(self.engine, turn.dataset)
-        raise Retryable(f"The last block of {turn.dataset!r} cannot be decided yet.", hint="Run it again.")
+            decide(self.engine, epoch.dataset)
+        raise Retryable(f"The last block of {epoch.dataset!r} cannot be decided yet.", hint="Run it again.")
 
-    def _switch(self, turn: Turn, report: RebuildReport) -> RebuildReport:
-        declared, old = turn.old()
-        staging = turn.staging()
+    def _switch(self, epoch: Epoch, report: RebuildReport) -> RebuildReport:
+        declared, old = epoch.old()
+        staging = epoch.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
             self.engine.lake.raise_max_seq(staging.name, inventory.highest_seq(self.engine.lake, old))
-        staging = turn.make_durable()
+        staging = epoch.make_durable()
         locations = (None if old is None else old.location, staging.location)
         self.engine.database.transact(
             lambda c: generations.switch(
                 c,
-                turn.mine,
+                epoch.mine,
                 old=declared.generation,
                 synced_snapshot=staging.head,
                 locations=locations,
                 now=self.engine.clock.now(),
             ),
-            landed=lambda c: datasets.get(c, turn.dataset).generation == turn.mine.generation,
+            landed=lambda c: datasets.get(c, epoch.dataset).generation == epoch.mine.generation,
         )
         faults.reach("rebuild.switched")
-        # Only the current table keeps the declaration: by that it is told from a copy that was never finished.
-        now = turn.declared()
+        # Only the current table keeps the declaration: this distinguishes it from an unfinished copy.
+        now = epoch.declared()
         self.engine.lake.ensure(now.table_name, now.schema, create=False, declaration=now.declaration)
         return replace(report, location=locations[1], previous_location=locations[0])
 

@@ -3,15 +3,15 @@
     count ─▶ plan (recorded) ─▶ raise the table's max-seq ─▶ delete ─▶ make durable ─▶ record ─▶ expire snapshots ─▶ end
                                               settle: commit ─▶ verdict: make durable ─▶ record, or drop
 
-Whatever dies in between, whoever comes next finds the operation and brings it to its end: the same selection names the
+After a crash the next process finds the operation and completes it: the same selection names the
 same rows, and deleting them again removes nothing more (U12).
 
 - U15 Every delete is bounded by the horizon: the rows of an undecided block, by which its commit would be recognised,
   are never among those that go. The table's own `max-seq` is raised first, so that no number is ever given twice.
-- U17 Rows are counted in one table state, and the plan stands only if no other operation began or ended since. What is
+- U17 Rows are counted in one table state, and the plan is valid only if no operation began or ended since. What is
   recorded in the end was counted in the state right before the commit that took the rows.
 - U18 A settlement is never carried out by anything but its own commit. The table says whether that has landed; where it
-  may still land, a commit that changes nothing is put in its way.
+  may still land, a commit that changes nothing supersedes it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettling, verdict
 
 PLANS_MAX = 20
-"""How often a plan gives way to a flush that has just begun."""
+"""How often a plan is retried after a flush."""
 DELETES_MAX = 5
 """How often a delete is tried beside other commits."""
 DECISIONS_MAX = 5
-"""How often a settlement is looked for, and superseded, beside other commits."""
+"""How often a settlement is searched for, and superseded, beside other commits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The records of one instant, read before the table is looked at (U17)."""
+class Records:
+    """The records of one instant, read before the table is read (U17)."""
 
     declared: Dataset
     needs: Needs
@@ -111,48 +111,48 @@ def end_unfinished(engine: Engine, dataset: str) -> None:
 
 
 @contextlib.contextmanager
-def again_if_moved(engine: Engine, look: Look) -> Iterator[None]:
-    """U17: go on behind this block, to count again, if other operations have begun or ended since the look."""
+def retry_if_changed(engine: Engine, records: Records) -> Iterator[None]:
+    """U17: leave this block, to count again, if other operations began or ended since the records were read."""
     try:
         yield
     except RowsMoved:
         return
-    except Retryable:  # what was looked at may have gone with them
-        if engine.database.read(lambda c: removals.moment(c, look.declared.name)) == look.moment:
+    except Retryable:  # they may have removed what was read
+        if engine.database.read(lambda c: removals.moment(c, records.declared.name)) == records.moment:
             raise
 
 
-def look_at(engine: Engine, dataset: str) -> Look:
-    """U17: what the records say before the table is looked at."""
+def read_records(engine: Engine, dataset: str) -> Records:
+    """U17: the records, read before the table."""
 
-    def work(connection: Connection) -> Look:
+    def work(connection: Connection) -> Records:
         declared = datasets.get(connection, dataset)
         needs, positions = needs_of(connection, declared), positions_of(connection, declared)
-        return Look(declared, needs, tuple(positions), removals.moment(connection, dataset))
+        return Records(declared, needs, tuple(positions), removals.moment(connection, dataset))
 
     return engine.database.read(work)
 
 
-def count_rows(engine: Engine, look: Look, selection: Selection, *, state: TableState | None = None) -> Counted:
+def count_rows(engine: Engine, records: Records, selection: Selection, *, state: TableState | None = None) -> Counted:
     """The rows that a selection names, counted apart at the positions of the sinks, and by the sinks' filters.
 
-    In a state that was loaded after the look, or in the newest.
+    In a state that was loaded after the records, or in the newest.
     """
-    declared = look.declared
+    declared = records.declared
     if state is None:
         declared, state = find_table(engine.database, engine.lake, declared)
     if state is None or state.head is None or selection.through == 0:
-        return Counted(state, {}, look.needs.filters)
-    cuts = {*cuts_of(look.needs.everyone, through=selection.through)}
-    cuts |= {end for item in look.positions for end in (item.delivered.after, item.delivered.through)}
+        return Counted(state, {}, records.needs.filters)
+    cuts = {*cuts_of(records.needs.everyone, through=selection.through)}
+    cuts |= {end for item in records.positions for end in (item.delivered.after, item.delivered.through)}
     inside = sorted(cut for cut in cuts if 0 < cut < selection.through)
-    found = _stretches(engine, declared, state, state.head, selection, cuts=inside, filters=look.needs.filters)
+    found = _stretches(engine, declared, state, state.head, selection, cuts=inside, filters=records.needs.filters)
     faults.reach("removal.counted")
-    return Counted(state, found, look.needs.filters)
+    return Counted(state, found, records.needs.filters)
 
 
 def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:
-    """Run a planning transaction; while a flush is under way it is settled first (U13)."""
+    """Run a planning transaction; an undecided block is decided first (U13)."""
     for _ in range(PLANS_MAX):
         try:
             planned = engine.database.transact(work)
@@ -161,11 +161,11 @@ def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Op
             continue
         faults.reach("removal.planned")
         return planned
-    raise Retryable(f"Dataset {dataset!r} is being flushed all the time.", hint="Run it again.")
+    raise Retryable(f"Dataset {dataset!r} is flushed too often for this operation.", hint="Run it again.")
 
 
 def carry_out(engine: Engine, operation: Operation) -> Gone:
-    """From `planned` to its end, from wherever it stands."""
+    """Complete an operation, from any of its states."""
     if operation.kind == "settle":
         return _decide_operation(engine, operation)
     declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
@@ -195,11 +195,11 @@ def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation)
             return
         try:
             engine.lake.remove(table, selection=selection, schema=declared.schema, partition_by=declared.partition_by)
-        except Retryable as error:  # another commit came in between, or the answer was lost: look again
+        except Retryable as error:  # another commit came in between, or the answer was lost: read again
             failed = error
     if _left(engine, table, declared, operation):
         raise Retryable(
-            f"Rows of {declared.name!r} could not be deleted beside other commits.", hint="Run it again."
+            f"Rows of {declared.name!r} could not be deleted because of concurrent commits.", hint="Run it again."
         ) from failed
     faults.reach("removal.deleted")
 
@@ -222,7 +222,7 @@ def _taken(engine: Engine, declared: Dataset, operation: Operation) -> list[Part
     state = engine.lake.load(declared.table_name)
     since = None if state is None or state.uuid != operation.table_uuid else state.since(operation.base)
     if state is None or since is None or operation.base is None:
-        return None  # a restored control database: its history is gone, and what was planned is all that is known
+        return None  # a restored control database: its history is lost, and only the plan is known
     deletes = [one for one in since if one.operation in ("delete", "overwrite") and one.block is None]
     before = deletes[-1].parent if deletes else state.head
     if before not in {one.id for one in state.lineage}:
@@ -268,7 +268,7 @@ def _end_operation(engine: Engine, operation: Operation) -> None:
 
 
 def _decide_operation(engine: Engine, operation: Operation) -> Gone:
-    """U18: by the table. Whoever finds one that may still land makes sure that it cannot, and looks again."""
+    """U18: by the table. One that may still land is superseded, so that it cannot, and the table is read again."""
     declared = engine.database.read(lambda c: datasets.get(c, operation.dataset))
     failed: Exception | None = None
     for _ in range(DECISIONS_MAX):
@@ -281,7 +281,7 @@ def _decide_operation(engine: Engine, operation: Operation) -> Gone:
         if state is not None and state.head is not None:
             failed = _supersede(engine, declared, state.name, state.head)
     raise Retryable(
-        f"Nobody knows yet whether rows of {declared.name!r} were settled again"
+        f"It is not known yet whether rows of {declared.name!r} were settled again"
         f"{'' if failed is None else f': {reason_of(failed)}'}.",
         hint="Nothing is lost. Compact it again.",
     ) from failed
@@ -301,7 +301,7 @@ def _landed(
     engine: Engine, declared: Dataset, operation: Operation, state: TableState | None, landed: Snapshot | None
 ) -> Gone:
     def went(declared: Dataset, operation: Operation) -> list[Part] | None:
-        """U17: the named rows that were there before the commit, and are not there behind it."""
+        """U17: the named rows that were there before the commit, and are not there after it."""
         planned = engine.database.read(lambda c: removals.parts_of(c, operation))
         known = set() if state is None else {one.id for one in state.lineage}
         if state is None or landed is None or landed.parent not in known or landed.parent is None or not planned:
@@ -320,14 +320,14 @@ def _void(engine: Engine, declared: Dataset, operation: Operation, state: TableS
     """Its commit is not in the table's history, and can never come there."""
     if _went_unseen(engine, declared, operation, state):
         return _landed(engine, declared, operation, state, None)
-    make_durable(engine, declared)  # what stands in its way must not be lost with the power
+    make_durable(engine, declared)  # what supersedes it must survive a power loss
     engine.database.transact(lambda c: removals.drop(c, operation))
     faults.reach("settle.dropped")
     return Gone(landed=False)
 
 
 def _went_unseen(engine: Engine, declared: Dataset, operation: Operation, state: TableState | None) -> bool:
-    """Whether the rows went with a commit that is not known any more: a restored control database, or an operation
+    """Whether the rows were removed by a commit that is no longer known: a restored control database, or an operation
     that an earlier version planned.
     """
     if state is None or state.head is None or not engine.database.read(lambda c: removals.parts_of(c, operation)):
@@ -380,7 +380,7 @@ def _stretches(
 def check_same(counted: Counted, needs: Needs) -> None:
     """`RowsMoved` if there is a filter by now that the rows were not counted by."""
     if not needs.filters <= counted.filters:
-        raise RowsMoved("A sink with another filter was added just now.", hint="Run it again.")
+        raise RowsMoved("A sink with another filter was added in the meantime.", hint="Run it again.")
 
 
 def _tallies(parts: Iterable[Part]) -> dict[str, Tally]:

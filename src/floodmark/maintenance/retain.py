@@ -2,8 +2,8 @@
 
 The rule is an age, by event time or by ingest time, or a number of rows to keep. Which rows it names is counted in the
 table; which of them go is decided in the transaction that records it, from the sinks' positions at that instant (U10).
-A retention by event time is remembered: rows of before its cut-off that arrive later are not committed any more
-(counted as `expired`), so that a backfill does not bring back what was pruned.
+A retention by event time is remembered: rows from before its cutoff that arrive later are not committed any more
+(counted as `expired`), so that a backfill does not restore removed rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.control import blocks, datasets, removals, sinks
 from floodmark.control.datasets import Dataset
 from floodmark.control.removals import Operation
@@ -26,15 +26,15 @@ from floodmark.lake import inventory
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
     end_unfinished,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Part, Selection, Verdict, judge
 from floodmark.schema import SEQ
@@ -46,14 +46,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRIES_MAX = 20
-"""How often rows are counted again because others were removed or changed meanwhile."""
+"""How often rows are counted again because others were removed or changed in the meantime."""
 WINDOW_ROWS_MAX = 1_000_000
-"""How many numbers are looked through at once."""
+"""How many numbers are scanned at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedRows:
-    """Rows of one partition that went, or would go."""
+    """Rows of one partition that were removed, or would be."""
 
     partition: str
     range: SequenceRange
@@ -115,25 +115,25 @@ def retain(
     given_up = _instances(engine, give_up)
     if not dry_run:
         prepare(engine, dataset)
-    with quietly_alone(engine, dataset):
+    with flush_lock(engine, dataset):
         for _ in range(TRIES_MAX):
             if not dry_run:
                 end_unfinished(engine, dataset)
-            look = look_at(engine, dataset)
-            with again_if_moved(engine, look):
-                selection = _selection(engine, look.declared, age, by=by, keep_rows=keep_rows)
+            records = read_records(engine, dataset)
+            with retry_if_changed(engine, records):
+                selection = _selection(engine, records.declared, age, by=by, keep_rows=keep_rows)
                 if selection is None:
                     return RetainReport(dataset, dry_run=dry_run)
-                counted = count_rows(engine, look, selection)
+                counted = count_rows(engine, records, selection)
                 if dry_run:
-                    verdict = judge(counted.stretches, look.needs.by_partition, given_up=given_up)
-                    return _report(engine, look.declared, verdict, look.needs, selection, dry_run=True)
-                return _go(engine, look, selection, counted, given_up)
-    raise Retryable(f"Rows of {dataset!r} are being changed all the time.", hint="Run it again.")
+                    verdict = judge(counted.stretches, records.needs.by_partition, given_up=given_up)
+                    return _report(engine, records.declared, verdict, records.needs, selection, dry_run=True)
+                return _go(engine, records, selection, counted, given_up)
+    raise Retryable(f"Rows of {dataset!r} are changed too often for this retention.", hint="Run it again.")
 
 
-def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
-    declared = look.declared
+def _go(engine: Engine, records: Records, selection: Selection, counted: Counted, given_up: list[str]) -> RetainReport:
+    declared = records.declared
     decided: list[tuple[Verdict, Needs]] = []
 
     def work(connection: Connection) -> Operation | None:
@@ -158,7 +158,7 @@ def _go(engine: Engine, look: Look, selection: Selection, counted: Counted, give
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason=_reason(selection),
@@ -219,7 +219,7 @@ def _all_but(engine: Engine, declared: Dataset, keep_rows: int) -> int:
 
 
 def _row_windows(engine: Engine, declared: Dataset, *, rows: int) -> Iterator[SequenceRange]:
-    """The dataset from its end back, in pieces of about so many rows: earlier removals may have taken some."""
+    """The dataset from its end back, in windows of about this many rows: earlier removals may have removed some."""
     through, count = declared.horizon, 0
     for block in engine.database.read(lambda c: blocks.newest_first(c, declared.name)):
         count += block.rows
@@ -276,9 +276,9 @@ def _reason(selection: Selection) -> str:
 
 def _age(older_than: str | timedelta | None, keep_rows: int | None, by: str) -> timedelta | None:
     if by not in ("event_time", "ingest_time"):
-        raise InvalidSetting(f"`by` is {by!r}.", hint="It is event_time or ingest_time.")
+        raise InvalidSetting(f"`by` is {by!r}.", hint="Use event_time or ingest_time.")
     if (older_than is None) == (keep_rows is None):
-        raise InvalidSetting("A retention has one rule.", hint="Give either older_than or keep_rows.")
+        raise InvalidSetting("A retention needs exactly one rule.", hint="Give either older_than or keep_rows.")
     if keep_rows is not None and keep_rows < 0:
         raise InvalidSetting(f"keep_rows is {keep_rows}.", hint="It is a number of rows, 0 or more.")
     if older_than is None or isinstance(older_than, timedelta):

@@ -1,13 +1,13 @@
-"""Settling again: what a dataset's settle function knows by now of rows that are committed.
+"""Settling again: a dataset's settle function runs again over committed rows.
 
-    ask the function → record the plan → one commit: new values in, collapsed and dropped rows out
+    run the function → record the plan → one commit: new values in, collapsed and dropped rows out
       → the table says whether it has landed → durable, recorded; or the plan is dropped
 
-- B7 Rows are settled again by one commit that lands only if nothing was appended since the function was asked, and
-  beside no undecided block. It is an operation, also where no row goes (U17), and the table decides it (U18): what goes
-  is counted with that commit or not at all.
+- B7 Rows are settled again by one commit that lands only if nothing was appended since the function ran, and
+  beside no undecided block. It is always an operation (U17), decided by the table (U18): removed rows
+  are counted with that commit or not at all.
 - B8 Of two rows that turn out to be one the lower number stays.
-- B9 No row that is on its way to a sink goes or changes: it is left as it is for the next time.
+- B9 No row that is being delivered is removed or changed: it waits for the next run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.flush import quietly_alone
+from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import decide
 from floodmark.control import datasets, removals
@@ -29,21 +29,21 @@ from floodmark.errors import Retryable, reason_of
 from floodmark.maintenance.pending_deliveries import needs_of
 from floodmark.maintenance.remover import (
     Counted,
-    Look,
-    again_if_moved,
+    Records,
     carry_out,
     check_same,
     count_rows,
-    look_at,
     plan_operation,
     prepare,
+    read_records,
+    retry_if_changed,
 )
 from floodmark.removal import Selection, judge, kept_back, under_way
 from floodmark.sequence import SequenceRange
 from floodmark.settlement import CHANGED_MAX, Resettled, Resettling
 
 TRIES_MAX = 5
-"""How often the function is asked again because rows were removed meanwhile."""
+"""How often the function runs again because rows were removed in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +53,44 @@ class SettledAgain:
     changed: int = 0
     """Rows with other values than before."""
     collapsed: int = 0
-    """Rows that turned out to be another one, and are gone."""
+    """Rows that became duplicates, and were removed."""
     dropped: int = 0
-    """Rows that the function left out, and that are gone."""
+    """Rows that the function dropped, and that were removed."""
     waiting: int = 0
-    """Rows that are on their way to a sink: they are settled again the next time."""
+    """Rows that are being delivered to a sink: the next run settles them."""
     problem: str | None = None
     """Why nothing was done."""
 
 
 def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX) -> SettledAgain:
-    """Ask the dataset's function once more; nothing, if it has none."""
+    """Run the dataset's settle function again, if it has one."""
     declared = engine.database.read(lambda c: datasets.get(c, dataset))
     if declared.settle is None:
         return SettledAgain()
     for _ in range(TRIES_MAX):
         prepare(engine, dataset)
-        with quietly_alone(engine, dataset):
+        with flush_lock(engine, dataset):
             decide(engine, dataset)
-            look = look_at(engine, dataset)
-            with again_if_moved(engine, look):
-                return _once(engine, look, changed_max)
-    raise Retryable(f"Rows of {dataset!r} are being removed all the time.", hint="Compact it again.")
+            records = read_records(engine, dataset)
+            with retry_if_changed(engine, records):
+                return _once(engine, records, changed_max)
+    raise Retryable(f"Rows of {dataset!r} are removed too often for this settlement.", hint="Compact it again.")
 
 
-def _once(engine: Engine, look: Look, changed_max: int) -> SettledAgain:
-    state = engine.lake.load(look.declared.table_name)
-    found = _asked(engine, look, state, changed_max)
+def _once(engine: Engine, records: Records, changed_max: int) -> SettledAgain:
+    state = engine.lake.load(records.declared.table_name)
+    found = _asked(engine, records, state, changed_max)
     faults.reach("settle.asked")
     if found.problem is not None or not found.touched:
         return SettledAgain(waiting=found.waiting, problem=found.problem)
-    operation = _planned(engine, look, found, state)
+    operation = _planned(engine, records, found, state)
     if operation is None:
-        return SettledAgain(problem="Rows that are to change are on their way to a sink: settle again later.")
-    return _carry_out(engine, look.declared, operation, found)
+        return SettledAgain(problem="Rows to change are being delivered to a sink: settle again later.")
+    return _carry_out(engine, records.declared, operation, found)
 
 
-def _asked(engine: Engine, look: Look, state: TableState | None, changed_max: int) -> Resettled:
-    declared = look.declared
+def _asked(engine: Engine, records: Records, state: TableState | None, changed_max: int) -> Resettled:
+    declared = records.declared
     if state is None or state.head is None or declared.settle is None:
         return Resettled()
     request = Resettling(
@@ -103,7 +103,7 @@ def _asked(engine: Engine, look: Look, state: TableState | None, changed_max: in
         declared.event_time,
         declared.partition_by,
         changed_max,
-        kept_back(look.needs.by_partition),
+        kept_back(records.needs.by_partition),
         any_time=declared.identity_scope == datasets.ALL,
         by_content=declared.by_content,
     )
@@ -120,41 +120,43 @@ def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: R
         failed = error
     faults.reach("settle.committed")
     if not carry_out(engine, operation).landed:
-        what = "Rows were appended meanwhile." if failed is None else f"Nothing was changed: {reason_of(failed)}."
+        what = "Rows were appended in the meantime." if failed is None else f"Nothing was changed: {reason_of(failed)}."
         return SettledAgain(waiting=found.waiting, problem=what)
     return SettledAgain(len(found.changed), len(found.collapsed), len(found.dropped), found.waiting)
 
 
-def _planned(engine: Engine, look: Look, found: Resettled, state: TableState | None) -> Operation | None:
-    """The operation, on record; None if some of its rows are on their way by now."""
-    declared = look.declared
-    touched = count_rows(engine, look, Selection(declared.horizon, numbers=found.touched), state=state)
+def _planned(engine: Engine, records: Records, found: Resettled, state: TableState | None) -> Operation | None:
+    """The operation, recorded; None if some of its rows are being delivered."""
+    declared = records.declared
+    touched = count_rows(engine, records, Selection(declared.horizon, numbers=found.touched), state=state)
     selection = Selection(declared.horizon, numbers=found.gone)
     gone = (
-        count_rows(engine, look, selection, state=state) if found.gone else Counted(touched.state, {}, touched.filters)
+        count_rows(engine, records, selection, state=state)
+        if found.gone
+        else Counted(touched.state, {}, touched.filters)
     )
 
     def work(connection: Connection) -> Operation | None:
         removals.check_decided(connection, declared.name)
         now = needs_of(connection, declared)
         check_same(gone, now)
-        # B7: rows above the horizon that the commit overwrites up to: they landed before the table was looked at.
+        # B7: rows above the horizon that the commit overwrites up to: they landed before the table was read.
         if datasets.get(connection, declared.name).horizon != declared.horizon:
-            raise RowsMoved(f"Rows of {declared.name!r} were committed just now.", hint="Compact it again.")
+            raise RowsMoved(f"Rows of {declared.name!r} were committed in the meantime.", hint="Compact it again.")
         if removals.is_rebuilding(connection, declared.name):
             raise Retryable(f"Dataset {declared.name!r} is being rebuilt.", hint="Compact it afterwards.")
-        if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function was asked
+        if under_way(touched.stretches, now.by_partition):  # B9: pinned since the function ran
             return None
-        # Its twin is what every sink gets, so no sink needs the one that goes.
+        # Every sink gets its duplicate, so no sink needs the removed row.
         verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
         if verdict.spared:
-            raise RowsMoved(f"A sink of {declared.name!r} got further just now.", hint="Compact it again.")
+            raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Compact it again.")
         id = uuid.uuid4().hex
         operation = Operation(id, declared.name, "settle", "planned", selection, touched.table_uuid, touched.base)
         removals.plan(
             connection,
             operation,
-            seen=look.moment,
+            seen=records.moment,
             parts=verdict.parts,
             given_up=verdict.forfeits,
             reason="settled",

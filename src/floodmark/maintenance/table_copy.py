@@ -1,8 +1,8 @@
-"""Two tables are brought level: copy what is missing, compare, and copy again what differs, until nothing does.
+"""Makes two tables equal: copies missing rows, compares, and copies again what differs, until nothing does.
 
-- U21 A copy is a compare-and-swap append, and its error is no verdict: the turn ends, and the next one begins with a
-  takeover. Under the next epoch's name the late copy has nowhere to land.
-- U23 Level are tables with the same rows and checksums in every bucket. Only behind the fence does that last.
+- U21 A copy is a compare-and-swap append, and its error is no verdict: the epoch ends, and the next one begins with a
+  takeover. Under the next epoch's name the late copy cannot land.
+- U23 Equal tables have the same rows and checksums in every bucket. Only after the fence does that last.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from floodmark.removal import Selection
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 
-# ── One process's turn at a rebuild, and the two tables of it ────────────────────────────────────────────────────────
-# The *old* table is the one that readers see; the *staging* table is going to take its place. A turn lasts until
-# another
-# process takes over: every look at the old table, and every write, asks first whether it still does.
+# ── One epoch of a rebuild, and its two tables ────────────────────────────────────────────────────────
+# The *old* table is the one that readers see; the *staging* table will replace it. An epoch lasts until another process
+# takes over: every read of the old table, and every write, first checks that it still does.
 
 
 @dataclass(slots=True)
-class Turn:
-    """One epoch: what it may rely on, because nobody else can write to its staging table."""
+class Epoch:
+    """One epoch: what it may rely on, because no other epoch can write to its staging table."""
 
     engine: Engine
     mine: Rebuild
@@ -57,31 +56,31 @@ class Turn:
         self.check_mine()
         declared, old = find_table(self.engine.database, self.engine.lake, self.declared())
         if declared.generation == self.mine.generation:
-            raise TakenOver(f"Dataset {self.dataset!r} has been rebuilt.", hint="Nothing is left to do here.")
+            raise TakenOver(f"Dataset {self.dataset!r} has been rebuilt.", hint="There is nothing left to do.")
         if old is None and declared.horizon:
             raise Corrupt(
-                f"The table of {self.dataset!r} is gone, and rows up to {declared.horizon} are committed.",
+                f"The table of {self.dataset!r} is missing, and rows up to {declared.horizon} are committed.",
                 hint="Restore the lake's directory, or its catalog, and run it again.",
             )
         return declared, old
 
     def staging(self) -> TableState:
-        """The table that nobody reads yet."""
+        """The table that is not read yet."""
         state = self.engine.lake.load(self.declared().of_generation(self.mine.generation).table_name)
         if state is None:
             self.check_mine()
-            raise Retryable(f"The staging table of {self.dataset!r} is not there.", hint="Run it again.")
+            raise Retryable(f"The staging table of {self.dataset!r} is missing.", hint="Run it again.")
         return state
 
     def make_durable(self) -> TableState:
-        """As it goes along, so that behind the fence there is little left to do."""
+        """After each copy, so that after the fence there is little left to do."""
         staging = self.staging()
         self.engine.lake.sync(staging, since=self.synced)
         self.synced = staging.head
         return staging
 
 
-# ── Levelling ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── TableCopy ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 TRIES_MAX = 20
@@ -92,7 +91,7 @@ COMPARED_WIDTH = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What one turn has copied so far."""
+    """What one epoch has copied so far."""
 
     rows_copied: int = 0
     copies: int = 0
@@ -111,16 +110,16 @@ class _Level:
 
 
 @dataclass(slots=True)
-class Levelling:
-    """Brings the staging table of one turn level with the old one, as often as it is asked to."""
+class TableCopy:
+    """Makes the staging table of one epoch equal to the old one, as often as it is called."""
 
-    turn: Turn
+    epoch: Epoch
     copy_rows_max: int
     progress: Callable[[Copied], None]
     copied: Copied = field(default_factory=Copied)
     _level: _Level | None = None
 
-    def bring_level(self) -> int:
+    def copy_until_equal(self) -> int:
         """Copy what is missing and repair what differs, until both tables hold the same; how many rows that is."""
         for _ in range(TRIES_MAX):
             self._catch_up()
@@ -129,19 +128,19 @@ class Levelling:
                 return rows
             for within in different:
                 self._copy_again(within)
-        raise Retryable(f"Dataset {self.turn.dataset!r} changes faster than it can be copied.", hint="Run it again.")
+        raise Retryable(f"Dataset {self.epoch.dataset!r} changes faster than it can be copied.", hint="Run it again.")
 
     # ── comparing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _compare(self) -> tuple[int, list[SequenceRange]]:
         """U23: rows and checksums, bucket by bucket: how many rows there are, and the stretches that differ."""
-        declared, old = self.turn.old()
-        new = self.turn.staging()
+        declared, old = self.epoch.old()
+        new = self.epoch.staging()
         known, rows = self._known_level(old, new)
         if known >= declared.horizon:
             return rows, []
         within = SequenceRange(known, declared.horizon)
-        schema = self.turn.declared().schema
+        schema = self.epoch.declared().schema
         here, there = (self._tallies(state, within, schema) for state in (old, new))
         different = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
         if not different:
@@ -153,7 +152,7 @@ class Levelling:
     def _known_level(self, old: TableState | None, new: TableState) -> tuple[int, int]:
         """Up to which number the tables are equal, and how many rows that is, if nothing but rows above came since.
 
-        So that behind the fence not all of the history is compared.
+        So that after the fence not all of the history is compared.
         """
         if self._level is None or old is None:
             return 0, 0
@@ -167,7 +166,7 @@ class Levelling:
     def _tallies(self, state: TableState | None, within: SequenceRange, schema: Schema) -> dict[int, Tally]:
         if state is None or state.head is None:
             return {}
-        lake = self.turn.engine.lake
+        lake = self.epoch.engine.lake
         return queries.tallies(
             lake, state.name, snapshot=state.head, within=within, width=COMPARED_WIDTH, schema=schema
         )
@@ -175,64 +174,64 @@ class Levelling:
     # ── copying ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _catch_up(self) -> None:
-        turn = self.turn
-        declared, old = turn.old()
-        if old is None or old.head is None or turn.copied_through >= declared.horizon:
+        epoch = self.epoch
+        declared, old = epoch.old()
+        if old is None or old.head is None or epoch.copied_through >= declared.horizon:
             return
-        left = SequenceRange(turn.copied_through, declared.horizon)
-        for window in row_windows(turn.engine, turn.dataset, left, rows_max=self.copy_rows_max):
+        left = SequenceRange(epoch.copied_through, declared.horizon)
+        for window in row_windows(epoch.engine, epoch.dataset, left, rows_max=self.copy_rows_max):
             self._copy(old, window)
-            turn.copied_through = window.through
+            epoch.copied_through = window.through
 
     def _copy_again(self, within: SequenceRange) -> None:
-        turn = self.turn
-        staging = turn.staging()
+        epoch = self.epoch
+        staging = epoch.staging()
         if staging.head is not None and queries.has_rows(
-            turn.engine.lake, staging.name, snapshot=staging.head, within=within
+            epoch.engine.lake, staging.name, snapshot=staging.head, within=within
         ):
-            turn.check_mine()
+            epoch.check_mine()
             with _nobody_knows(f"whether {within} was cleared"):
-                turn.engine.lake.remove(
+                epoch.engine.lake.remove(
                     staging.name,
                     selection=Selection(within.through, after=within.after),
-                    schema=turn.declared().schema,
+                    schema=epoch.declared().schema,
                     partition_by=(),
                 )
             faults.reach("rebuild.cleared")
-        _, old = turn.old()
+        _, old = epoch.old()
         self.copied = replace(self.copied, buckets_repaired=self.copied.buckets_repaired + 1)
         if old is not None:
-            for window in row_windows(turn.engine, turn.dataset, within, rows_max=self.copy_rows_max):
+            for window in row_windows(epoch.engine, epoch.dataset, within, rows_max=self.copy_rows_max):
                 self._copy(old, window)
 
     def _copy(self, old: TableState, window: SequenceRange) -> None:
-        turn = self.turn
-        if old.head is None or not queries.has_rows(turn.engine.lake, old.name, snapshot=old.head, within=window):
+        epoch = self.epoch
+        if old.head is None or not queries.has_rows(epoch.engine.lake, old.name, snapshot=old.head, within=window):
             return
-        turn.check_mine()
-        declared = turn.declared()  # behind the old table, whose columns it has all
-        staging = turn.staging()
-        turn.engine.lake.ensure(staging.name, declared.schema, create=False)
+        epoch.check_mine()
+        declared = epoch.declared()  # read after the old table, so it has all of its columns
+        staging = epoch.staging()
+        epoch.engine.lake.ensure(staging.name, declared.schema, create=False)
         request = Copy(
             source=old.name,
             snapshot=old.head,
             table=staging.name,
-            base=Base(staging.uuid, turn.mine.generation, staging.head),
+            base=Base(staging.uuid, epoch.mine.generation, staging.head),
             within=window,
-            through=max(window.through, turn.copied_through),
+            through=max(window.through, epoch.copied_through),
             schema=declared.schema,
         )
         faults.reach("rebuild.copying")
         with _nobody_knows(f"whether {window} was copied"):
-            turn.engine.lake.append(request)
+            epoch.engine.lake.append(request)
         faults.reach("rebuild.copied")
-        turn.make_durable()
+        epoch.make_durable()
         copied = self.copied
         self.copied = replace(copied, copies=copied.copies + 1, rows_copied=copied.rows_copied + self._rows())
         self.progress(self.copied)
 
     def _rows(self) -> int:
-        return next((item.added_rows for item in self.turn.staging().lineage), 0)
+        return next((item.added_rows for item in self.epoch.staging().lineage), 0)
 
 
 class _nobody_knows:  # noqa: N801 - reads as a statement

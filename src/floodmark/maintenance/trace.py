@@ -3,7 +3,7 @@
     landing file ─▶ segment ─▶ block, snapshot, data file ─▶ each sink's chunk
                 └──────────────── quarantine ────────────────┘
 
-The spool is read as far as it is not committed, which is bounded. The lake is asked once, for rows with these values:
+The spool is read as far as it is not committed, which is bounded. The lake is queried once, for rows with these values:
 Iceberg prunes by the bounds of the columns, so identity and event time make it cheap. Nothing is changed.
 """
 
@@ -46,20 +46,20 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowSelector:
     """What a row must have to be the one: these values, or this content id."""
 
     values: Mapping[str, Any]
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any] | str, schema: Schema) -> Wanted:
+    def of(cls, asked: Mapping[str, Any] | str, schema: Schema) -> RowSelector:
         """`SchemaConflict` for a column that the dataset does not have, or a value that its type cannot hold."""
         if isinstance(asked, str):
             if not _ID.fullmatch(asked):
                 raise SchemaConflict(f"{asked!r} is not a content id.", hint="It is 32 hexadecimal digits.")
             return cls({CONTENT_ID: asked})
         if not asked:
-            raise SchemaConflict("No column is named.", hint="Name the columns that tell the row from others.")
+            raise SchemaConflict("No column is named.", hint="Name the columns that identify the row.")
         for name in asked:
             if name not in schema:
                 known = ", ".join(schema.names)
@@ -106,7 +106,7 @@ def _fitted(name: str, value: Any, schema: Schema) -> Any:
     if faults:
         raise SchemaConflict(
             f"{value!r} does not fit column {name!r} ({schema.column(name).text}): {faults[0]}.",
-            hint="Write the value as capture takes it.",
+            hint="Write the value in the form that capture accepts.",
         )
     return array[0].as_py()
 
@@ -145,7 +145,7 @@ class SpooledRow:
 
 @dataclass(frozen=True, slots=True)
 class SinkStep:
-    """What became of the row on its way to one sink."""
+    """The state of the row's delivery to one sink."""
 
     sink: str
     kind: str
@@ -165,7 +165,7 @@ class CommittedRow:
     partition: str
     segment: int | None
     landing: str | None
-    """The landing file that brought it, and between which bytes; None where it came without one."""
+    """Its landing file, and its bytes there; None if it came without one."""
     source: str | None
     block: SequenceRange | None
     committed_at: str | None
@@ -212,12 +212,12 @@ class Tracer:
         return self.engine.database
 
     def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
-        # The spool before the lake: a row that is committed meanwhile is then found twice, and never not at all.
+        # The spool before the lake: a row that is committed in between is then found twice, and never missed.
         view = view_of(self.engine, dataset)
-        wanted = Wanted.of(asked, view.dataset.schema)
-        spooled = (*self._landing(view.dataset, wanted), *self._segments(view.dataset, wanted))
-        held = [*self._quarantined(view.dataset, wanted)]
-        committed = self._committed(view_of(self.engine, dataset), wanted)
+        selector = RowSelector.of(asked, view.dataset.schema)
+        spooled = (*self._landing(view.dataset, selector), *self._segments(view.dataset, selector))
+        held = [*self._quarantined(view.dataset, selector)]
+        committed = self._committed(view_of(self.engine, dataset), selector)
         numbers = {row.seq for row in committed}
         held += [item for item in self._undelivered(dataset) if item.seq in numbers]
         gone = {row.segment for row in committed}
@@ -227,7 +227,7 @@ class Tracer:
 
     # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _landing(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+    def _landing(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
         """What was captured and not yet sealed."""
         states = self.database.read(lambda c: inspection.landing_states(c, dataset.name))
         for path in landing_files(self.engine.root / "spool" / dataset.name / "landing"):
@@ -238,22 +238,22 @@ class Tracer:
                 with path.open("rb") as file:
                     file.seek(offset)
                     for line in file:
-                        for _ in self._places(dataset, wanted, line):
+                        for _ in self._places(dataset, selector, line):
                             why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
                             yield SpooledRow(str(path.relative_to(self.engine.root)), offset, None, why)
                         offset += len(line)
             except FileNotFoundError:
                 continue  # sealed and removed since
 
-    def _places(self, dataset: Dataset, wanted: Wanted, line: bytes) -> list[int]:
+    def _places(self, dataset: Dataset, selector: RowSelector, line: bytes) -> list[int]:
         try:
             envelope = decode_envelope(line)
             fitted = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows)
         except (MalformedEnvelope, FloodmarkError):
             return []
-        return wanted.places(fitted.table)
+        return selector.places(fitted.table)
 
-    def _segments(self, dataset: Dataset, wanted: Wanted) -> Iterator[SpooledRow]:
+    def _segments(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
         """What is sealed and not yet committed."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -263,39 +263,39 @@ class Tracer:
         for item in found:
             try:
                 file = pq.ParquetFile(self.engine.root / item.path)
-                names = [name for name in (*wanted.values, CONTENT_ID) if name in file.schema_arrow.names]
+                names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
                 rows = file.read(columns=list(dict.fromkeys(names)))
             except (OSError, pa.ArrowException):
-                continue  # committed and removed since; fsck says so if it was not
-            for place in wanted.places(rows):
+                continue  # committed and removed since; fsck reports it if it was not
+            for place in selector.places(rows):
                 if item.block is None:
                     why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
                 else:
                     span = block.range if block is not None and block.id == item.block else ""
-                    why = f"It is in block {span}, which has no verdict yet: run `floodmark flush {dataset.name}`."
+                    why = f"It is in block {span}, which is undecided: run `floodmark flush {dataset.name}`."
                 yield SpooledRow(item.path, place, item.id, why)
 
     # ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _quarantined(self, dataset: Dataset, wanted: Wanted) -> Iterator[QuarantinedRow]:
+    def _quarantined(self, dataset: Dataset, selector: RowSelector) -> Iterator[QuarantinedRow]:
         """What could not become a row, as far as it is made of columns that can be compared."""
         entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset.name, state=None))
         for entry in entries:
-            if entry.sink is None and self._is_in(dataset, wanted, entry):
+            if entry.sink is None and self._is_in(dataset, selector, entry):
                 yield QuarantinedRow(entry.id, entry.state, entry.reason, None, None, entry.created_at)
 
-    def _is_in(self, dataset: Dataset, wanted: Wanted, entry: Entry) -> bool:
+    def _is_in(self, dataset: Dataset, selector: RowSelector, entry: Entry) -> bool:
         try:
             envelope = decode_envelope(kept_payload(self.engine.root, entry))
         except (Corrupt, MalformedEnvelope):
             return False
-        # Only the columns that were asked for: another one is what does not fit.
-        asked = [name for name in envelope.columns if name in wanted.values]
-        if set(asked) != set(wanted.values):
+        # Only the requested columns: the value that does not fit is in another one.
+        asked = [name for name in envelope.columns if name in selector.values]
+        if set(asked) != set(selector.values):
             return False
         values = [envelope.values[envelope.columns.index(name)] for name in asked]
         try:
-            return bool(wanted.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
+            return bool(selector.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
         except FloodmarkError:
             return False
 
@@ -310,7 +310,7 @@ class Tracer:
 
     # ── the lake, and on ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _committed(self, view: View, wanted: Wanted) -> list[CommittedRow]:
+    def _committed(self, view: View, selector: RowSelector) -> list[CommittedRow]:
         if view.snapshot is None:
             return []
         dataset = view.dataset
@@ -318,7 +318,7 @@ class Tracer:
             self.engine.lake,
             view.table,
             snapshot=view.snapshot,
-            values=wanted.values,
+            values=selector.values,
             columns=dataset.partition_by,
             rows_max=ROWS_MAX,
         )
@@ -355,16 +355,16 @@ class Tracer:
         scope = Scope.of(sink.settings)
         channel = Channel(sink.instance, view.dataset.name, partition)
         if not scope.takes(view.dataset, partition):
-            why = "The sink does not take this dataset or partition."
+            why = "The sink does not receive this dataset or partition."
             return SinkStep(sink.name, sink.kind, "out of scope", why)
         if seq <= scope.start(channel):
-            why = f"The sink began behind number {scope.start(channel)}."
+            why = f"The sink started after number {scope.start(channel)}."
             return SinkStep(sink.name, sink.kind, "before start", why)
         records = self.database.read(lambda c: _deliveries(c, channel, seq))
         state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
         row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
         if records.held is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
-            state, why = "filtered", f"It is left out by the sink's filter: {row_filter}"
+            state, why = "filtered", f"The sink's filter excludes it: {row_filter}"
         chunk = records.chunk
         return SinkStep(
             sink.name,
@@ -380,14 +380,14 @@ class Tracer:
         if records.chunk is not None and records.chunk.state == "acknowledged":
             return "delivered", "Its chunk was acknowledged."
         if records.seq <= records.mark:
-            return "delivered", "The destination had it when it was asked; no chunk of it is on record."
+            return "delivered", "The destination had it when it was queried; no chunk of it is recorded."
         if any(records.seq in item.range for item in records.forfeits):
-            return "given up", "Somebody decided that the sink will not get it."
+            return "given up", "A user decided that the sink does not receive it."
         if sink.state == "blocked":
             return "waiting", f"The sink is blocked: {sink.reason}"
         run = f"run `floodmark export {sink.name}`."
         if records.chunk is not None:
-            return "waiting", f"Its chunk is under way, or was when an export ended: {run}"
+            return "waiting", f"Its chunk is being delivered, or was when an export stopped: {run}"
         ahead = SequenceRange(records.mark, records.seq)
         lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
         return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
@@ -417,7 +417,7 @@ class Tracer:
         removed = self.database.read(lambda c: inspection.removals_of(c, dataset))
         rows = sum(item.tally.rows for item in removed)
         if rows:
-            yield f"{rows} rows were removed by retention or purge: of those nothing is kept by which to find them."
+            yield f"{rows} rows were removed by retention or purge: no record is kept by which to find them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +449,7 @@ def _deliveries(connection: Connection, channel: Channel, seq: int) -> _Deliveri
 def _after_all(held: GivenUpRow) -> tuple[str, str]:
     """Of a row that a destination refused, or that was skipped."""
     if held.state == "replayed":
-        return "delivered", f"It was given up at first, and replayed at {held.decided_at}."
+        return "delivered", f"It was first given up, and replayed at {held.decided_at}."
     return ("quarantined" if held.state == "held" else held.state), f"{held.reason} (entry {held.id[:12]})"
 
 

@@ -2,7 +2,7 @@
 
 Rows without a number would be new to every consumer for ever. Adopting reads them part by part in a fixed order; each
 part becomes a segment in the transaction that moves the source's position, and flush stamps it like anything else. A
-crash leaves a part stored or not begun, and the next run goes on behind it, on the same version of the source. What
+crash leaves a part stored or not begun, and the next run continues after it, on the same version of the source. What
 was adopted to its end is not adopted again, whatever has been added to it since.
 
 - U40 A part of a source is registered once: its segment and the source's position move in one transaction.
@@ -50,7 +50,7 @@ class Adopter:
     capture: Capture
 
     def begun_with(self, dataset: str, name: str) -> str | None:
-        """The version that an earlier run began with: a later one goes on with the same."""
+        """The version that an earlier run began with: a later one uses the same."""
         source = self._source(dataset, name)
         found = json.loads(source.position)["version"]
         return None if found is None else str(found)

@@ -60,14 +60,14 @@ COLUMNS = {
     "version_on_arrival": "long",
 }
 """One row per event; a marker has its transaction's id as `event_id` and null for `ordinal` and all else that only an
-event has. `log` and `position` say where it stands in the local numbering; the transaction's id, parents and
-time are what canonical order is made of (`floodmark.lake.linearise` computes it for millions of rows); depth and
+event has. `log` and `position` are its place in the local numbering; the transaction's id, parents and
+time define the canonical order (`floodmark.lake.linearise` computes it for millions of rows); depth and
 stream version are as they were on arrival, and a later merge may change them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedReport:
-    """What one feeding brought into the spool; `markers` counts the transactions without events."""
+    """What one run added to the spool; `markers` counts the transactions without events."""
 
     dataset: str
     events: int = 0
@@ -88,10 +88,10 @@ def feed(engine: Engine, dataset: str, log: EventLog) -> FeedReport:
     if declared.identity != IDENTITY or declared.event_time != EVENT_TIME:
         raise SchemaConflict(
             f"Dataset {dataset!r} is not declared for events.",
-            hint="Feed a dataset of its own: it is declared by the first feeding.",
+            hint="Feed a separate dataset: the first run declares it.",
         )
     log.refresh()
-    # The markers first: an event then never stands in the dataset without what was above it in the log.
+    # The markers first: an event is then never in the dataset without what was above it in the log.
     markers = _feed_markers(engine, declared, log, FeedReport(dataset))
     return _feed_events(engine, declared, log, markers)
 
@@ -108,7 +108,7 @@ def _feed_markers(engine: Engine, declared: Dataset, log: EventLog, report: Feed
             fed += [transaction.id for transaction in transactions]
             rows = [_marker(t, log.identity, depth=log.history.graph.depth[t.id]) for t in transactions]
             if not _step(engine, declared, source, rows, position=json.dumps(fed)):
-                break  # another process took this step: go on from where it got
+                break  # another process took this step: continue from its position
             source = replace(source, next_ordinal=source.next_ordinal + 1)
             report = replace(report, markers=report.markers + len(rows), steps=report.steps + 1)
         else:
@@ -125,7 +125,7 @@ def _feed_events(engine: Engine, declared: Dataset, log: EventLog, report: FeedR
             position = _text(events[-1].seq, events[-1].event_id)
             rows = [_row(event, log.identity) for event in events]
             if not _step(engine, declared, source, rows, position=position):
-                break  # another process took this step: go on from where it got
+                break  # another process took this step: continue from its position
             source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
             report = replace(
                 report, events=report.events + len(events), steps=report.steps + 1, position=events[-1].seq or 0
@@ -136,7 +136,7 @@ def _feed_events(engine: Engine, declared: Dataset, log: EventLog, report: FeedR
 
 
 def _source(engine: Engine, dataset: str, log: EventLog) -> Source:
-    """Where to go on. A position that names another event than it did is not trusted: from the beginning, then."""
+    """Where to continue. A position that names another event than it did is not trusted: from the beginning, then."""
     found = engine.database.transact(
         lambda c: sources.begin(c, id=f"eventlog:{log.identity}", dataset=dataset, position=_text(0, None))
     )
@@ -212,7 +212,7 @@ def _marker(transaction: Transaction, identity: str, *, depth: int) -> dict[str,
 
 
 def _instant(created_at: str) -> datetime:
-    """The transaction's time to the microsecond; its exact text stands in `created_at`.
+    """The transaction's time to the microsecond; its exact text is in `created_at`.
 
     A text that is no time (nothing checks it in a foreign file) gives the epoch: the same for every replica.
     """

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 
 # ── Columns of text, as CSV has them, in the types of a dataset ──────────────────────────────────────────────────────
-# A column whose every value can be read becomes one of its type. Any other stays as it is, with the values that can
-# be
-# read as what they are: fitting then says which rows are wrong, and why.
+# A column whose every value can be read becomes one of its type. Any other keeps its values, those
+# that can be read in their type: fitting then reports which rows are wrong, and why.
 
 
 _NUMBERS = frozenset({INT, LONG, FLOAT, DOUBLE})
@@ -68,7 +67,7 @@ def _guessed(texts: Any, name: str, guessed: pa.Schema | None) -> tuple[Any, boo
     try:
         return texts.cast(guessed.field(name).type), True
     except pa.ArrowInvalid:
-        return texts, True  # a later block is less regular than the first: the rows that do not fit are told
+        return texts, True  # a later block is less regular than the first: the rows that do not fit are reported
 
 
 def _known(texts: Any, kind: ColumnType) -> tuple[Any, bool]:
@@ -78,7 +77,7 @@ def _known(texts: Any, kind: ColumnType) -> tuple[Any, bool]:
     from floodmark.schema.types import to_arrow
 
     if kind in {STRING, JSON}:
-        return texts, True  # JSON stands in a file as its text
+        return texts, True  # a file has JSON as text
     if kind in _NUMBERS or kind == BOOLEAN:
         try:
             return texts.cast(to_arrow(kind)), True
@@ -132,7 +131,7 @@ def find_files(path: str | Path, *, format: str | None) -> list[SourceFile]:
     if not files:
         raise InvalidSetting(
             f"There is nothing to load at {path}.",
-            hint="Name a file, a directory or a pattern of jsonl, csv or parquet files, or say the format.",
+            hint="Name a file, a directory or a pattern of jsonl, csv or parquet files, or set the format.",
         )
     return files
 
@@ -155,7 +154,7 @@ def _file(path: Path, root: Path, *, format: str | None, named: bool) -> SourceF
     kind = format or _format_of(path)
     if kind is None:
         raise InvalidSetting(
-            f"What {path} holds cannot be told from its name.", hint="Say the format: jsonl, csv, parquet."
+            f"The format of {path} cannot be detected from its file extension.", hint="Set it: jsonl, csv, parquet."
         )
     parts = () if named or not path.is_relative_to(root) else path.relative_to(root).parts[:-1]
     pairs = [part.partition("=") for part in parts if "=" in part]
@@ -178,7 +177,7 @@ def _unit(file: SourceFile, kind_of: KindOf, limits: SpoolSettings) -> Unit:
 def read_file(
     file: SourceFile, kind_of: KindOf, mark: Mark, *, limits: SpoolSettings, end: int | None = None
 ) -> Iterator[Batch]:
-    """The batches of a file behind a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
+    """The batches of a file after a mark; of JSON lines also up to an `end`, the place of a line's beginning."""
     import pyarrow as pa
 
     try:
@@ -203,12 +202,12 @@ def read_file(
             reason = f"it is not UTF-8 (byte 0x{error.object[error.start]:02x})"
         raise Permanent(
             f"{file.path} cannot be read as {file.kind}: {reason}.",
-            hint="Correct it or leave it out; what was loaded before stays loaded, and the next run goes on behind it.",
+            hint="Correct it or exclude it. Loaded rows stay loaded; the next run continues after them.",
         ) from error
     except OSError as error:
         raise Retryable(
             f"{file.path} could not be read: {reason_of(error)}.",
-            hint="Run it again: it goes on behind what was loaded.",
+            hint="Run the command again: it continues after the loaded rows.",
         ) from error
 
 
@@ -216,7 +215,7 @@ def read_file(
 
 
 def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None, line_bytes_max: int) -> Iterator[Batch]:
-    """The mark is a place in the (unpacked) bytes, and how many lines stand before it."""
+    """The mark is a place in the (unpacked) bytes, and how many lines are before it."""
     offset, number = mark or (0, 0)
     constants = {name: value_of(text, kind_of(name)) for name, text in file.constants}
 
@@ -262,7 +261,7 @@ def _opened(file: SourceFile) -> IO[bytes]:
 
 
 def _consumed(opened: IO[bytes]) -> int:
-    """How far the file itself was read, packed as it is."""
+    """How far the file itself was read, in compressed bytes."""
     return int(getattr(opened, "fileobj", opened).tell())
 
 
@@ -274,8 +273,8 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     import pyarrow as pa
     from pyarrow import csv
 
-    # Not in threads: there nobody counts the rows. And by a name of UTF-8 that has Arrow decode before it parses: a
-    # broken row of other bytes would else be told by a traceback that nobody can catch.
+    # Not in threads: there rows are not counted. And by a name of UTF-8 that has Arrow decode before it parses: a
+    # broken row of other bytes would otherwise raise an exception that cannot be caught.
     blocks = csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding="utf-8-sig")
     broken = _BrokenRows()
     # A text in quotes may go over several lines, and over the end of a block.
@@ -316,17 +315,17 @@ class _BrokenRows:
 
     waiting: list[Any] = field(default_factory=list)
     before: int = 0
-    """So many rows, broken ones too, stand before the batch."""
+    """How many rows, broken ones too, are before the batch."""
 
     def skip(self, row: Any) -> str:
         self.waiting.append(row)
         return "skip"
 
     def beside(self, count: int) -> tuple[Callable[[int], int], list[Any]]:
-        """Where each row of the next batch stands in the file, and the broken ones among them.
+        """The place of each row of the next batch in the file, and the broken ones among them.
 
-        One that stands behind the last row goes with the next batch: whether the parser has come to it is chance,
-        and a backfill that is gone on with must find it in the same place.
+        One after the last row belongs to the next batch: whether the parser has come to it is chance,
+        and a backfill that continues must find it in the same place.
         """
         first = self.before
         found: list[Any] = []
@@ -345,7 +344,7 @@ class _BrokenRows:
 
 
 def _place(row: Any) -> int:
-    """Where a broken row stands, counted from the first one behind the header."""
+    """The place of a broken row, counted from the first row after the header."""
     return int(row.number) - 1
 
 

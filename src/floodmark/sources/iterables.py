@@ -21,7 +21,7 @@ TABLE_ROWS = 1 << 16
 
 
 def given_source(rows: Any, *, name: str | None) -> Source:
-    """Rows in memory, or as they are iterated. Without a name nothing tells them from other rows."""
+    """Rows in memory, or from an iterator. Without a name they cannot be recognised."""
     if isinstance(rows, str | bytes | Mapping) or not (isinstance(rows, Iterable) or hasattr(rows, "num_rows")):
         raise UnserialisableValue(
             f"A {type(rows).__name__} cannot be loaded.",
@@ -78,11 +78,11 @@ def _parts(rows: Any) -> Iterator[list[dict[str, Any]] | pa.Table]:
 
 
 def provider_source(provider: Provider, location: str | None, *, has_identity: bool, name: str | None) -> Source:
-    """What a provider has to give. One without a plan may give something else each time it is asked."""
+    """The rows of a provider. One without a plan may return other rows at each call."""
     if provider.overlapping and not has_identity:
         raise InvalidSetting(
-            f"What provider {provider.name!r} gives may repeat what it gave before, and the dataset has no identity.",
-            hint="Load it into a dataset that declares one: nothing else would know a row again.",
+            f"Provider {provider.name!r} may return the same rows again, and the dataset has no identity.",
+            hint="Load it into a dataset that declares one: without it, repeated rows are not recognised.",
         )
     planned = provider.planning is not None
     units = tuple(_provider_unit(provider, unit, steady=planned) for unit in provider.plan(location))

@@ -2,17 +2,17 @@
 
     seal the landing logs → read and fit → register segment and positions (one transaction) → … → flush
 
-Earlier steps are written while later ones are read; each is registered only behind the one before it.
+Earlier steps are written while later ones are read; each is registered only after the one before it.
 
 Invariants
 - B1 Rows and positions move together: a step's segment is registered in the transaction that moves the position of
   every unit it has rows of. A crash leaves a step stored or not begun, and two runs at once store it once.
 - B2 Flush alone decides what is a duplicate. A backfill leaves a row out only if it has an identity, no settle function
-  may change that, and its twin waits in a registered segment or is committed.
+  may change that, and its duplicate waits in a registered segment or is committed.
 - B3 A row without an identity is never left out, so what holds such rows is loaded once: the same unit with other
-  content or under other options is refused, unless it is given a source id of its own.
+  content or under other options is refused, unless it has another source id.
 - B4 A unit is read on from its middle only if it gives the same rows in the same order each time. Otherwise it is read
-  from its beginning where identities tell what is stored, and refused where there are none.
+  from its beginning where identities show what is stored, and refused where there are none.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
     segments = database.read(lambda c: segment_records.of_block(c, block.id))
     if all(segment.id in own for segment in segments):
         return Decided(block.rows, block.duplicates, block.expired, block.dropped)
-    # Live rows were sealed meanwhile and share the block: the table says which rows are whose.
+    # Live rows were sealed in the meantime and share the block: the table says which rows are whose.
     new = 0
     if block.rows:
         _, state = find_table(database, lake, database.read(lambda c: datasets.get(c, dataset)))
@@ -119,10 +119,9 @@ def _of_block(database: Database, lake: Lake, dataset: str, block: Block, own: d
 
 
 # ── Which rows of a source are there already: those whose identity waits in a segment, or is committed ───────────────
-# A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A
-# row is
-# left out here only because its twin is certain to stay (B2, B10). Where the forecast cannot see, it leaves nothing
-# out.
+# A forecast, and no more: flush compares every row again with what is committed at its base, and alone decides. A row
+# is left out here only because its duplicate is certain to stay (B2, B10). Where the forecast cannot see, it leaves no
+# row out.
 
 
 STORED_ROWS_MIN = 50_000
@@ -156,15 +155,15 @@ class Stored:
 
     bitmaps: dict[Path, bytes] = field(default_factory=dict)
     snapshot: int | None = None
-    """The snapshot that was looked at."""
+    """The snapshot that was read."""
     files: frozenset[Path] = frozenset()
-    """The files of which every row was looked for, and is not in the snapshot where its bit is not set."""
+    """The files of which every row was searched, and is not in the snapshot where its bit is not set."""
     asked: tuple[str, ...] = ()
-    """The files' columns that a row must have to be looked for: of one without an event time nothing is certain, nor
+    """The files' columns that a row must have to be searched: of one without an event time nothing is certain, nor
     of one without an identity, if such rows are compared by their content."""
 
     def notes(self, batch: Batch, file: Path | None) -> dict[bytes, bytes]:
-        """What is certain of a batch that is left: flush need not look into the same snapshot again."""
+        """What is certain of a batch that is left: flush need not read the same snapshot again."""
         if file not in self.files or isinstance(batch.rows, list):
             return {}
         if any(batch.rows[name].null_count for name in self.asked):
@@ -189,7 +188,7 @@ class Stored:
 
 
 def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: Mapping[str, str]) -> Stored:
-    """Look for the rows of Parquet files in the table as it is now; for few rows flush alone is faster."""
+    """Search the current table for the rows of Parquet files; for few rows flush alone is faster."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -205,18 +204,18 @@ def stored_rows(lake: Lake, declared: Dataset, units: Sequence[Unit], renamed: M
         if sum(about[path].num_rows for path in files) < STORED_ROWS_MIN:
             return Stored()
         found = lake.stored_rows(state.name, snapshot=state.head, keys=replace(every, files=files))
-        # With fallbacks a bit that is not set proves nothing: a row may have more identities than its twin.
+        # With fallbacks a bit that is not set proves nothing: a row may have more identities than its duplicate.
         certain = frozenset(files if len(declared.identity) == 1 else ())
         sources = every.sources()
         by_content = declared.identity[0] if declared.by_content else ()
         never_null = [*by_content, *([declared.key_time] if declared.key_time else [])]
         return Stored(found, state.head, certain, tuple(sources[name] for name in never_null))
     except (OSError, pa.ArrowInvalid, Retryable):
-        return Stored()  # what cannot be seen is not judged
+        return Stored()  # what cannot be read is not counted
 
 
 def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
-    """What waits at this moment. With a settle function identities may still change, so none is compared (B2)."""
+    """What waits now. With a settle function identities may still change, so none is compared (B2)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -230,7 +229,7 @@ def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
             held = pq.read_schema(engine.root / path).names
             keys = pq.read_table(engine.root / path, columns=[name for name in held if name in wanted])
         except (OSError, pa.ArrowInvalid):
-            continue  # committed a moment ago, or unreadable: not for a forecast to judge
+            continue  # just committed, or unreadable: a forecast ignores it
         found += identity_hashes(keys, declared.identity, declared.key_time)
     return Waiting(declared, pa.array([item for item in found if item is not None], pa.string()))
 
@@ -264,8 +263,8 @@ class Backfiller:
         declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
         if shape.is_windowed and declared.event_time is None:
             raise InvalidSetting(
-                f"Dataset {dataset!r} has no event time to load a part by.",
-                hint="Load all of it, or into a dataset that is declared with an event time.",
+                f"Dataset {dataset!r} has no event time to select rows by.",
+                hint="Load all rows, or load into a dataset that is declared with an event time.",
             )
         # What was captured before counts as stored: sealed first, it is in a segment that the forecast sees.
         seal(self.engine, dataset)
@@ -353,13 +352,13 @@ class _Run:
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check_loaded_once(self) -> None:
-        """B3: rows without an identity cannot be told from those that are stored."""
+        """B3: rows without an identity cannot be recognised among stored rows."""
         if self.declared.identity or self.named:
             return
         if self.source.anonymous:
             raise InvalidSetting(
-                f"Dataset {self.declared.name!r} has no identity, and nothing tells these rows from others.",
-                hint="Give a source_id: what was loaded under it is not loaded again.",
+                f"Dataset {self.declared.name!r} has no identity, so rows that are loaded again are not recognised.",
+                hint="Set source_id: rows that were loaded under it are not loaded again.",
             )
         known = {id.rpartition("#")[0]: id for id in self._known()}
         for unit in self.source.units:
@@ -368,8 +367,8 @@ class _Run:
             if before is not None and before != id:
                 raise Permanent(
                     f"{unit.name} was loaded before, with other content or other options, and "
-                    f"{self.declared.name!r} has no identity to tell its rows apart.",
-                    hint="Load only what is new. If all of it is, give it a source id of its own.",
+                    f"{self.declared.name!r} has no identity to recognise its rows.",
+                    hint="Load only new rows. If all of them are new, set another source id.",
                 )
 
     def is_done(self) -> bool:
@@ -378,7 +377,7 @@ class _Run:
         return all(record is not None and json.loads(record.position)["done"] for record in records)
 
     def load_units(self) -> bool:
-        """Read every unit to its end; false if another process was faster somewhere, to look again."""
+        """Read every unit to its end; false if another process was faster, to read the positions again."""
         self.step = _Step()
         known = self._known()
         if self.stored is None:
@@ -405,7 +404,7 @@ class _Run:
         )
 
     def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
-        """Where a unit breaks off, what was read before that is stored all the same: the next run goes on there."""
+        """Where a unit breaks off, what was read before is stored anyway: the next run continues there."""
         try:
             return self._load_unit(unit, record, mark, batches)
         except FloodmarkError:
@@ -432,8 +431,8 @@ class _Run:
         if record is None or unit.steady or self.declared.identity or json.loads(record.position)["mark"] is None:
             return
         raise Permanent(
-            f"{self.source.name} was loaded in part, and need not give the same rows in the same order again.",
-            hint="Its rows have no identity, so it cannot be gone on with. Load the rest under another source id.",
+            f"{self.source.name} was partly loaded, and may not return the same rows in the same order again.",
+            hint="Its rows have no identity, so the load cannot continue. Load the rest under another source id.",
         )
 
     def _known(self) -> dict[str, SourceRecord]:
@@ -484,7 +483,7 @@ class _Run:
         return len(rows_without_identity(arrays, self.declared.identity, rows.num_rows))
 
     def _store(self) -> bool:
-        """B1: what was gathered becomes a segment, and the positions stand behind it, together or not at all."""
+        """B1: the gathered rows become a segment, and the positions move behind it, together or not at all."""
         step, self.step = self.step, _Step()
         faults.reach("backfill.read")
         while len(self.under_way) >= STEPS_AT_ONCE:
@@ -503,7 +502,7 @@ class _Run:
         return True
 
     def _store_next(self) -> bool:
-        """B1: in their order, so that each position stands behind the one before it."""
+        """B1: in their order, so that each position follows the one before it."""
         step, writing = self.under_way.popleft()
         written = writing.result()
         if not (self._pass_over(step) if written is None else self._register(step, written)):

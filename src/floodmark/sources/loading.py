@@ -38,9 +38,9 @@ class Frame:
     name: str | None
     """What it is called, if it is called anything."""
     version: str
-    """Its state, if that can be told."""
+    """Its state, if it is known."""
     write: Callable[[Path], None]
-    """Writes its rows, as they are asked for, into files of a directory."""
+    """Writes its rows, into files of a directory."""
 
 
 def load_frame(
@@ -60,7 +60,7 @@ def load_frame(
     staging = Staging.of(backfiller.engine.root, declared.name)
     known = Source(name, (whole,), anonymous)
     if backfiller.is_loaded(declared.name, known, shape, named=named):
-        staging.forget(whole, name=name)  # whoever loaded it may have died before it could, or before it flushed
+        staging.forget(whole, name=name)  # the process that loaded it may have died before
         return backfiller.load(declared.name, known, shape, named=named, progress=progress)
     with staging.source(
         whole,
@@ -149,7 +149,7 @@ class Loader:
             return self.backfiller.load(declared.name, read, shape, named=source_id is not None, progress=progress)
 
     def _frame(self, declared: Dataset, source: Any, shape: Shape, *, format: str | None) -> Frame:
-        """A DataFrame, a table, files or rows, under what is asked of them."""
+        """A DataFrame, a table, files or rows, with the given options."""
         from floodmark.lake import staging
 
         name: str | None = None
@@ -197,23 +197,23 @@ class Loader:
 
 
 def _is_for_spark(source: Any, shape: Shape, *, provider: Provider | None) -> bool:
-    """A DataFrame, an Iceberg table, or anything that is asked for by a query."""
+    """A DataFrame, an Iceberg table, or the result of a query."""
     if provider is not None:
         if shape.select is not None:
             raise InvalidSetting(
-                "A query over what a provider gives is not possible.", hint="Let the provider give rows that fit."
+                "A query over a provider's rows is not supported.", hint="Let the provider return rows that fit."
             )
         return False
     return hasattr(source, "sparkSession") or is_table_name(source) or shape.select is not None
 
 
 def _files(source: str | Path, *, format: str | None) -> tuple[list[Path], str, str]:
-    """The files that a query is asked over, their one format, and their state."""
+    """The files that a query reads, their one format, and their state."""
     files = find_files(source, format=format)
     kinds = {file.kind for file in files}
     if len(kinds) > 1:
         raise InvalidSetting(
-            f"{source} has files of several formats: {', '.join(sorted(kinds))}.", hint="Load each by itself."
+            f"{source} has files of several formats: {', '.join(sorted(kinds))}.", hint="Load each format separately."
         )
     state = [(str(file.path), file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in files]
     version = hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()

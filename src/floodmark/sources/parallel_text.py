@@ -3,10 +3,10 @@
     files → pieces → where their lines begin, and how many → parsed and fitted, a group at a time → batches, in order
 
 The workers run the same readers and the same fitting that this process uses for less, and their batches have the same
-marks: what was begun in one way can be gone on with in the other. What they give is written down in Arrow's own form,
-so that no type takes a detour through Spark's. One group is made while the one before it is stored.
+marks: a load can begin in one way and continue in the other. What they give is written down in Arrow's own form,
+so that no type is converted by Spark. One group is parsed while the one before it is stored.
 
-Parquet needs none of this: it is parsed already, and Spark looks into it where it lies.
+Parquet needs none of this: it is parsed already, and Spark reads it in place.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Workers:
         return (_up_to_none(stream) if unit.text else unit.read(mark) for unit, mark in left)
 
     def _stream(self, texts: list[_Piece], held: contextlib.ExitStack) -> Iterator[Batch | None]:
-        """The batches of all files in order, with None behind each file."""
+        """The batches of all files in order, with None after each file."""
         # The first batch is read here: it is what gives a new dataset its columns.
         kind_of = kinds(self.schema(), self.renamed)
         opening = next(read_file(texts[0].file, kind_of, texts[0].mark, limits=self.demands.limits), None)
@@ -127,14 +127,14 @@ def _up_to_none(stream: Iterator[Batch | None]) -> Iterator[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A file behind a mark, or some lines of it."""
+    """A file after a mark, or some lines of it."""
 
     file: SourceFile
     mark: Mark
     bytes: int
     end: int | None = None
     is_last: bool = True
-    """Nothing of its file is behind it."""
+    """It is the last piece of its file."""
 
 
 def _rest(file: SourceFile, mark: Mark) -> _Piece:
@@ -161,7 +161,7 @@ def _cut(piece: _Piece) -> Iterator[_Piece]:
 
 
 def _by_size(pieces: Iterable[_Piece], limit: int) -> Iterator[list[_Piece]]:
-    """Pieces that stand together, up to so many bytes."""
+    """Adjacent pieces, up to this many bytes."""
     together: list[_Piece] = []
     size = 0
     for piece in pieces:
@@ -213,15 +213,15 @@ def _line_behind(opened: IO[bytes], place: int) -> int:
 def _parse(
     pieces: Sequence[_Piece], *, schema: Schema, renamed: Mapping[str, str], demands: Demands
 ) -> Iterator[_Record]:
-    """The batches of some pieces, and an empty record behind each piece."""
+    """The batches of some pieces, and an empty record after each piece."""
     kind_of = kinds(schema, renamed)
     for piece in pieces:
         try:
             for batch in read_file(piece.file, kind_of, piece.mark, limits=demands.limits, end=piece.end):
                 yield _record(batch, fit_batch(schema, batch, renamed, demands), renamed)
-        except FloodmarkError as error:  # told where it is reached: what stands before it is loaded
-            told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
-            yield _Record(fault=json.dumps(told))
+        except FloodmarkError as error:  # reported where it is reached: the rows before it are loaded
+            fault = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+            yield _Record(fault=json.dumps(fault))
         yield _Record()
 
 
@@ -296,18 +296,18 @@ class _Group:
     pieces: Sequence[_Piece]
 
     def batches(self) -> Iterator[Batch | None]:
-        """In order, with None behind the last of a file."""
+        """In order, with None after the last of a file."""
         records = self._records()
         for piece in self.pieces:
             for record in records:
                 if record.fault is not None:
-                    told = json.loads(record.fault)
-                    raise getattr(errors, told["kind"])(told["message"], hint=told["hint"])
+                    fault = json.loads(record.fault)
+                    raise getattr(errors, fault["kind"])(fault["message"], hint=fault["hint"])
                 if record.rows is None:
                     break
                 yield _batch(record, record.rows, piece.file)
             else:
-                raise Retryable(f"Spark's workers gave only a part of {piece.file.path}.", hint="Run it again.")
+                raise Retryable(f"Spark's workers returned only a part of {piece.file.path}.", hint="Run it again.")
             if piece.is_last:
                 yield None
 

@@ -1,4 +1,4 @@
-"""Rows of a source as rows of a dataset: renamed, fitted to its schema, which grows by them, and of the asked time."""
+"""Rows of a source as rows of a dataset: renamed, fitted to its schema (which may grow), of the requested time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 # ── A batch of a source, fitted to a dataset's schema ────────────────────────────────────────────────────────────────
-# Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted
-# row
+# Fitting is what capture and sealing do, by the same functions. A table whose types do not fit as a whole is fitted row
 # by row, so that only the rows that are wrong go to quarantine.
 
 
@@ -60,7 +59,7 @@ def _renamed(row: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, An
     named = {renamed.get(name, name): value for name, value in row.items()}
     if len(named) != len(row):
         twice = next(new for old, new in renamed.items() if old in row and new in row)
-        raise SchemaConflict(f"The column {twice!r} came twice.", hint="Rename the other one too.")
+        raise SchemaConflict(f"Two columns are named {twice!r}.", hint="Rename the other one too.")
     return named
 
 
@@ -87,7 +86,7 @@ ALIKE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a source's rows are to look, as it was asked for."""
+    """The requested changes to a source's rows."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     since: int | None = None
@@ -123,7 +122,7 @@ def moment(value: str | date | datetime | None) -> int | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError as error:
         raise InvalidSetting(
-            f"{value!r} is no time.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+            f"{value!r} is not a time.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
         ) from error
     if not isinstance(found, datetime):
         found = datetime(found.year, found.month, found.day, tzinfo=UTC)
@@ -151,7 +150,7 @@ class Shaper:
         if wrong and fitted.table.num_rows == 0 and (first or count >= ALIKE_ROWS):
             raise SchemaConflict(
                 f"{wrong[0].place}: {wrong[0].reason}; none of {count:,} rows fits.",
-                hint="Rename columns with `map`, or convert them with `select`. What was loaded before stays loaded.",
+                hint="Rename columns with `map`, or convert them with `select`. Loaded rows stay loaded.",
             )
         rows = self._windowed(fitted.table, declared)
         held = [self._held(item, lasting=batch.lasting) for item in problems]
@@ -161,8 +160,8 @@ class Shaper:
         def fitting(current: Dataset) -> Fit:
             schema = current.schema
             with contextlib.suppress(SchemaConflict):
-                # The columns that the batch was found to bring. If an earlier batch brought one of them with another
-                # type, the rows are judged by that.
+                # The new columns of the batch. If an earlier batch added one of them with another
+                # type, the rows are fitted to that.
                 schema = schema.merge(batch.columns)
             return fit_batch(schema, batch, renamed, current.demands(self.engine.settings.spool))
 
@@ -170,7 +169,7 @@ class Shaper:
         return fit_and_evolve(self.engine, known, fitting)
 
     def _windowed(self, rows: pa.Table, declared: Dataset) -> pa.Table:
-        """The rows whose event time lies in the window; a row without one does not."""
+        """The rows whose event time is in the window; a row without one is not."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -5,8 +5,8 @@
 A purge that finds rows among them leaves what is still to be loaded in files of other names, under a new token.
 `whole.json` says which, and is replaced at once: either all of the old ones count or all of the new.
 
-Staged rows are a source like any other files: read in order, remembered by position, gone on with after a crash. They
-are removed when all of them are committed. What has no name of its own is removed by whoever finds its process dead.
+Staged rows are a source like any other files: read in order, remembered by position, continued after a crash. They
+are removed when all of them are committed. Files without a name are removed when their process has died.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Staging:
     ) -> Iterator[Source]:
         """A source's rows as files, and behind them the `whole` of it: done when all of them are.
 
-        `resumable` says whether the rows may be staged anew although some of them were loaded before.
+        `resumable` says whether the rows may be staged again although some of them were loaded before.
         """
         make_directory(self.directory, private=True)
         self._remove_dead()
@@ -124,8 +124,8 @@ class Staging:
             if staged is None:
                 if not resumable():
                     raise Permanent(
-                        f"{name} was loaded in part, and what Spark had read of it is gone.",
-                        hint="Its rows have no identity, so it cannot be gone on with. Load the rest as another one.",
+                        f"{name} was partly loaded, and its staged files are missing.",
+                        hint="Its rows have no identity, so it cannot continue. Load the rest as another source.",
                     )
                 write(place)
                 staged = Staged(place, name, new_token())
@@ -187,25 +187,23 @@ def _lock_of(place: Path) -> Path:
 
 @contextlib.contextmanager
 def alone(place: Path, name: str) -> Iterator[None]:
-    """Two processes must not write the same files. Whoever died has let go."""
+    """Two processes must not write the same files. A dead process has released the lock."""
     descriptor = os.open(_lock_of(place), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         if not try_lock(descriptor):
-            raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or look whether it hangs.")
+            raise Retryable(f"Another process is loading {name}.", hint="Wait for it, or check whether it hangs.")
         yield
     finally:
         os.close(descriptor)
 
 
 # ── Purging what Spark has written down for a backfill: rows that match a condition go from there too ────────────────
-# A source that is loaded in part goes on by position, so its files cannot just lose rows. What is still to be
-# loaded, and
-# does not match, is written into new files under a new token, which have no position yet; `whole.json` then names
-# those.
+# A partly loaded source continues by position, so its files cannot just lose rows. What is still to be loaded, and does
+# not match, is written into new files under a new token, which have no position yet; `whole.json` then names those.
 
 
 SCAN_ROWS = 250_000
-"""How many rows are judged at once."""
+"""How many rows are compared at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +237,7 @@ def purge_staged(
         with _nobody_loads(place, declared.name):
             staged = Staged.at(place)
             if staged is None:
-                shutil.rmtree(place)  # its process died over it: it is written down anew, or never
+                shutil.rmtree(place)  # its process died while writing: it is staged again, or never
                 continue
             staged.remove_others()
             found = _matching(engine, declared, staged, where)
@@ -255,14 +253,14 @@ def _matching(engine: Engine, declared: Dataset, staged: Staged, where: str) -> 
     found = []
     for part in staged.parts:
         name = staged.unit_name(part)
-        # Nobody else's id has the token in it; what stands behind the name depends on how it was asked for.
+        # No other id has the token; the text after the name depends on the options.
         position = next((item.position for id, item in records.items() if name in id), None)
         found.append(_judged(engine, declared, part, where, loaded=_loaded(position, part)))
     return found
 
 
 def _judged(engine: Engine, declared: Dataset, part: Path, where: str, *, loaded: int) -> _Found:
-    """A row that does not fit is not judged: it is not loaded but quarantined, and judged there."""
+    """A row that does not fit is not compared: it is not loaded but quarantined, and compared there."""
     import pyarrow as pa
 
     asked = check_text(where, declared.schema.names).union(*declared.identity)
@@ -290,8 +288,8 @@ def _nobody_loads(place: Path, dataset: str) -> Iterator[None]:
             held.enter_context(alone(place, place.name))
         except Retryable as error:
             raise Retryable(
-                f"Rows are being loaded into dataset {dataset!r} at this moment.",
-                hint="Purge again when the backfill has ended.",
+                f"Rows are being loaded into dataset {dataset!r} now.",
+                hint="Purge again when the backfill is complete.",
             ) from error
         yield
 
@@ -327,7 +325,7 @@ def _fitted(declared: Dataset, rows: pa.Table) -> Fit:
 
 
 def _replace(staged: Staged, found: list[_Found]) -> None:
-    """Write down anew what is still to be loaded and does not match."""
+    """Stage again the rows that are still to be loaded and do not match."""
     token = new_token()
     for number, item in enumerate(found):
         _write_rest(item, staged.place / f"kept-{token}-{number:05}.parquet")

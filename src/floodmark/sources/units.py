@@ -1,7 +1,7 @@
 """What a backfill reads: a source is units in a fixed order, a unit is batches in a fixed order.
 
 A unit is the smallest thing that is remembered by name: a file, what a provider calls one, or all of an iterable.
-Behind each batch stands a *mark*, a value from which the same unit can be read on.
+Each batch ends with a *mark*, a value from which reading the same unit can continue.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BackfillReport:
 __all__ = ["Batch", "Mark", "Problem", "Reading", "Source", "SourceFile", "Unit", "read_each"]
 
 Mark = Any
-"""Where a unit is read on: whatever its reader understands and JSON can hold; None is the beginning."""
+"""Where reading a unit continues: whatever its reader understands and JSON can hold; None is the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class Unit:
 
     name: str
     read: Callable[[Mark], Iterator[Batch]]
-    """The batches behind a mark."""
+    """The batches after a mark."""
     fingerprint: str = ""
     """Changes with the content: the same name with another fingerprint is something else to load."""
     bytes: int | None = None
     file: Path | None = None
-    """The Parquet file that it is, if it is one: what Spark can look into."""
+    """The Parquet file that it is, if it is one: Spark can read it."""
     text: SourceFile | None = None
     """The text file that it is, if it is one: what Spark's workers can parse."""
     steady: bool = True
@@ -124,7 +124,7 @@ class Unit:
 
 
 Reading = Callable[[Sequence[tuple[Unit, Mark]]], Iterator[Iterator[Batch]]]
-"""The batches of some units behind their marks, unit by unit: each is read to its end before the next."""
+"""The batches of some units after their marks, unit by unit: each is read to its end before the next."""
 
 
 def read_each(left: Sequence[tuple[Unit, Mark]]) -> Iterator[Iterator[Batch]]:
@@ -138,7 +138,7 @@ class Source:
     name: str
     units: tuple[Unit, ...]
     anonymous: bool = False
-    """Nothing tells this source from another one: only the rows' identities keep it from being loaded twice."""
+    """This source has no id: only the rows' identities keep it from being loaded twice."""
     read: Reading = read_each
     """How its units are read."""
 

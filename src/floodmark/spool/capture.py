@@ -1,6 +1,6 @@
 """Capture: rows in, durable on return.
 
-Lists of dicts go to the landing log; Arrow tables become segments at once. Both are judged by the parser that sealing
+Lists of dicts go to the landing log; Arrow tables become segments at once. Both are checked by the parser that sealing
 uses, so what is acknowledged here is what will be committed:
 
 - nothing of a call from Python fits → it is refused and nothing is written; the producer still has the rows;
@@ -8,7 +8,7 @@ uses, so what is acknowledged here is what will be committed:
 - rows of a text (a file, a stream, a request) are never refused: what is no row of the dataset goes to quarantine with
   the place it came from;
 - new columns and wider types → the dataset grows, *before* the first such row is written, so that of two
-  producers with different ideas of a new column the second is told.
+  producers with different types for a new column the second gets an error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LINE_BYTES_MAX = 32 << 20
 """A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
 BACKLOG_CHECK_SECONDS = 1.0
 REASONS_MAX = 20
-"""So many reasons a receipt gives: the first ones tell what is wrong."""
+"""How many reasons a receipt has: the first ones show the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Prepared:
     """What was read from a text, fitted and not yet stored."""
 
     dataset: Dataset
-    """As it is grown by the rows."""
+    """With the columns that the rows add."""
     table: pa.Table
     held: list[Held]
     receipt: Receipt
@@ -89,7 +89,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class _BacklogLook:
+class _BacklogSize:
     at_seconds: float
     bytes: int
 
@@ -101,7 +101,7 @@ class Capture:
     engine: Engine
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
-    _looks: dict[str, _BacklogLook] = field(default_factory=dict)
+    _backlogs: dict[str, _BacklogSize] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
@@ -183,7 +183,7 @@ class Capture:
         return True
 
     def _parsed_texts(self, declared: Dataset, texts: Texts, *, as_line: bool) -> tuple[Dataset, Fit, bytes | None]:
-        """The dataset as it is grown by the rows, the fit, and the line to store, unless they are typed already."""
+        """The dataset with the columns that the rows add, the fit, and the line to store, unless they are typed."""
         fitted_rows: list[FittedRows] = []
 
         def fitting(declared: Dataset) -> Fit:
@@ -223,7 +223,7 @@ class Capture:
             self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
 
     def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, bytes]:
-        """The dataset as it is grown by the rows, the fit, and the line to store."""
+        """The dataset with the columns that the rows add, the fit, and the line to store."""
         made: list[FittedRows] = []
 
         def fitting(declared: Dataset) -> Fit:
@@ -312,15 +312,15 @@ class Capture:
 
     def check_room(self, dataset: str) -> None:
         """`SpoolFull` if the dataset's backlog is at its limit."""
-        look = self._looks.get(dataset)
+        backlog = self._backlogs.get(dataset)
         now = self.engine.clock.monotonic_seconds()
         limit = self.engine.settings.spool.backlog_bytes_max
-        full = look is not None and look.bytes >= limit
-        if look is None or full or now - look.at_seconds > BACKLOG_CHECK_SECONDS:
-            look = self._looks[dataset] = _BacklogLook(now, self.backlog_bytes(dataset))
-        if look.bytes >= limit:
+        full = backlog is not None and backlog.bytes >= limit
+        if backlog is None or full or now - backlog.at_seconds > BACKLOG_CHECK_SECONDS:
+            backlog = self._backlogs[dataset] = _BacklogSize(now, self.backlog_bytes(dataset))
+        if backlog.bytes >= limit:
             raise SpoolFull(
-                f"The spool of {dataset!r} holds {look.bytes:,} bytes, and its limit is {limit:,}.",
+                f"The spool of {dataset!r} has {backlog.bytes:,} bytes, and its limit is {limit:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
 
@@ -331,10 +331,10 @@ class Capture:
         return sealed + landing_bytes(self.engine.root / "spool" / dataset / "landing", sealed=offsets)
 
     def count(self, dataset: str, size: int) -> None:
-        """Add what was just stored to the backlog, until it is looked at again."""
-        look = self._looks.get(dataset)
-        if look is not None:
-            look.bytes += size
+        """Add what was just stored to the backlog, until it is measured again."""
+        backlog = self._backlogs.get(dataset)
+        if backlog is not None:
+            backlog.bytes += size
 
 
 def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
@@ -355,7 +355,7 @@ def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
 def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFull:
     first = problems[0]
     return QuarantineFull(
-        f"{len(problems):,} rows do not fit {dataset!r}, and as many entries wait in quarantine as may. "
+        f"{len(problems):,} rows do not fit {dataset!r}, and the quarantine has reached its limit of entries. "
         f"{first.place[:1].upper()}{first.place[1:]}: {first.reason}.",
         hint="Nothing was stored. Correct the rows; or the hub's operator decides with `floodmark quarantine`.",
     )
@@ -366,7 +366,7 @@ def _reasons(fitted: Fit) -> list[tuple[int, str]]:
 
 
 def _envelope(row: Mapping[str, Any]) -> bytes:
-    """A row of Python as it is kept in quarantine; one that has no such form refuses the call, as its caller has it."""
+    """The form in which quarantine keeps a Python row; a row without such a form fails the call."""
     return encode_envelope(list(row), [[value] for value in row.values()], rows=1)
 
 

@@ -5,7 +5,7 @@
 Capture, sealing, replay, the hub and every source come through here. So there is one rule for each question:
 
 - *Two writers add a column.* The dataset grows before a row with the column is written. The writer that comes second
-  fits its rows again, to the dataset as it is then.
+  fits its rows again, to the changed dataset.
 - *The schema in memory is old.* Schemas only grow, so an old one is narrow, never wrong. Rows that do not fit it are
   fitted again to the current one before they are called misfits.
 - *Nothing fits.* Quarantine and position still move in one transaction: the same input is not read again.
@@ -41,7 +41,7 @@ class Fitted(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """The schema with the columns that the fitting rows bring."""
+        """The schema with the columns that the fitting rows add."""
         ...
 
     @property
@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Fitted)
 
 
 def fit_and_evolve(engine: Engine, known: Dataset, fitting: Callable[[Dataset], F]) -> tuple[Dataset, F]:
-    """Fit rows to a dataset, and add the columns that they bring: the dataset as it is then, and the fit.
+    """Fit rows to a dataset, and add their new columns: the changed dataset, and the fit.
 
     `known` is the dataset as the caller last read it. What `fitting` raises for the current dataset is raised here.
     """

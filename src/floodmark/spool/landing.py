@@ -34,7 +34,7 @@ NAME_BYTES_MAX = 128
 
 @dataclass(slots=True)
 class _Group:
-    """Lines that will share one fsync. Whoever brings the first one leads: it writes them all."""
+    """Lines that will share one fsync. The thread with the first line leads: it writes them all."""
 
     lines: list[bytes] = field(default_factory=list)
     finished: threading.Event = field(default_factory=threading.Event)
@@ -88,7 +88,7 @@ class LandingWriter:
                 self._complete(group)
                 try:
                     self._write(b"".join(group.lines))
-                except BaseException:  # also an interrupt: part of a line may stand there, and L3 holds as well
+                except BaseException:  # also an interrupt: part of a line may be in the file, and L3 holds as well
                     self._abandon()
                     raise
         except OSError as error:
@@ -101,7 +101,7 @@ class LandingWriter:
             group.finished.set()
 
     def _complete(self, group: _Group) -> None:
-        """Nobody joins this group any more."""
+        """No thread joins this group any more."""
         with self._joining:
             if self._group is group:
                 self._group = _Group()
@@ -136,7 +136,7 @@ class LandingWriter:
 
 def _create(directory: Path) -> int:
     """A new landing file that is locked before it has its name (L2): a sealer that met it empty and unlocked
-    would remove it, and its writer would go on writing to a file without a name.
+    would remove it, and its writer would keep writing to a file without a name.
     """
     make_directory(directory, private=True)
     name = uuid.uuid4().hex
@@ -172,7 +172,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def landing_bytes(directory: Path, *, sealed: Mapping[str, int] | None = None) -> int:
-    """How many bytes stand in the landing files, without those that are `sealed` of each."""
+    """How many bytes the landing files have, without those that are `sealed` of each."""
     offsets = sealed or {}
     total = 0
     for path in landing_files(directory):

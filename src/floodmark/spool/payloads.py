@@ -15,11 +15,11 @@ from floodmark.rows import Envelope, decode_envelope, rows_to_columns
 ENTRIES_MAX = 20
 """So many entries one call leaves in quarantine; more rows than that share them."""
 INLINE_PAYLOAD_MAX = 64 << 10
-"""A longer payload stands in a file of its own, not in the control database."""
+"""A longer payload is stored in a separate file, not in the control database."""
 
 
 def keep_payload(root: Path, dataset: str, *, name: str, payload: bytes) -> tuple[str | None, str | None]:
-    """Where the payload stands from now on, durably: (its text, None), or (None, the path of its file)."""
+    """Where the payload is stored durably: (its text, None), or (None, the path of its file)."""
     text = _database_text(payload)
     if text is not None:
         return text, None
@@ -34,7 +34,7 @@ def keep_payload(root: Path, dataset: str, *, name: str, payload: bytes) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who a request came from, and how many entries it may still leave in quarantine, asked only if it would."""
+    """Who a request came from, and how many entries it may still leave in quarantine, read only if it leaves any."""
 
     token: str
     room: Callable[[], int]
@@ -56,7 +56,7 @@ class Misfit:
 def grouped(misfits: Sequence[Misfit]) -> list[Misfit]:
     """The same misfits as a few entries, where there are many: one call must not fill the control database.
 
-    What stands before the first colon of a reason names column and type; behind it is the value, another in each row.
+    The text before the first colon of a reason names column and type; after it is the value, which differs per row.
     Rows are not put together with what is none: then they could not be replayed.
     """
     if len(misfits) <= ENTRIES_MAX:
@@ -94,7 +94,7 @@ def decode_payload(payload: bytes) -> Envelope:
 
 
 def kept_payload(root: Path, entry: Entry) -> bytes:
-    """A payload again, from wherever it stands; `Corrupt` where its file cannot be read."""
+    """A payload again, from the record or its file; `Corrupt` where its file cannot be read."""
     if entry.payload_path is None:
         return (entry.payload or "").encode()
     try:
@@ -102,7 +102,7 @@ def kept_payload(root: Path, entry: Entry) -> bytes:
     except (OSError, ValueError) as error:
         raise Corrupt(
             f"The payload of the quarantined entry {entry.id} cannot be read: {reason_of(error)}.",
-            hint=f"It should stand in {entry.payload_path!r} below the store: restore it, or discard the entry.",
+            hint=f"Restore the file {entry.payload_path!r} of the store, or discard the entry.",
         ) from error
 
 

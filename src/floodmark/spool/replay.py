@@ -45,7 +45,7 @@ class Quarantine:
         except MalformedEnvelope as error:
             raise SchemaConflict(
                 f"Entry {entry.id} is not an envelope of rows: {error.message}",
-                hint="It cannot be replayed as it is: capture the rows anew, then discard it.",
+                hint="It cannot be replayed: capture the rows again, then discard it.",
             ) from error
         declared = self.engine.database.read(lambda c: datasets.get(c, entry.dataset))
 
@@ -66,7 +66,7 @@ class Quarantine:
         return fitted.table.num_rows if stored else 0
 
     def discard(self, id: str) -> bool:
-        """Give an entry up for good; its record stays."""
+        """Give an entry up permanently; its record stays."""
         entry = self.engine.database.read(lambda c: quarantine.get(c, id))
         return self.engine.database.transact(
             lambda c: quarantine.decide(c, entry.id, state="discarded", now=self.engine.clock.now())

@@ -7,8 +7,8 @@ For each landing file, from the offset where the last sealing stopped:
 Invariants
 - I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
   the other throws its file away.
-- L4 A torn last line is not a row. While its writer lives it may still be completed; of a dead writer it was never
-  acknowledged, and goes to quarantine so that nothing vanishes without a trace.
+- L4 An incomplete last line is not a row. While its writer lives it may be completed; of a dead writer it was never
+  acknowledged, and goes to quarantine, so that it is not lost silently.
 - L5 A landing file is removed only when its lock could be taken (its writer closed it or died) and every byte of it is
   sealed: a live writer's next line would go to a file without a name.
 """
@@ -100,7 +100,7 @@ def _seal_file(engine: Engine, dataset: str, path: Path, report: SealReport) -> 
         if offset is None:
             # Its row says removed: a crash came between the unlink and its way to the disk.
             durable_remove(path)
-        elif writer_gone and offset >= size:  # above it: the power went before unsynced, sealed lines were written
+        elif writer_gone and offset >= size:  # above it: a power loss came before unsynced, sealed lines were written
             _remove(engine, path, report)
     finally:
         os.close(descriptor)
@@ -111,7 +111,7 @@ def _offset(engine: Engine, dataset: str, path: Path) -> int | None:
 
 
 def _remove(engine: Engine, path: Path, report: SealReport) -> None:
-    """L5. The row says so first: a file that is still there behind it is removed by whoever seals next. One that is
+    """L5. The record changes first: a file that still exists is removed by the next seal. One that is
     gone while its row says that it is open is damage, and nothing else.
     """
     faults.reach("seal.landing_finished")
@@ -143,7 +143,7 @@ def _seal_lines(
 def _parse(
     engine: Engine, dataset: str, lines: LandingRange, content: bytes
 ) -> tuple[Dataset, pa.Table | None, list[Held]]:
-    """Fit the lines to the dataset's schema, which grows by the columns they bring."""
+    """Fit the lines to the dataset's schema, which gets their new columns."""
     held: list[Held] = []
     runs = list(_runs(engine, dataset, lines, content, held))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
@@ -177,7 +177,7 @@ def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list
             offset, row = run.origins[index]
             try:
                 payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
-            except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept as it is
+            except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept unchanged
                 payload = next(_lines(content[offset - lines.start :]))
             held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
     return _FittedRuns(schema, fits, held)
@@ -210,7 +210,7 @@ def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple
     """The lines that segments were made of, with what among them was no row, as far as they are still there.
 
     A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
-    alone, so the next segment may begin behind them.
+    alone, so the next segment may begin after them.
     """
     offsets = engine.database.read(lambda c: records.landing_offsets(c, dataset))
     for path in landing_files(landing_directory(engine, dataset)):
@@ -265,7 +265,7 @@ def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:
 
 def _envelope(line: bytes) -> Envelope:
     if not line.endswith(b"\n"):
-        raise MalformedEnvelope("its writer stopped in the middle of it; it was never acknowledged")
+        raise MalformedEnvelope("its writer stopped before the line was complete; it was never acknowledged")
     return decode_envelope(line)
 
 

@@ -52,14 +52,14 @@ ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 32 << 20
 """So much of a segment is read at once at most, whatever its rows are like: a task's memory does not grow with them."""
 ORIGIN = b"floodmark.origin"
-"""The note in a segment's file that says whether its sender may bring the rows again: `source`, or `capture`."""
+"""The note in a segment's file that says whether its sender may send the rows again: `source`, or `capture`."""
 SOURCE, CAPTURED = b"source", b"capture"
 ID_MAX = 2**63 - 1
 _NAME = re.compile(r"([0-9]{1,19})-[0-9A-Za-z]+\.parquet")
 
 
 class _GivenUp(Exception):
-    """Somebody else registered the segment: what `also` did in this transaction is rolled back with it."""
+    """Another process registered the segment: what `also` did in this transaction is rolled back with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ def segment_directory(engine: Engine, dataset: str) -> Path:
 
 
 def segment_damage(engine: Engine, relative: str, size: int) -> str | None:
-    """What a look at a registered segment's file shows: None, or what is wrong with it."""
+    """The damage of a registered segment's file, by its size; None if there is none."""
     try:
         found = (engine.root / relative).stat().st_size
     except OSError as error:
-        return f"its file {relative} is gone." if isinstance(error, FileNotFoundError) else f"{error}."
+        return f"its file {relative} is missing." if isinstance(error, FileNotFoundError) else f"{error}."
     return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
 
 
@@ -109,10 +109,10 @@ def add_segment(
     also: Callable[[Connection], bool] | None = None,
     notes: Mapping[bytes, bytes] | None = None,
 ) -> bool:
-    """Store rows as a registered segment; false if somebody else registered the same lines or step first.
+    """Store rows as a registered segment; false if another process registered the same lines or step first.
 
     `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
-    gives the segment up. `notes` stand in the file.
+    gives the segment up. `notes` are stored in the file.
     """
     origin = CAPTURED if step is None and also is None else SOURCE
     written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
@@ -168,7 +168,7 @@ def register_segment(
     except _GivenUp:
         registered = False
     if not registered:
-        # Under a writer's hands a control database was restored, and a flush took the file up by itself: it is
+        # The control database was restored while we wrote, and a flush registered the file automatically: it is
         # registered. What belongs to a source is not, because its position did not move.
         alone = lines is None and step is None and also is None
         if alone and engine.database.read(lambda c: _is_at(c, id=id, path=content.path)):
@@ -207,7 +207,7 @@ def _register(
 def adopt_segment(
     engine: Engine, dataset: Dataset, file: SegmentFile, *, lines: LandingRange | None = None, held: Sequence[Held] = ()
 ) -> bool:
-    """Register a whole file that this control database knows nothing of; false if somebody else just did.
+    """Register a whole file that has no record; false if another process just did.
 
     It was registered once, in a time that a restored backup has forgotten: its rows were acknowledged. `lines` are
     those of a landing file that it was made of, if that is still there.
@@ -235,7 +235,7 @@ def adopt_segment(
 
 
 def _drop(engine: Engine, id: int, relative: str) -> bool:
-    """Row first, then file. A file that is registered meanwhile stays: its rows are somebody's."""
+    """Row first, then file. A file that was registered in the meantime stays: its rows are needed."""
     dropped = engine.database.transact(partial(records.drop, id=id, path=relative))
     if not dropped and engine.database.read(lambda c: _is_at(c, id=id, path=relative)):
         return False
@@ -252,7 +252,7 @@ def _write(
 
     path = engine.root / relative
     origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
-    # Hashed with a system column in it: rows that have no column of their own are still so many.
+    # Hashed with a system column in it: rows without user columns still count.
     identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
     stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
     stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
@@ -370,7 +370,7 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
         raise ValueError(reason_of(error)) from error
     # The hashes were written with the rows: made again, they prove every value.
     if stored[SEGMENT].to_pylist() != origin.to_pylist() or stored[CONTENT_ID].to_pylist() != identifiers.to_pylist():
-        raise ValueError("its rows are not those that it was written with")
+        raise ValueError("its rows differ from those that were written")
     try:
         fitted = fit_table(dataset.schema, rows)
     except FloodmarkError as error:

@@ -1,8 +1,8 @@
 """Segment files that the control database does not know: it was restored from a backup that is older than they are.
 
-Their rows were acknowledged. A file is taken up if its rows are not in the table, it is whole, and nothing will bring
-the same rows again (U32); a flush does that by itself, before it seals anything, and `fsck --repair` does the same. A
-segment's row is there before its file, so a file without a row is nobody's work under way.
+Their rows were acknowledged. A file is registered if its rows are not in the table, it is intact, and nothing will send
+the same rows again (U32); flush does that, before it seals anything, and `fsck --repair` does the same. A
+segment's row is there before its file, so a file without a row is not being written by any process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 IDS_AT_ONCE = 5_000
-"""How many content ids the lake is asked for in one look."""
+"""How many content ids one query of the lake has."""
 
 
 def unregistered_files(engine: Engine, dataset: str) -> dict[str, int]:
@@ -55,7 +55,7 @@ def unregistered_files(engine: Engine, dataset: str) -> dict[str, int]:
 
 
 def register_files(engine: Engine, dataset: Dataset) -> list[str]:
-    """Register what can be registered, and say what was; what needs somebody's decision is left to fsck."""
+    """Register what can be registered, and report it; files that need a user's decision are left to fsck."""
     names = unregistered_files(engine, dataset.name)
     committed = committed_segments(engine, dataset) if names else None
     done: list[str | None] = []
@@ -63,15 +63,15 @@ def register_files(engine: Engine, dataset: Dataset) -> list[str]:
         if id in (committed or ()):
             done.append(remove_file(engine, dataset, name))
         elif comes_again(engine, dataset, name) is None:
-            with contextlib.suppress(Permanent):  # not whole, or there already: fsck tells, and asks
+            with contextlib.suppress(Permanent):  # damaged, or stored already: fsck reports it
                 done.append(register_file(engine, dataset, name))
     return [line for line in done if line]
 
 
 def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:
-    """Why a file's rows may be on their way again; None if they are not. With an identity that does no harm.
+    """Why a file's rows may be sent again; None if they are not. With an identity that does no harm.
 
-    The file says where its rows came from. One of before files said so is judged by what the dataset is fed by.
+    The file says where its rows came from. For an older file without that note, the dataset's sources decide.
     """
     if dataset.identity:
         return None
@@ -80,16 +80,16 @@ def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:
         return None
     reason = engine.database.read(lambda c: _kept_for(c, dataset))
     if reason is None and origin == SOURCE:
-        reason = "Its sender or source may bring the rows again"
+        reason = "Its sender or source may send the rows again"
     if reason is None:
         return None
-    return f"{reason}, and without an identity the rows would be stored twice: it is not adopted by itself."
+    return f"{reason}, and without an identity the rows would be stored twice: it is not adopted automatically."
 
 
 def committed_segments(engine: Engine, dataset: Dataset) -> set[int] | None:
     """The ids of all segments that have rows in the table: the table decides what is committed.
 
-    None while files of it are missing: then nobody can say.
+    None while files of it are missing: then it is not known.
     """
     try:
         _, state = find_table(engine.database, engine.lake, dataset)
@@ -110,7 +110,7 @@ def remove_file(engine: Engine, dataset: Dataset, name: str) -> str:
 def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
     """Register a file; `Permanent` says why it cannot be.
 
-    Where the lines that it was made of still stand in the landing log, it is registered with them, and those before
+    Where the lines that it was made of are still in the landing log, it is registered with them, and those before
     it come first: the log would be sealed again from where it was sealed to, and the rows be stored twice.
     """
     names = unregistered_files(engine, dataset.name)
@@ -133,7 +133,7 @@ def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
 
 
 def refusal_of(engine: Engine, dataset: Dataset, name: str) -> Permanent | None:
-    """Why a file cannot be taken up; None if it can be. Changes nothing."""
+    """Why a file cannot be registered; None if it can be. Changes nothing."""
     path = segment_directory(engine, dataset.name) / name
     names = unregistered_files(engine, dataset.name)
     chain = landing_lines(engine, dataset.name, set(names.values()))
@@ -150,12 +150,12 @@ def _checked(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange |
         file = read_segment_file(path, dataset)
     except ValueError as error:
         raise Permanent(
-            f"The segment file {path.name} is not whole: {error}.", hint="Keep it; restore it from a backup."
+            f"The segment file {path.name} is damaged: {error}.", hint="Keep it; restore it from a backup."
         ) from error
     if lines is None and not dataset.identity and _is_there_already(engine, dataset, file):
         raise Permanent(
             f"Rows of the segment file {path.name} are in the store already, under another segment.",
-            hint="Without an identity they would be stored twice: look into it, remove it, capture the rest.",
+            hint="Without an identity they would be stored twice: inspect it, remove it, and capture the other rows.",
         )
     return file
 
@@ -208,8 +208,8 @@ def _unsealed_ids(engine: Engine, dataset: Dataset) -> Iterator[list[str]]:
 def _kept_for(connection: Connection, dataset: Dataset) -> str | None:
     """Who sends again to a dataset what its records have forgotten, as far as they still say."""
     asked = (
-        (ledger, "Stores that forward to this one send again what its ledger has forgotten"),
-        (sources, "Sources of this dataset are read again from where their position stands"),
+        (ledger, "Stores that forward to this one send the rows again that its ledger no longer has"),
+        (sources, "Sources of this dataset are read again from their recorded position"),
         (requests, "Clients send requests again that were not answered"),
     )
     for table, reason in asked:
@@ -219,7 +219,7 @@ def _kept_for(connection: Connection, dataset: Dataset) -> str | None:
 
 
 def _nulls(count: int) -> pa.Array:
-    """A system column: rows that have no column of their own are still so many."""
+    """A system column: rows without user columns still count."""
     import pyarrow as pa
 
     return pa.nulls(count, pa.int64())

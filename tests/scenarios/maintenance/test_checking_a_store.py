@@ -355,7 +355,7 @@ def test_rows_of_landing_files_that_went_long_ago_are_forgotten_but_never_the_la
     assert check(shop, repair=True).repaired == ()
     shop.clock.advance(31 * 86_400)
     assert check(shop).repaired == ()
-    assert "2 rows of landing files" in check(shop, repair=True).repaired[0]
+    assert "2 old records of removed landing files" in check(shop, repair=True).repaired[0]
     assert check(shop, repair=True).repaired == ()
 
 
@@ -482,7 +482,7 @@ def test_a_torn_segment_file_is_not_adopted(shop: Shop):
     restore()
     report = check(shop, repair=True)
     assert not report.sound
-    assert "not whole" in report.findings[0].run
+    assert "damaged" in report.findings[0].run
     assert path.exists()
 
 

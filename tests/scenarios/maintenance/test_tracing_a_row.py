@@ -47,7 +47,7 @@ def test_a_row_in_a_block_without_a_verdict_says_so(shop: Shop):
     shop.store.capture(DATASET, [{"n": 1, "source": "a"}])
     with crash_at("flush.reserved"):
         shop.store.flush(DATASET)
-    assert "no verdict" in trace(shop, {"n": 1}).spooled[0].why
+    assert "undecided" in trace(shop, {"n": 1}).spooled[0].why
 
 
 def test_a_row_that_is_committed_and_not_yet_recorded_is_told_once(shop: Shop):
@@ -101,7 +101,7 @@ def test_a_row_that_waits_says_for_what(shop: Shop):
     assert "by about 2 rows" in step(shop, {"n": 3}).why
     with crash_at("delivery.planned"):
         shop.store.export(SINK)
-    assert "under way" in step(shop, {"n": 2}).why
+    assert "being delivered" in step(shop, {"n": 2}).why
 
 
 def test_a_row_behind_a_blocked_sink_says_why_it_is_blocked(shop: Shop):

@@ -74,7 +74,7 @@ def test_a_provider_that_fails_keeps_what_it_gave_and_goes_on_there(store: Store
 
 
 def test_one_that_repeats_itself_needs_an_identity(plain: Store) -> None:
-    with pytest.raises(InvalidSetting, match="may repeat"):
+    with pytest.raises(InvalidSetting, match="may return the same rows again"):
         plain.backfill("plain", "cellar", provider=Shelf({"a": [1]}).provider(overlapping=True))
     assert plain.backfill("plain", "cellar", provider=Shelf({"a": [1]}).provider()).new == 1
 

@@ -46,7 +46,7 @@ def test_the_same_file_under_other_names_for_its_columns_is_refused(plain: Store
 
 
 def test_rows_from_python_need_a_name(plain: Store) -> None:
-    with pytest.raises(InvalidSetting, match="nothing tells these rows from others"):
+    with pytest.raises(InvalidSetting, match="rows that are loaded again are not recognised"):
         plain.backfill("plain", [{"id": 1}])
     assert plain.backfill("plain", [{"id": 1}], source_id="mine").new == 1
     assert plain.backfill("plain", [{"id": 1}], source_id="mine").units_loaded_before == 1
@@ -77,7 +77,7 @@ def test_an_iterator_that_broke_off_is_not_gone_on_with(plain: Store, messages: 
     for dataset in ("plain", "messages"):
         with crash_at("backfill.stored", time=2):
             plain.backfill(dataset, history(), source_id="mine")
-    with pytest.raises(Permanent, match="loaded in part"):
+    with pytest.raises(Permanent, match="partly loaded"):
         plain.backfill("plain", history(), source_id="mine")
     assert messages.backfill("messages", history(), source_id="mine").read == 20
     assert stored(messages) == list(range(20))

@@ -117,7 +117,7 @@ def test_a_path_without_anything_is_refused(messages: Store, tmp_path: Path) -> 
     with pytest.raises(InvalidSetting, match="nothing to load"):
         messages.backfill("messages", tmp_path / "missing.jsonl")
     (tmp_path / "thing.dat").write_text("x")
-    with pytest.raises(InvalidSetting, match="cannot be told"):
+    with pytest.raises(InvalidSetting, match="cannot be detected"):
         messages.backfill("messages", tmp_path / "thing.dat")
     with pytest.raises(InvalidSetting, match="format"):
         messages.backfill("messages", tmp_path / "thing.dat", format="avro")
@@ -146,7 +146,7 @@ def test_a_window_of_event_time_begins_with_since_and_ends_before_until(messages
 def test_a_window_needs_an_event_time(plain: Store) -> None:
     with pytest.raises(InvalidSetting, match="no event time"):
         plain.backfill("plain", [{"id": 1}], since="2026-01-01", source_id="x")
-    with pytest.raises(InvalidSetting, match="is no time"):
+    with pytest.raises(InvalidSetting, match="is not a time"):
         plain.backfill("plain", [{"id": 1}], since="yesterday", source_id="x")
 
 
@@ -186,7 +186,7 @@ def test_columns_are_renamed_and_a_window_is_taken_of_every_kind(messages: Store
 
 
 def test_a_provider_is_not_asked_by_a_query(messages: Store) -> None:
-    with pytest.raises(InvalidSetting, match="A query over what a provider gives"):
+    with pytest.raises(InvalidSetting, match="A query over a provider"):
         messages.backfill("messages", **from_provider(rows(0, 5)), select="SELECT * FROM source")
 
 

@@ -108,7 +108,7 @@ def test_what_was_written_down_and_is_gone_is_not_gone_on_with(messages: Store, 
             table.load(messages, dataset)
             assert stored(messages) == list(range(60))
         else:
-            with pytest.raises(Permanent, match="is gone"):
+            with pytest.raises(Permanent, match="are missing"):
                 table.load(plain, dataset, source_id=source_id)
 
 

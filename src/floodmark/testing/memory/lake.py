@@ -409,7 +409,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
 
         job = RangeWork(tuple(ranges), columns, schema, work)
         dealt = job.dealt([1] * len(ranges), tasks=self.tasks)
-        yield from job.told([outcome for places in dealt for outcome in job.each(places, read)])
+        yield from job.results([outcome for places in dealt for outcome in job.each(places, read)])
 
     def _selected(
         self,

@@ -17,7 +17,7 @@ REPAIR = "Run `floodmark fsck --repair`."
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A segment that cannot be committed as it is: what would be lost by giving it up."""
+    """A segment that cannot be committed, and the loss if it is given up."""
 
     segment: int
     dataset: str
@@ -29,12 +29,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault, and how it is repaired, if that needs nobody's decision. What is returned says what was done."""
+    """A fault, and how it is repaired, if that needs no user's decision. A repair returns what it did."""
 
     finding: Finding
-    mend: Callable[[], str | None] | None = None
+    repair: Callable[[], str | None] | None = None
     offer: Offer | None = None
-    """What somebody may decide to lose, so that the rest goes on."""
+    """What a user may give up, so that the rest can be committed."""
 
 
 def table_now(engine: Engine, dataset: Dataset) -> TableState | None:
