@@ -42,7 +42,7 @@ class Voice:
     """The subjects whose work under way was told to be slow."""
 
     def started(self, *, store: str, pid: int, beside: bool) -> None:
-        also = " beside another one" if beside else ""
+        also = " beside another daemon" if beside else ""
         self.tell(Event("started", f"Running on {store}{also} (process {pid}).", {"store": store, "pid": pid}))
 
     def noticed(self, change: Change) -> None:
@@ -87,7 +87,7 @@ class Voice:
 
     def well(self, subject: str) -> None:
         if self._problems.pop(subject, None) is not None:
-            self.tell(Event("recovered", f"{subject}: gets through again", {"subject": subject}))
+            self.tell(Event("recovered", f"{subject}: recovered", {"subject": subject}))
 
     def slow(self, work: Work, seconds: float) -> None:
         subject = subject_of(work)
@@ -95,17 +95,17 @@ class Voice:
             return
         self._slow.add(subject)
         doing = "a flush" if isinstance(work, Flush) else "an export"
-        text = f"{subject}: {doing} has been under way for {seconds:.0f} s"
+        text = f"{subject}: {doing} has been running for {seconds:.0f} s"
         self.tell(Event("slow", text, {"subject": subject, "seconds": round(seconds, 3)}))
 
     def stopping(self, under_way: Sequence[Work], *, reason: str, seconds_max: int) -> None:
         subjects = [subject_of(work) for work in under_way]
-        rest = f"; finishing {', '.join(subjects)}, for {seconds_max} s at most" if subjects else ""
+        rest = f"; waiting up to {seconds_max} s for {', '.join(subjects)}" if subjects else ""
         self.tell(Event("stopping", f"Stopping ({reason}){rest}.", {"reason": reason, "under_way": subjects}))
 
     def stopped(self, under_way: Sequence[Work]) -> None:
         subjects = [subject_of(work) for work in under_way]
-        given_up = f" Given up: {', '.join(subjects)}; the next start takes up where they were." if subjects else ""
+        given_up = f" Not finished: {', '.join(subjects)}; the next start continues them." if subjects else ""
         self.tell(Event("stopped", f"Stopped.{given_up}", {"given_up": subjects}))
 
     def _flushed(self, report: FlushReport, seconds: float) -> None:
@@ -152,14 +152,14 @@ def _problem(outcome: Outcome) -> str:
     if outcome.error is not None:
         told = told_of(outcome.error)
         if isinstance(outcome.error, Corrupt) and isinstance(outcome.work, Flush):
-            told += " Everything else goes on."
+            told += " All other work continues."
         return told
     report = outcome.report
     if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):
         raise TypeError("only an export fails without an error")
     first = report.blocked or next(iter(report.errors.values()))
     others = len(report.errors) - 1
-    return ("blocked: " if report.blocked else "") + first + (f" ({others} more like this.)" if others else "")
+    return ("blocked: " if report.blocked else "") + first + (f" ({others} more.)" if others else "")
 
 
 def told_of(error: BaseException) -> str:
@@ -168,4 +168,4 @@ def told_of(error: BaseException) -> str:
         return str(error)
     lines = str(error).strip().splitlines()
     detail = f": {lines[0][:300]}" if lines else ""
-    return f"Something unexpected happened ({type(error).__name__}{detail})."
+    return f"Unexpected failure ({type(error).__name__}{detail})."

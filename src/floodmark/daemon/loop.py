@@ -65,8 +65,8 @@ def present(root: Path, *, beside: bool) -> Iterator[bool]:
         elif not beside:
             number = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             raise AlreadyRunning(
-                f"`floodmark run` is at work on {root} already" + (f" (process {number})." if number else "."),
-                hint="Stop that one first, or give --beside: it is safe, they only do the same work twice.",
+                f"`floodmark run` is already running on {root}" + (f" (process {number})." if number else "."),
+                hint="Stop that process first, or pass --beside: this is safe, but both do the same work.",
             )
         yield not first
     finally:
@@ -140,8 +140,8 @@ SLOW_SECONDS = 300.0
 """Work that takes longer than this is told, once."""
 
 JVM_LOST = (
-    "Its JVM has ended (killed, or out of memory?). Nothing is lost, and it is started again; if this keeps "
-    "happening, raise spark.driver_memory in floodmark.toml."
+    "Its JVM exited (killed, or out of memory?). No data is lost, and it is restarted; if this happens "
+    "repeatedly, increase spark.driver_memory in floodmark.toml."
 )
 
 DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
@@ -279,7 +279,7 @@ class Daemon:
         if message.failed and not self._lost and session_lost():
             self._lost = True
             self._voice.problem("spark", JVM_LOST, retry_seconds=None)
-            self._asked.append("Spark's JVM has ended")
+            self._asked.append("Spark's JVM exited")
 
     def _tell_slow(self, now: Moment) -> None:
         for work in self.under_way:
