@@ -85,12 +85,12 @@ class Access:
 
 def check_dataset(token: Token, dataset: str) -> None:
     if not token.allows_dataset(dataset):
-        raise Forbidden(f"This token is not for the dataset {dataset!r}.")
+        raise Forbidden(f"This token does not allow the dataset {dataset!r}.")
 
 
 def check_origin(token: Token, origin: str) -> None:
     if not token.allows_origin(origin):
-        raise Forbidden("This token is not for rows of that store.")
+        raise Forbidden("This token does not allow rows of that store.")
 
 
 def check_path(token: Token, stores: Iterable[str]) -> None:
@@ -98,14 +98,14 @@ def check_path(token: Token, stores: Iterable[str]) -> None:
     strange = [] if token.relay else [store for store in stores if not token.allows_origin(store)]
     if strange:
         raise Forbidden(
-            f"This token is not for rows that passed through {strange[0]!r}. A store that forwards for others needs a "
-            "token with the right to relay."
+            f"This token does not allow rows that passed through {strange[0]!r}. A store that forwards for "
+            "others needs a token with the right to relay."
         )
 
 
 def check_right(token: Token, right: str, *, doing: str) -> None:
     if right not in token.rights:
-        raise Forbidden(f"This token is not for {doing}.")
+        raise Forbidden(f"This token does not allow {doing}.")
 
 
 def is_local(request: Request) -> bool:

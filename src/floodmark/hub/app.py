@@ -153,7 +153,7 @@ class Hub:
         clients = [("token", token)] if token else []
         clients += [("address", request.client.host)] if request.client else []
         if any(self.sending[client] >= self.settings.client_requests_max for client in clients):
-            raise Refusal(_crowded("This client has as many requests on their way as one may."))
+            raise Refusal(_crowded("This client has reached its limit of concurrent requests."))
         self.sending.update(clients)
         try:
             yield
@@ -257,7 +257,7 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         try:
             bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
-                raise Refusal(_crowded("The hub has as many requests at hand as it takes."))
+                raise Refusal(_crowded("The hub has reached its limit of concurrent requests."))
             response = await work(request)
         except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
             problem = problem_of(error)
@@ -302,8 +302,11 @@ def _place(error: Exception) -> str:
 
 
 async def _not_found(_request: Request, error: HTTPException) -> Response:
-    words = {404: ("NotFound", "There is nothing at this address."), 405: ("NotAllowed", "Not by this method.")}
-    name, detail = words.get(error.status_code, ("BadRequest", "The request makes no sense."))
+    words = {
+        404: ("NotFound", "There is no resource at this address."),
+        405: ("NotAllowed", "This method is not allowed here."),
+    }
+    name, detail = words.get(error.status_code, ("BadRequest", "The request is malformed."))
     headers = dict(error.headers) if error.headers else {}
     return tell(Problem(name, error.status_code, detail, headers=headers))
 
@@ -345,7 +348,7 @@ async def _watch(hub: Hub, supervisor: int | None) -> None:
     while True:
         if supervisor is not None and os.getppid() != supervisor:
             # Nobody would restart this worker, or stop it: an orphan would keep the port for ever.
-            log.warning("The supervisor of this worker is gone; the worker stops.")
+            log.warning("The supervisor of this worker has exited; the worker stops.")
             signal.raise_signal(signal.SIGTERM)
             return
         if time.monotonic() - forgotten >= FORGET_SECONDS:

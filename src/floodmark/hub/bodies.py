@@ -64,7 +64,7 @@ def _too_large(bytes_max: int, *, close: bool) -> Refusal:
 
 
 def torn() -> Refusal:
-    return Refusal(Problem("MalformedChunk", 400, "The body did not arrive whole.", HINT))
+    return Refusal(Problem("MalformedChunk", 400, "The body is incomplete.", HINT))
 
 
 def _declared_length(request: Request) -> int | None:
@@ -80,7 +80,7 @@ def one_header(request: Request, name: str) -> str | None:
     """A header's value; given twice it could be taken for either."""
     values = request.headers.getlist(name)
     if len(values) > 1:
-        raise bad_request(f"The header {name} came {len(values)} times.")
+        raise bad_request(f"The request has the header {name} {len(values)} times.")
     return values[0].strip() if values else None
 
 
@@ -108,7 +108,7 @@ def content_encoding(request: Request) -> str:
             Problem(
                 "UnsupportedEncoding",
                 415,
-                "The body's Content-Encoding is not one that this hub reads.",
+                "This hub does not support the body's Content-Encoding.",
                 f"{HINT} Use one of {', '.join(wire.ENCODINGS)}.",
                 headers={"Accept-Encoding": ", ".join(wire.ENCODINGS)},
             )
@@ -125,7 +125,7 @@ def content_type(request: Request, allowed: frozenset[str]) -> str:
             Problem(
                 "UnsupportedType",
                 415,
-                "The body's Content-Type is not one that is read here.",
+                "This address does not support the body's Content-Type.",
                 f"{HINT} Use {' or '.join(sorted(allowed))}, in UTF-8.",
             )
         )

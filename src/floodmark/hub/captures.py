@@ -192,14 +192,14 @@ class Captures:
 
 
 def lost_races() -> Retryable:
-    return Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+    return Retryable(f"This request conflicted {RACES_MAX} times with others that have the same key.")
 
 
 def _receipt(known: Request, digest: str) -> Receipt:
     if known.digest != digest:
         raise KeyReused(
             "This idempotency key was used before, for a request with other rows.",
-            hint="Nothing was stored. Use a fresh key for every request that is not a retry.",
+            hint="Nothing was stored. Use a new key for every request that is not a retry.",
         )
     return Receipt(rows=known.rows, quarantined=known.quarantined)
 

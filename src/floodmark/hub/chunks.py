@@ -111,7 +111,7 @@ class Chunks:
                 self.spool.count(dataset, len(body))
                 told = [*given_up, *step.given_up] if step.replayed is None else []
                 return self._accepted(len(content.sequence), header, dataset, _told(header, step.entry, told))
-        raise Retryable(f"Other chunks of the same channel of {dataset!r} came in the way {RACES_MAX} times.")
+        raise Retryable(f"This chunk conflicted {RACES_MAX} times with others of its channel of {dataset!r}.")
 
     def _accepted(self, stored: int, header: ChunkHeader, dataset: str, state: LedgerState) -> Accepted:
         acknowledged = Acknowledgement.of(header, hub=self.engine.store_id, dataset=dataset)

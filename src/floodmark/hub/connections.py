@@ -20,7 +20,7 @@ REFUSAL = (
 )
 CONTENT = (
     b'{"type":"urn:floodmark:problem:Crowded","title":"Crowded","status":503,'
-    b'"detail":"The hub has as many connections as it takes. Nothing was stored.",'
+    b'"detail":"The hub has reached its limit of connections. Nothing was stored.",'
     b'"hint":"Send the same request again later, and close connections that are not used."}\n'
 )
 

@@ -60,7 +60,7 @@ def check_loop(header: ChunkHeader, *, store_id: str) -> None:
     if store_id == header.origin or store_id in header.path:
         raise Loop(
             "The rows of this chunk have passed through this store before.",
-            hint="Nothing was stored. Remove one of the forward sinks that make the circle.",
+            hint="Nothing was stored. Remove one of the forward sinks that form the loop.",
         )
     if header.version == 1 and len(header.path) >= PATH_STORES_MAX_OF_OLD:
         raise Loop(
@@ -87,7 +87,7 @@ def decide(
     raise Disagreement(
         LedgerAhead(
             f"The ledger of this channel ends at {end}, inside the chunk {header.range}.",
-            hint=f"Nothing was stored. Compare the totals at {end}, then send what lies behind it.",
+            hint=f"Nothing was stored. Compare the totals at {end}, then send the rows after it.",
         ),
         state_of(seen),
     )
@@ -113,7 +113,7 @@ def _first(header: ChunkHeader, dataset: str) -> Entry:
         raise _behind(header, None)
     if header.before.checksum:
         raise MalformedChunk(
-            "The chunk is malformed: no rows, and yet a checksum, before it.", hint="Nothing was stored."
+            "The chunk is malformed: it has a checksum, but no rows, before it.", hint="Nothing was stored."
         )
     return Entry(
         origin=header.origin,
@@ -130,9 +130,9 @@ def _next(header: ChunkHeader, seen: Entry) -> Entry:
         raise Disagreement(
             DivergedHistory(
                 f"Up to {seen.through} the sender has {header.before.rows:,} rows with checksum "
-                f"{header.before.checksum_text}, and the ledger {seen.tally.rows:,} with {seen.tally.checksum_text}.",
-                hint="Nothing was stored. Was the sending store restored from a backup, or copied? Its new rows carry "
-                "numbers that others had before: send them under an origin of their own.",
+                f"{header.before.checksum_text}, but the ledger {seen.tally.rows:,} with {seen.tally.checksum_text}.",
+                hint="Nothing was stored. Was the sending store restored from a backup, or copied? Its new rows have "
+                "numbers that other rows had before: send them with another origin.",
             ),
             state_of(seen),
         )
@@ -150,7 +150,7 @@ def _decide_replay(header: ChunkHeader, seen: Entry | None, given_up: Sequence[S
     if seen is None or span.through > seen.through:
         raise Disagreement(
             LedgerBehind(
-                "Rows that were given up are sent again, and the ledger has not come so far.",
+                "Rows that were given up are sent again, but the ledger ends before them.",
                 hint="Nothing was stored. Send the chunks before them first.",
             ),
             state_of(seen),
@@ -160,7 +160,7 @@ def _decide_replay(header: ChunkHeader, seen: Entry | None, given_up: Sequence[S
     if given_up[0].intersect(span) != span:
         raise Disagreement(
             LedgerAhead(
-                f"Some of the rows of {span} have come since they were given up.",
+                f"Some of the rows of {span} have arrived since they were given up.",
                 hint="Nothing was stored. Send the others one by one.",
             ),
             state_of(seen, given_up),
@@ -173,9 +173,10 @@ def _behind(header: ChunkHeader, seen: Entry | None) -> Disagreement:
     end = state_of(seen).through
     return Disagreement(
         LedgerBehind(
-            f"The ledger of this channel ends at {end}, and the chunk begins after {header.range.after}: "
+            f"The ledger of this channel ends at {end}, but the chunk begins after {header.range.after}: "
             "rows in between would be missing.",
-            hint="Nothing was stored. If the hub was restored from a backup, let the sender go back to its end.",
+            hint="Nothing was stored. If the hub was restored from a backup, let the sender continue where the ledger "
+            "ends.",
         ),
         state_of(seen),
     )

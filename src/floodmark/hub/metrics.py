@@ -39,7 +39,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             "floodmark_hub_request_seconds",
-            "From a request's headers to its answer.",
+            "Seconds from a request's headers to its response.",
             ["route"],
             registry=self._registry,
             buckets=_SECONDS,
@@ -66,21 +66,24 @@ class StoreFigures(Collector):
         status = read_status(self.engine)
         figures: dict[str, tuple[str, Callable[[DatasetStatus], int]]] = {
             "floodmark_dataset_rows": ("Rows committed.", lambda item: item.rows),
-            "floodmark_dataset_horizon": ("The number up to which every row is visible.", lambda item: item.horizon),
+            "floodmark_dataset_horizon": (
+                "The sequence number up to which every row is visible.",
+                lambda item: item.horizon,
+            ),
             "floodmark_spool_bytes": (
                 "Bytes that wait to be committed.",
                 lambda item: item.spool.landing_bytes + item.spool.segment_bytes,
             ),
             "floodmark_spool_segments": ("Segments that wait to be committed.", lambda item: item.spool.segments),
             "floodmark_spool_segment_rows": ("Rows in those segments.", lambda item: item.spool.segment_rows),
-            "floodmark_quarantined_rows": ("Rows held in quarantine.", lambda item: item.quarantined),
+            "floodmark_quarantined_rows": ("Rows in quarantine.", lambda item: item.quarantined),
         }
         for name, (words, value) in figures.items():
             family = GaugeMetricFamily(name, words, labels=["dataset"])
             for item in status.datasets[:SERIES_MAX]:
                 family.add_metric([item.name], value(item))
             yield family
-        limit = GaugeMetricFamily("floodmark_spool_bytes_max", "A dataset's spool takes no more than this.")
+        limit = GaugeMetricFamily("floodmark_spool_bytes_max", "The limit of bytes in a dataset's spool.")
         limit.add_metric([], self.engine.settings.spool.backlog_bytes_max)
         yield limit
         yield from self._ledger()
@@ -88,7 +91,7 @@ class StoreFigures(Collector):
     def _ledger(self) -> Iterator[Metric]:
         labels = ["origin", "dataset"]
         channels = GaugeMetricFamily("floodmark_ledger_channels", "Channels in the ledger.", labels=labels)
-        rows = GaugeMetricFamily("floodmark_ledger_rows", "Rows that arrived through them.", labels=labels)
+        rows = GaugeMetricFamily("floodmark_ledger_rows", "Rows received through these channels.", labels=labels)
         totals = sorted(self.engine.database.read(ledger.totals), key=lambda item: -item.rows)
         named, others = totals[:SERIES_MAX], totals[SERIES_MAX:]
         if others:

@@ -108,12 +108,12 @@ def _trouble(error: BaseException) -> Problem:
             found = Problem(
                 "Unauthorised",
                 401,
-                "This hub needs a token, and none that it knows came with the request.",
+                "This hub requires a token, and the request has none that it knows.",
                 "Send `Authorization: Bearer …` with a token made by `floodmark token add`.",
                 headers={"WWW-Authenticate": 'Bearer realm="floodmark"'},
             )
         case Forbidden():
-            found = Problem("Forbidden", 403, str(error), "Use a token that is bound to it.")
+            found = Problem("Forbidden", 403, str(error), "Use a token that allows it.")
         case SpoolFull():
             found = _later("SpoolFull", error.message, seconds=SPOOL_RETRY_SECONDS)
         case Retryable():
@@ -121,14 +121,16 @@ def _trouble(error: BaseException) -> Problem:
         case OutcomeUnknown():
             found = _later(
                 "OutcomeUnknown",
-                "The hub lost sight of this request: its rows may or may not be stored.",
+                "The result of this request is unknown: its rows may or may not be stored.",
                 seconds=RETRY_SECONDS,
                 hint="A chunk, or a capture with an idempotency key, may be sent again: it is stored once.",
             )
         case Corrupt():
-            found = Problem("Corrupt", 500, "The hub's own records contradict each other.", "Its operator must look.")
+            found = Problem(
+                "Corrupt", 500, "The hub's own records contradict each other.", "Its operator must check the store."
+            )
         case _:
-            found = Problem("Unexpected", 500, "Something unexpected happened in the hub.", "Its log says where.")
+            found = Problem("Unexpected", 500, "An unexpected error occurred in the hub.", "Its log has the details.")
     return found
 
 

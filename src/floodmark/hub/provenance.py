@@ -20,7 +20,5 @@ def forget_provenance(store: Store, origin: str, *, dataset: str | None = None, 
     """
     gone = store.engine.database.transact(lambda c: provenance.forget(c, origin=origin, dataset=dataset, store=passed))
     if not gone:
-        raise Permanent(
-            f"{origin!r} says nothing of the kind.", hint="See `floodmark provenance list`. Nothing was changed."
-        )
+        raise Permanent(f"{origin!r} has no such entry.", hint="See `floodmark provenance list`. Nothing was changed.")
     return gone

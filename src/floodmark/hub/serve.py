@@ -145,8 +145,8 @@ def serve(
     listening(_address(host, listener, tls))
     if tls is None and not is_loopback(host):
         warn(
-            f"WARNING: The hub listens on {host} without TLS. Tokens and rows travel in the clear, and whoever sees a "
-            "token can use it. Give --tls-cert and --tls-key, or put a proxy that speaks TLS in front of it."
+            f"WARNING: The hub listens on {host} without TLS. Tokens and rows are sent unencrypted, and anyone who "
+            "sees a token can use it. Pass --tls-cert and --tls-key, or put a proxy with TLS in front of it."
         )
     settings = replace(settings, hosts=hosts_of(host, allowed_hosts))
     try:
@@ -226,8 +226,8 @@ def check_exposure(store: Store, host: str) -> None:
     found = engine.database.read(tokens.everyone)
     if not any(token.is_in_force(engine.clock.now()) for token in found):
         raise Permanent(
-            f"The hub would listen on {host}, and the store has no token in force: whoever reaches it could send rows.",
-            hint="Make one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that checks.",
+            f"The hub would listen on {host}, but the store has no valid token: anyone who reaches it could send rows.",
+            hint="Create one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that authenticates.",
         )
 
 
@@ -276,7 +276,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InvalidSetting(
             f"The hub cannot listen on {host}, port {port}: {error.strerror or error}.",
-            hint="Choose another with --host and --port; port 0 takes any that is free.",
+            hint="Choose another with --host and --port; port 0 selects a free port.",
         ) from error
     listener.set_inheritable(True)
     return listener

@@ -56,7 +56,7 @@ class Supervisor(Multiprocess):
         worker.kill()
         worker.join()
         log.warning(
-            "Worker %s %s; another one is started.",
+            "Worker %s %s; a new one is started.",
             worker.pid,
-            "did not answer and was ended" if hangs else f"ended with {worker.exitcode}",
+            "did not respond and was killed" if hangs else f"exited with {worker.exitcode}",
         )

@@ -66,9 +66,9 @@ def _check_bounds(
 ) -> None:
     unknown = sorted(set(rights) - set(tokens.RIGHTS))
     if unknown:
-        raise InvalidSetting(f"{unknown[0]!r} is no right.", hint=f"There are {', '.join(tokens.RIGHTS)}.")
+        raise InvalidSetting(f"{unknown[0]!r} is not a right.", hint=f"There are {', '.join(tokens.RIGHTS)}.")
     if (any_origin and origins) or (any_dataset and datasets):
-        raise InvalidSetting("A token is for some or for any, not both.", hint="Leave one of the two out.")
+        raise InvalidSetting("A token allows some or any, not both.", hint="Leave one of the two out.")
     sends = any_origin or bool(origins) or tokens.CAPTURE in rights
     if not sends and tokens.METRICS not in rights:
         raise InvalidSetting(

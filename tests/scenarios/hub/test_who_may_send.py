@@ -165,7 +165,7 @@ def test_a_token_that_has_expired_is_refused(hub, store, sender, clock):
     clock.advance(90 * 86_400)
     for answer in ask_all(hub, sender, secret):
         problem(answer, 401, "Unauthorised")
-    with pytest.raises(Permanent, match="no token in force"):
+    with pytest.raises(Permanent, match="no valid token"):
         check_exposure(store, "0.0.0.0")
 
 
