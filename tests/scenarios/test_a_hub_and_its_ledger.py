@@ -150,7 +150,7 @@ def test_a_restored_hub_takes_no_chunk_that_would_leave_a_hole(store: Store, hub
 
     report = store.export(SINK)
 
-    assert "would leave a hole" in (report.blocked or "")
+    assert "would leave a gap" in (report.blocked or "")
     assert "add it again" in (report.blocked or "")
     store.remove_sink(SINK)
     hub.add(store)

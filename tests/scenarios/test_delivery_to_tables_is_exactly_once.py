@@ -545,7 +545,7 @@ def test_two_filters_of_a_dataset_cannot_share_a_table(store: Store, lake: Memor
 def test_rows_of_ours_without_a_claim_are_not_guessed_at(export: Export, store: Store):
     export.targets.create(TARGET, {**ORIGIN_COLUMNS, "id": LONG, "name": STRING})
     export.targets.add(TARGET, stranger([1, 2], store=store.store_id))
-    with pytest.raises(errors.Permanent, match="does not say of which dataset") as raised:
+    with pytest.raises(errors.Permanent, match="does not name their dataset") as raised:
         export.copy(FIRST)
     assert "SET TBLPROPERTIES" in str(raised.value)
 

@@ -167,7 +167,7 @@ class Sinks:
         refused = sorted(fixed & set(settings))
         if refused:
             raise InvalidSetting(
-                f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
+                f"{refused[0]!r} of sink {name!r} cannot be changed.", hint="Add another sink, and remove this one."
             )
         self.engine.settings.functions.check(settings.get("function"))
         whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
@@ -227,8 +227,8 @@ class Sinks:
             )
             raise InvalidSetting(
                 missing[0],
-                hint=f"There are: {known or 'none yet'}. Correct the name; or add it first; or, if it is to be added "
-                "later, say so with --later (in Python, later=True).",
+                hint=f"Existing: {known or 'none yet'}. Correct the name, or add it first, or pass --later (in Python, "
+                "later=True) if it will be added later.",
             )
 
     def _check_place(self, connection: Connection, sink: Sink) -> None:
@@ -237,7 +237,7 @@ class Sinks:
         for other in sinks.everyone(connection):
             if other.instance != sink.instance and meet(sink, other, store_id=around.store_id):
                 raise InvalidSetting(
-                    f"Sink {other.name!r} delivers there already, above it or below it.",
+                    f"Sink {other.name!r} already delivers to this place, or to a place above or below it.",
                     hint="Give every sink a place of its own: another prefix, table or namespace, or hub.",
                 )
         if around.root is not None and inside_the_store(
@@ -248,7 +248,7 @@ class Sinks:
             catalogs=around.settings.catalogs,
         ):
             raise InvalidSetting(
-                "That place is inside the store itself.", hint="Deliver to a directory, bucket or table outside it."
+                "This place is inside the store.", hint="Deliver to a directory, bucket or table outside it."
             )
 
     def _check_filter(self, sink: Sink) -> None:
@@ -309,8 +309,8 @@ class Remedies:
             skipped += [] if found is None else [found]
         if not skipped:
             raise Permanent(
-                f"Sink {name!r} has no chunk under way there.",
-                hint="Only what was tried and did not get through can be skipped.",
+                f"Sink {name!r} has no pending chunk there.",
+                hint="Only a chunk whose delivery was tried and failed can be skipped.",
             )
         self.exporter.database.transact(lambda c: sinks.set_state(c, sink.instance, state="active", reason=None))
         return skipped
@@ -343,7 +343,7 @@ class Remedies:
             wanted = database.read(lambda c: quarantine.get(c, id))
             entries = [entry for entry in entries if entry.id == wanted.id]
             if not entries:
-                raise Permanent(f"Entry {id!r} is not a held row of sink {name!r}.")
+                raise Permanent(f"Entry {id!r} is not a quarantined row of sink {name!r}.")
         done = 0
         self._tell_ledgers(sink, entries)
         for group in self._by_chunk(sink, entries):
@@ -485,6 +485,6 @@ def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:
     if piece.rows != 1:
         raise Permanent(
             f"Row {seq} of {channel.dataset!r} is no longer in the lake.",
-            hint="`floodmark quarantine show` still has its text; discard the entry.",
+            hint="`floodmark quarantine show` still shows the row; discard the entry.",
         )
     return Parcel(channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=True)

@@ -275,7 +275,7 @@ class Shipment:
     def _nothing_gets_through(self) -> Permanent:
         words = self._waiting[-1][2].rstrip(".")
         return Permanent(
-            f"The destination refuses every one of {len(self._waiting)} rows of {self.channel.dataset!r}: {words}.",
+            f"The destination refuses all {len(self._waiting)} rows of {self.channel.dataset!r}: {words}.",
             hint="None of them was given up. Correct the destination and export again, or give the chunk up with "
             "`floodmark sink skip`.",
         )

@@ -44,7 +44,7 @@ class Credential:
     __str__ = __repr__
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError("a credential is not pickled: hand its source on, and read it there")
+        raise TypeError("a credential cannot be pickled: pass its source, and read it there")
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class Credential:
         except OSError as error:
             raise Permanent(
                 f"The credential {self.name} cannot be read: {error.strerror}.",
-                hint="Give the process that delivers the right to read it.",
+                hint="Give the exporting process permission to read it.",
             ) from error
 
     def _checked(self, text: str) -> str:
@@ -105,7 +105,8 @@ class Credential:
         if not secret and self._source.startswith("file:"):
             # A file that is being replaced may be away, or empty, for a moment.
             raise Retryable(
-                f"The credential {self.name} is missing or empty.", hint="Put the secret there; it is read again then."
+                f"The credential {self.name} is missing or empty.",
+                hint="Put the secret there; the next attempt reads it.",
             )
         if not secret:
             raise Permanent(
@@ -115,7 +116,7 @@ class Credential:
         if _WORD.fullmatch(secret) is None:
             raise Permanent(
                 f"The credential {self.name} is not one word of printable ASCII.",
-                hint="It goes into an HTTP header: no blanks, line ends or other characters inside it.",
+                hint="It is sent in an HTTP header: no spaces, line breaks or non-ASCII characters.",
             )
         return secret
 
@@ -133,7 +134,7 @@ def check_credential(key: str, source: object) -> None:
     elif _WORD.fullmatch(source) is None:
         raise InvalidSetting(
             f"{key} is not one word of printable ASCII.",
-            hint="It goes into an HTTP header: no blanks, line ends or other characters inside it.",
+            hint="It is sent in an HTTP header: no spaces, line breaks or non-ASCII characters.",
         )
 
 
@@ -146,8 +147,8 @@ def check_reference(key: str, source: object) -> None:
     """`InvalidSetting` for a secret that stands in the settings: those are in the control database and its backups."""
     if is_literal(source):
         raise InvalidSetting(
-            f"{key} holds the secret itself: everybody would see it in the list of processes, and it would stand in "
-            "the control database and in every backup of it.",
+            f"{key} is the secret itself: every user could see it in the list of processes, and it would be stored "
+            "in the control database and in every backup of it.",
             hint=f"Put it into a file that only you can read, and give `{key}` as file:/path; or into an environment "
             "variable, and give env:NAME.",
         )

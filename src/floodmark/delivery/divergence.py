@@ -19,7 +19,7 @@ from floodmark.delivery.outcomes import Holdings
 from floodmark.errors import DivergedHistory, Retryable
 from floodmark.sequence import SequenceRange, Tally
 
-GIVEN_UP_BEFORE = "It was given up before; the destination never got it."
+GIVEN_UP_BEFORE = "It was given up before; the destination never received it."
 HELD_ROWS = 5_000
 """How many rows are put into quarantine at once."""
 
@@ -138,20 +138,20 @@ class Comparison:
         there = self.errand.source.afresh().totals(self.channel, within, row_filter=row_filter)
         # U12: rows go between `planned` and `removed`. If nothing of that happened meanwhile, each row counted once.
         if before[0] or self.errand.read(gone) != before:
-            raise Retryable(f"Rows of {self.channel.dataset!r} are being removed just now.", hint="Export again.")
+            raise Retryable(f"Rows of {self.channel.dataset!r} are being removed at the moment.", hint="Export again.")
         return [there + removed for removed in before[2]]
 
     def _diverged(self, end: int, *, theirs: Tally | None = None, ours: Tally | None = None) -> DivergedHistory:
         where = f"{self.channel.dataset!r} ({self.channel.partition})"
         if theirs is None or ours is None:
-            said = f"has {where} up to {end}, and this store ends at {self.errand.source.view.horizon}"
+            said = f"has {where} up to {end}, but this store ends at {self.errand.source.view.horizon}"
         else:
-            said = f"counts {theirs.rows} rows of {where} up to {end}, and this store {ours.rows}"
-            said += "" if theirs.rows != ours.rows else " others"
+            said = f"counts {theirs.rows} rows of {where} up to {end}, but this store counts {ours.rows}"
+            said += "" if theirs.rows != ours.rows else ", with another checksum"
         return DivergedHistory(
-            f"The destination {said}: their histories have parted.",
+            f"The destination {said}: the histories diverged.",
             hint="Was this store restored from a backup, or copied? Deliver to a new place: another prefix, or "
-            "another `origin` at the hub (`floodmark sink add … --start now` for what is new only).",
+            "another `origin` at the hub (`floodmark sink add … --start now` for new rows only).",
         )
 
     def proved(self, chunk: Chunk, held: Holdings) -> Holdings:

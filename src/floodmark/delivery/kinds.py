@@ -45,8 +45,8 @@ def kind_of(sink: Sink) -> Kind:
     found = KINDS.get(sink.kind)
     if found is None:
         raise Corrupt(
-            f"The record of sink {sink.name!r} says that it is of the kind {sink.kind!r}, which does not exist.",
-            hint="Was the control database changed by hand? Restore it, or remove the sink and add it anew.",
+            f"Sink {sink.name!r} is recorded with the kind {sink.kind!r}, which does not exist.",
+            hint="Was the control database changed by hand? Restore it, or remove the sink and add it again.",
         )
     return found
 
@@ -95,7 +95,7 @@ def seconds(text: Any) -> int:
     """`"30s"`, `"5m"`, `"1h"` as seconds."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text) if isinstance(text, str) else None
     if found is None:
-        raise InvalidSetting(f"{text!r} is not a length of time.", hint="Write 30s, 5m, 1h or 1d.")
+        raise InvalidSetting(f"{text!r} is not a duration.", hint="Write 30s, 5m, 1h or 1d.")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -106,7 +106,7 @@ def _check_common(whole: dict[str, Any]) -> None:
     elif names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
         raise InvalidSetting(f"datasets is {names!r}.", hint="It is a list of dataset names.")
     if whole["datasets"] == []:
-        raise InvalidSetting("datasets is empty.", hint="Name some, or leave it out for all.")
+        raise InvalidSetting("datasets is empty.", hint="Name datasets, or leave it out for all of them.")
     if type(whole["later"]) is not bool:
         raise InvalidSetting(f"later is {whole['later']!r}.", hint="It is true or false.")
     where = whole["where"]

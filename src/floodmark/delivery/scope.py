@@ -69,7 +69,7 @@ class Scope:
         there = [(item, key) for item in asked for key in partitions.get(item.name, ())]
         if there and not found and not any(self.takes(item, key) for item, key in there):
             wanted = ", ".join(f"{name}={value}" for name, some in (self.partitions or {}).items() for value in some)
-            found.append(f"No partition that is there has {wanted}.")
+            found.append(f"No existing partition has {wanted}.")
         return found
 
     def start(self, channel: Channel) -> int:

@@ -158,7 +158,7 @@ class RowSource:
 
     def _snapshot(self) -> int:
         if self.view.snapshot is None:
-            raise Retryable(f"The table of {self.view.dataset.name!r} is not there yet.")
+            raise Retryable(f"The table of {self.view.dataset.name!r} does not exist yet.")
         return self.view.snapshot
 
 

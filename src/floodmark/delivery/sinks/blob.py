@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 # object is compared with the rows as the lake has them today; where the lake has fewer by now, that cannot be told.
 
 
-_RESTORE = "Put the object back from a backup; or deliver everything to a new prefix, with a sink of its own."
-_MOVE_AWAY = "Move it away: whoever reads the prefix takes its rows for delivered ones."
+_RESTORE = "Restore the object from a backup, or deliver everything to a new prefix with a new sink."
+_MOVE_AWAY = "Move it away: readers of the prefix count its rows as delivered."
 
 
 @dataclass(slots=True)
@@ -77,22 +77,22 @@ class ObjectAudit:
         found += self._extra()
         note = None
         if self.unproven:
-            note = f"{self.unproven} objects hold as many rows as they should; which, cannot be proved any more."
+            note = f"{self.unproven} objects have the expected number of rows; their content can no longer be verified."
         return Audited(self.rows if deep else None, tuple(found), note)
 
     def _missing(self) -> Iterator[Discrepancy]:
         for settled in self.account.settled:
             names = self._names(settled) if settled.tally.rows else []
             if settled.replayed and names != self._whole(settled) and len(names) < len(settled.replayed):
-                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, and {len(names)} are there."
+                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, but only {len(names)} exist."
                 yield Discrepancy("object-missing", what, self._where(), settled.range, _RESTORE)
             elif settled.tally.rows and not names:
-                what, kind = f"The object of {settled.range} is not there: {settled.tally.rows} rows.", "object-missing"
+                what, kind = f"The object of {settled.range} is missing: {settled.tally.rows} rows.", "object-missing"
                 if not settled.recorded:
                     kind = "never-sent"
                     what = (
-                        f"{settled.tally.rows} rows of {settled.range} lie below the watermark, and there is neither "
-                        "a delivered chunk on record nor an object."
+                        f"{settled.tally.rows} rows of {settled.range} are below the watermark, but have neither "
+                        "a recorded chunk nor an object."
                     )
                 yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
 
@@ -123,10 +123,10 @@ class ObjectAudit:
     def _unknown(self, name: str, span: SequenceRange | None) -> Discrepancy:
         where = f"{self._where()}/{name}"
         if span is not None and self.account.watermark <= span.after < span.through <= self.account.horizon:
-            what = f"The object {name} is there and not on record: a delivery that was forgotten, or is under way."
-            remedy = "The next export compares it, and takes it over."
+            what = f"The object {name} exists but is not recorded: its delivery was forgotten, or is in progress."
+            remedy = "The next export compares its rows, and records it."
             return Discrepancy("object-unrecorded", what, where, span, remedy, wrong=False)
-        what = f"The object {name} belongs to no chunk on record."
+        what = f"The object {name} belongs to no recorded chunk."
         return Discrepancy("object-extra", what, where, span, _MOVE_AWAY)
 
     # ── row by row ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,12 +155,12 @@ class ObjectAudit:
             if today.num_rows < wanted:
                 self.unproven += 1
             elif not holds_rows(content, today, self.listed[name][1], self.schema):  # type: ignore[index]
-                what = f"The object {name} has {wanted} rows, as it should, and not those that were delivered."
+                what = f"The object {name} has {wanted} rows as expected, but not the rows that were delivered."
                 yield Discrepancy("rows-altered", what, where, settled.range, _RESTORE)
             return
         twice = sum(count - 1 for count in Counter(ids.to_pylist()).values())
         kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
-        what = f"The object {name} has {rows.num_rows} rows, and {wanted} were delivered."
+        what = f"The object {name} has {rows.num_rows} rows, but {wanted} were delivered."
         yield Discrepancy(kind, what, where, settled.range, _RESTORE)
 
     def _counted(self, settled: Settled, names: list[str]) -> Iterator[Discrepancy]:
@@ -172,7 +172,7 @@ class ObjectAudit:
             count += 0 if rows is None else rows.num_rows
         self.rows += count
         if count != settled.tally.rows:
-            what = f"The objects within {settled.range} have {count} rows, and the lake has {settled.tally.rows}."
+            what = f"The objects within {settled.range} have {count} rows, but the lake has {settled.tally.rows}."
             kind = "rows-missing" if count < settled.tally.rows else "rows-extra"
             yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
 
@@ -188,7 +188,7 @@ class ObjectAudit:
             return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", told[0], _RESTORE)
 
     def _gone(self, settled: Settled, name: str) -> Discrepancy:
-        return Discrepancy("object-missing", f"The object {name} is not there.", self._where(), settled.range, _RESTORE)
+        return Discrepancy("object-missing", f"The object {name} is missing.", self._where(), settled.range, _RESTORE)
 
     def _where(self) -> str:
         return f"{self.place.where}/{self.folder}"
@@ -200,7 +200,7 @@ class ObjectAudit:
 # ── One chunk becomes one object: encoded, created if absent, else compared ──────────────────────────────────────────
 
 
-REPLACES = "Use a store, or a newer version of it, that knows conditional writes (If-None-Match)."
+REPLACES = "Use an object store, or a newer version of it, that supports conditional writes (If-None-Match)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +232,9 @@ class ObjectWriter:
             self._compare(key, range, content, rows, format)
         elif self.place.remote and self.claim is not None and not self.claim.proves(self.place):
             raise Permanent(
-                f"{self.place.where} does not refuse any more to replace objects. {key} was written now; if another "
-                "object had that name, it is gone.",
-                hint=f"Look at earlier versions of it. {REPLACES}",
+                f"{self.place.where} no longer refuses to replace objects. {key} was written now; if another "
+                "object had that name, it was replaced.",
+                hint=f"Check earlier versions of it. {REPLACES}",
             )
         return {"bytes": len(content), "created": created}
 
@@ -246,7 +246,7 @@ class ObjectWriter:
     def _compare(self, key: str, range: SequenceRange, content: memoryview, rows: pa.Table, format: str) -> None:
         found = self.place.read(key)
         if found is None:
-            raise Busy(f"{self.place.where}/{key} is being written by somebody else.", hint="Export again.")
+            raise Busy(f"{self.place.where}/{key} is being written by another process.", hint="Export again.")
         if found == content:
             return
         try:
@@ -296,11 +296,11 @@ class BlobSink:
         if found is not None:
             self._check_ours(place, found)  # before it is created again, perhaps over the other's
         if (found is None or place.remote) and not self.claim.proves(place):
-            raise Permanent(f"{place.where} replaces an object that was to be created only if absent.", hint=REPLACES)
+            raise Permanent(f"{place.where} replaces an object that should be created only if absent.", hint=REPLACES)
         if found is None:
             found = place.read(CLAIM)
         if found is None:
-            raise Busy(f"{place.where} is being signed by somebody else.", hint="Export again.")
+            raise Busy(f"{place.where} is being claimed by another process.", hint="Export again.")
         self._check_ours(place, found)
 
     @property
@@ -348,9 +348,9 @@ class BlobSink:
             found is not None and _signature(found) == {"store": self.store_id, "sink": self.sink}
         ):
             return audit
-        what = "The prefix is not signed by this sink any more." if found else "The signature of the prefix is gone."
+        what = "The prefix is no longer claimed by this sink." if found else "The claim of the prefix is missing."
         unsigned = Discrepancy(
-            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Put it back from a backup, or deliver to a new prefix."
+            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Restore it from a backup, or deliver to a new prefix."
         )
         return replace(audit, discrepancies=(unsigned, *audit.discrepancies))
 
@@ -366,13 +366,13 @@ def _check_cuts(found: Sequence[SequenceRange], where: str, *, after: int) -> No
     """Each object beyond a number begins there or behind it, and behind the one before it."""
     if found and found[0].after < after:
         raise DivergedHistory(
-            f"An object in {where} holds the range {found[0]}, and this store has delivered only a part of it.",
+            f"An object in {where} has the range {found[0]}, but this store has delivered only a part of it.",
             hint="Another history was delivered there: keep it, and deliver to a new prefix.",
         )
     for left, right in pairwise(found):
         if right.after < left.through:
             raise DivergedHistory(
-                f"Two objects in {where} hold the same rows: those of {left} and {right}.",
+                f"Two objects in {where} have the same rows: {left} and {right}.",
                 hint="Find out which history is yours and move the other away, or deliver to a new prefix.",
             )
 

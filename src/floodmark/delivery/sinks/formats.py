@@ -99,7 +99,7 @@ def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
     from floodmark.rows.fit import rows_to_columns
 
     if lines and not lines.endswith(b"\n"):
-        raise ValueError("its last line is torn")
+        raise ValueError("its last line is incomplete")
     rows = [read_json(line) for line in lines.split(b"\n")[:-1]]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a line of it is not an object")
@@ -295,7 +295,7 @@ def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise ValueError(str(error)) from error
     if len(found) > bytes_max:
-        raise ValueError("it is far longer than these rows are")
+        raise ValueError("it is far longer than these rows")
     return found
 
 

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 
 
 _BEHIND = (
-    "Was the hub restored from a backup? Remove this sink and add it again: it asks the hub, and goes on where its "
-    "ledger ends."
+    "Was the hub restored from a backup? Remove this sink and add it again: it asks the hub, and continues where "
+    "its ledger ends."
 )
 _PARTED = "Was one of the two restored from a backup, or this store copied? Audit the hub's own store as well."
 
@@ -80,10 +80,10 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
     pending = max((item.through for item in account.pending), default=account.watermark)
     if end < account.end:
         gap = SequenceRange(end, account.end)
-        what = f"The hub's ledger ends at {end}, and everything up to {account.end} was acknowledged."
+        what = f"The hub's ledger ends at {end}, but everything up to {account.end} was acknowledged."
         yield Discrepancy("rows-missing", what, where, gap, _BEHIND)
     elif end > max(pending, account.watermark):
-        what = f"The hub's ledger ends at {end}, and nothing above {pending} has left this store."
+        what = f"The hub's ledger ends at {end}, but nothing above {pending} was sent."
         yield Discrepancy("rows-extra", what, where, SequenceRange(account.watermark, end), _PARTED)
     elif end == account.end and tally != account.totals:
         yield _other_totals(tally, account, where)
@@ -93,9 +93,7 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
         # Of a range that has some of ours it cannot be told which of its rows are meant.
         unknown = [span for span in held.given_up if not _any_within(ours, span)] or list(held.given_up)
         span = SequenceRange(unknown[0].after, unknown[-1].through) if unknown else SequenceRange(0, max(end, 1))
-        what = (
-            f"The hub says that it never got {never_got} rows of {span}, and the records say that they were delivered."
-        )
+        what = f"The hub never received {never_got} rows of {span}, but the records say that they were delivered."
         yield Discrepancy("rows-missing", what, where, span, _PARTED)
 
 
@@ -108,12 +106,12 @@ def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:
     ours = account.totals
     if tally.rows == ours.rows:
         what, kind = (
-            f"The hub counts {tally.rows} rows up to {account.end}, as many as left, and others.",
+            f"The hub counts {tally.rows} rows up to {account.end}, as many as were sent, but with another checksum.",
             "rows-altered",
         )
     else:
         kind = "rows-missing" if tally.rows < ours.rows else "rows-extra"
-        what = f"The hub counts {tally.rows} rows up to {account.end}, and {ours.rows} left."
+        what = f"The hub counts {tally.rows} rows up to {account.end}, but {ours.rows} were sent."
     return Discrepancy(kind, what, where, SequenceRange(0, account.end), _PARTED)
 
 
@@ -226,7 +224,7 @@ class ForwardSink:
         try:
             held = self.held(channel, after=0)
         except FloodmarkError as error:
-            note = f"{self._judge.place} could not be asked what it holds: only the records were compared. {error}"
+            note = f"{self._judge.place} did not report what it has: only the records were compared. {error}"
             return Audited(note=note, asked=False, failed=True)
         return Audited(None if held.tally is None else held.tally.rows, tuple(differences(held, account, self._url)))
 
@@ -338,8 +336,8 @@ class ForwardSink:
         if self._hub in before:
             raise Loop(
                 f"Rows of {dataset!r} have passed through {self._judge.place} before: it is the store {self._hub!r}.",
-                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
-                "so: `floodmark provenance list`.",
+                hint="Remove one of the forward sinks that form the loop. If the rows never took this path, see which "
+                "origin reported it: `floodmark provenance list`.",
             )
         # Under another origin the store itself is still one that the rows passed.
         own = tuple(dict.fromkeys((self._engine.store_id, self._origin)))
@@ -387,8 +385,8 @@ class ForwardSink:
 def _too_many_stores(dataset: str, stores: int) -> Permanent:
     """H4: with some of them left out, rows could go round for ever. So nothing is sent."""
     return Permanent(
-        f"Rows of {dataset!r} have passed through {stores:,} stores, and a chunk cannot name so many.",
-        hint="Let some of those stores forward to the last hub directly, or take back what is not true: "
+        f"Rows of {dataset!r} have passed through {stores:,} stores, more than a chunk can name.",
+        hint="Let some of those stores forward to the last hub directly, or remove wrong entries: "
         "`floodmark provenance list`.",
     )
 
@@ -411,7 +409,7 @@ def _check(settings: dict[str, Any]) -> None:
     if settings["accept"] not in ACCEPT:
         raise InvalidSetting(
             f"accept is {settings['accept']!r}.",
-            hint="It is hub, or status for a server that is no hub: any 2xx then means that rows are stored.",
+            hint="It is hub, or status for a server that is not a hub: any 2xx then means that rows are stored.",
         )
     origin = settings["origin"]
     if origin is not None and not (isinstance(origin, str) and 0 < len(origin) <= 200 and origin.isprintable()):
@@ -432,9 +430,9 @@ def _checked_url(url: Any) -> str:
             f"The url {shown_url(url)} is not the address of a hub.", hint="Write https://host[:port][/path]."
         )
     if parts.userinfo or "@" in str(parts.path):  # a password with a slash in it ends up in the path
-        raise InvalidSetting("The url holds a user's name or password.", hint="Give a credential as the token.")
+        raise InvalidSetting("The url contains a user name or password.", hint="Give a credential as the token.")
     if parts.query or parts.fragment:
-        raise InvalidSetting("The url has a ? or # in it.", hint="Write the address up to there.")
+        raise InvalidSetting("The url contains ? or #.", hint="Write only the part before it.")
     return str(parts).rstrip("/")
 
 

@@ -51,34 +51,34 @@ WORDS_BYTES_MAX = 64 << 10
 POISON = frozenset({400, 413, 422})
 PATIENCE = frozenset({408, 425, 429})
 NO_HUB = frozenset({404, 405, 501})
-"""What a server that is not a hub says to the question for its ledger."""
+"""What a server that is not a hub says to the request for its ledger."""
 
 _ELSEWHERE = "If the url is wrong, remove this sink and add it again with the right one."
 _ADVICE = {
     401: "The token is missing, unknown or revoked there: give another (`floodmark sink change NAME --set token=…`).",
-    403: "Ask for the right there: a token is bound to origins and datasets.",
-    404: f"Is the dataset there? {_ELSEWHERE}",
+    403: "Ask there for a token that allows it: a token is bound to origins and datasets.",
+    404: f"Does the dataset exist there? {_ELSEWHERE}",
     405: _ELSEWHERE,
     410: _ELSEWHERE,
-    409: "The server will not have this chunk, for the reason that it gives.",
+    409: "The server rejects this chunk for the reason that it gives.",
     415: _ELSEWHERE,
 }
 _BEHIND = (
-    "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and goes on where "
-    "its ledger ends."
+    "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and continues "
+    "where its ledger ends."
 )
 _NO_HUB = (
     "Nothing counts as delivered. If a proxy or a login page answers here, correct that. If the url is wrong, remove "
-    "this sink and add it again. If the server is no hub and any 2xx from it means that rows are stored, say so: "
+    "this sink and add it again. If the server is not a hub and any 2xx from it means that rows are stored: "
     "`floodmark sink change NAME --set accept=status`."
 )
 _ANOTHER_HUB = (
-    "Nothing counts as delivered. If the address is wrong, correct what it leads to. If the hub was replaced on "
-    "purpose, remove this sink and add it again: it then asks the new hub, and sends what that does not have."
+    "Nothing counts as delivered. If the address is wrong, correct it. If the hub was replaced on "
+    "purpose, remove this sink and add it again: it then asks the new hub, and sends the rows that are missing there."
 )
 _PARTED = (
     "Was one of the two restored from a backup, or this store copied? Remove the sink and add it again with an "
-    "`origin` of its own: the hub then takes everything as another store's."
+    "`origin` of its own: the hub then treats all rows as those of another store."
 )
 
 
@@ -136,16 +136,16 @@ class Judge:
     """Takes our own secret out of a text."""
 
     def met(self, reply: Reply, *, pinned: str | None) -> str:
-        """The hub that answered the question for its ledger; raises where that is no hub, or not the `pinned` one."""
+        """The hub that answered the request for its ledger; raises where that is no hub, or not the `pinned` one."""
         if reply.status in NO_HUB:
             raise Permanent(f"There is no hub at {self.place}: it answered {reply.status}.", hint=_NO_HUB)
         if not reply.good:
-            error = self.error(reply, about="the question for its ledger")
+            error = self.error(reply, about="the request for its ledger")
             # Taken for poison, the answer to a question would be held against the rows that follow.
             raise Permanent(error.message, hint=_NO_HUB) if isinstance(error, Refused) else error
         content = reply.content()
         if type(content.get("channels")) is not list:
-            raise Permanent(f"What answers at {self.place} is no hub.", hint=_NO_HUB)
+            raise Permanent(f"The server at {self.place} is not a hub.", hint=_NO_HUB)
         versions = content.get("versions")
         if reply.hub is None or type(versions) is not list or VERSION not in versions:
             raise Permanent(
@@ -178,25 +178,26 @@ class Judge:
         if ledger.tally != header.total:
             # It had the range already and did not look at our rows: only the totals tell that those are others.
             ours, theirs = header.total.rows, ledger.tally.rows
-            others = " others" if ours == theirs else ""
+            others = ", with another checksum" if ours == theirs else ""
             raise DivergedHistory(
-                f"{self.place} counts {theirs} rows of {where} up to {ledger.through}, and this store {ours}{others}.",
+                f"{self.place} counts {theirs} rows of {where} up to {ledger.through}, but this store counts "
+                f"{ours}{others}.",
                 hint=_PARTED,
             )
         ours_too = [item.range for item in header.given_up]
         if ledger.more or any(not _covered(span, header, ours_too) for span in ledger.given_up):
-            raise Ahead(f"{self.place} has {about}, but for rows that were given up.", holdings_of(ledger))
+            raise Ahead(f"{self.place} has {about}, except rows that were given up.", holdings_of(ledger))
 
     def _check_acknowledged(self, reply: Reply, wanted: Acknowledgement, about: str) -> None:
         """D8: an acknowledgement says who gives it, and for what. Anything else is not one, whatever its status."""
         told = reply.content().get("acknowledged")
         if type(told) is not dict:
-            raise Permanent(f"{self.place} answered {reply.status} to {about}, and not as a hub does.", hint=_NO_HUB)
+            raise Permanent(f"{self.place} answered {reply.status} to {about}, but not as a hub does.", hint=_NO_HUB)
         if told.get("hub") != wanted.hub:
             raise self._another_hub(told.get("hub"), wanted.hub)
         if told != wanted.content():
             odd = next(key for key, value in wanted.content().items() if told.get(key) != value)
-            raise Permanent(f"{self.place} acknowledged something else than {about}: {odd!r} differs.", hint=_NO_HUB)
+            raise Permanent(f"{self.place} acknowledged something other than {about}: {odd!r} differs.", hint=_NO_HUB)
 
     def _refusal(self, reply: Reply, *, about: str, hub: str) -> FloodmarkError:
         """D8: rows are given up, and a ledger is believed, only on the word of the hub itself."""
@@ -204,7 +205,7 @@ class Judge:
         if reply.status not in {400, 409, 422}:  # a proxy may well say that a body is too large for it
             return error
         if reply.hub is None:
-            return Permanent(f"{error.message.rstrip('.')}, and not as a hub does.", hint=_NO_HUB)
+            return Permanent(f"{error.message.rstrip('.')}, but not as a hub does.", hint=_NO_HUB)
         if reply.hub != hub:
             return self._another_hub(reply.hub, hub)
         return self._conflict(reply, error.message, about) if reply.status == 409 else error
@@ -216,7 +217,7 @@ class Judge:
     def _another_hub(self, found: Any, pinned: str) -> Permanent:
         told = self.hide(plain(str(found)))[:80]
         return Permanent(
-            f"{self.place} is another hub than this sink delivers to: {told!r} and not {pinned!r}.", hint=_ANOTHER_HUB
+            f"{self.place} is not the hub of this sink: it is {told!r}, and not {pinned!r}.", hint=_ANOTHER_HUB
         )
 
     def error(self, reply: Reply, *, about: str) -> FloodmarkError:
@@ -230,7 +231,7 @@ class Judge:
             return Busy(said, retry_after_seconds=retry_after_seconds(reply.retry_after, now=self.now()))
         if 300 <= reply.status < 400:
             to = self.hide(plain(reply.location or ""))[:WORDS_CHARACTERS_MAX]
-            leads = f" It leads to {to} ." if to else ""
+            leads = f" It redirects to {to} ." if to else ""
             return Permanent(said, hint=f"Redirects are not followed.{leads} {_ELSEWHERE}")
         return Permanent(said, hint=_ADVICE.get(reply.status, "Correct the sink's settings, or the server's."))
 
@@ -245,14 +246,14 @@ class Judge:
         if reply.problem == "Loop":
             return Loop(
                 said,
-                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
-                "so: `floodmark provenance list`.",
+                hint="Remove one of the forward sinks that form the loop. If the rows never took this path, see which "
+                "origin reported it: `floodmark provenance list`.",
             )
-        return Permanent(said, hint="The server will not have this chunk, for the reason that it gives.")
+        return Permanent(said, hint="The server rejects this chunk for the reason that it gives.")
 
     def _behind(self, ledger: LedgerState, about: str) -> LedgerBehind:
         return LedgerBehind(
-            f"The ledger of {self.place} ends at {ledger.through}: {about} would leave a hole behind it.", hint=_BEHIND
+            f"The ledger of {self.place} ends at {ledger.through}: {about} would leave a gap after it.", hint=_BEHIND
         )
 
     def words(self, reply: Reply) -> str:
@@ -369,7 +370,7 @@ class Exchange:
         except httpx.ConnectError as error:
             raise Busy(f"{place} cannot be reached: {reason_of(error)}.", hint=_advice(error)) from error
         except httpx.TransportError as error:
-            raise Busy(f"{place} broke the exchange off: {reason_of(error)}.") from error
+            raise Busy(f"{place} closed the connection: {reason_of(error)}.") from error
 
     def _once(
         self,
@@ -405,7 +406,7 @@ class Exchange:
         try:
             with self._lock:
                 if self._closed:
-                    raise Busy("The sink was closed before its request left.")
+                    raise Busy("The sink was closed before its request was sent.")
                 line = self._free.pop() if self._free else _Line(self._made())
             try:
                 yield line
@@ -495,5 +496,5 @@ def _advice(error: BaseException) -> str | None:
     import ssl
 
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
-        return "Its certificate is not trusted here: name the authority that signed it in SSL_CERT_FILE."
+        return "Its certificate is not trusted: set SSL_CERT_FILE to the certificate of its authority."
     return None

@@ -127,8 +127,8 @@ def create_file(path: Path, content: Content) -> bool:
 
 
 _HINTS = {
-    errno.EACCES: "Give this process the right to read and write there, then export again.",
-    errno.EPERM: "Give this process the right to read and write there, then export again.",
+    errno.EACCES: "Give this process permission to read and write there, then export again.",
+    errno.EPERM: "Give this process permission to read and write there, then export again.",
     errno.EROFS: "Mount it for writing, or deliver to another directory.",
     errno.ENOTDIR: "A part of the path is a file: correct the sink's url, or move the file away.",
     errno.EISDIR: "A directory has the object's name: move it away, then export again.",

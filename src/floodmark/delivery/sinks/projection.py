@@ -61,7 +61,7 @@ class Function:
         """Import `package.module:function`; `InvalidSetting` if that cannot be called with a batch."""
         found = _imported(path)
         if inspect.iscoroutinefunction(found):
-            raise _unusable(path, "it is a coroutine, and nobody would await it")
+            raise _unusable(path, "it is a coroutine function, and it would not be awaited")
         accepts = _acceptance(path, found)
         if accepts((None, None), {}):
             return cls(path, found, takes_delivery=True)
@@ -152,7 +152,7 @@ class ProjectionSink:
         return Retryable(
             f"The function {self.function.path!r} failed on rows {parcel.range} of {channel.dataset!r} "
             f"({channel.partition}): {type(error).__name__}: {reason_of(error)}.",
-            hint="The same rows come again with the next export; correct the function.",
+            hint="Correct the function; the next export passes the same rows again.",
         )
 
 
@@ -174,7 +174,7 @@ def _not_to_be_ended(connection: Connection, path: str) -> Iterator[None]:
     def refuse(_connection: Connection) -> NoReturn:
         refusals.append(
             Permanent(
-                f"The function {path!r} tried to end the transaction that it was lent.",
+                f"The function {path!r} tried to commit or roll back the transaction of the export.",
                 hint="Leave commit and rollback to the export; use connection.begin_nested() for savepoints.",
             )
         )

@@ -79,7 +79,7 @@ _ANSWERS = (
     Answer(
         frozenset({"NotImplemented", "501"}),
         "{where} cannot create an object only if it is absent, and without that rows could be overwritten.",
-        "Use a store, or a newer version of it, that knows conditional writes (If-None-Match).",
+        "Use an object store, or a newer version of it, that supports conditional writes (If-None-Match).",
     ),
     Answer(
         frozenset({"403"}),
@@ -148,16 +148,16 @@ def _by_chance(code: str | None, status: int, *, where: str) -> FloodmarkError:
     """What may pass, and what nobody has met yet."""
     said = f"{code} ({status})" if code else str(status)
     if code in _THROTTLED or status in {408, 429} or status >= 500:
-        return Busy(f"{where} is busy: {said}.", hint="Nothing is lost; the next export goes on from here.")
+        return Busy(f"{where} is busy: {said}.", hint="Nothing is lost; the next export continues from here.")
     return Permanent(
         f"{where} refused the request: {said}.",
-        hint="Look the answer up in the store's documentation, correct the cause, then export again.",
+        hint="Look up the response in the store's documentation, correct the cause, then export again.",
     )
 
 
 def _other_region(text: str, *, where: str, bucket: str) -> FloodmarkError:
     region = _REGION.search(text)
-    there = f"the region {region[1]!r}" if region else "another region than the sink says"
+    there = f"the region {region[1]!r}" if region else "another region than the sink's"
     return Permanent(
         f"The {_kind(where)} {bucket!r} is in {there}.",
         hint=f"Set region={region[1] if region else '…'} for the sink, or AWS_REGION in the environment.",

@@ -61,8 +61,8 @@ def check_place(settings: dict[str, Any]) -> None:
         if value is None:
             continue
         if name not in allowed:
-            others = ", ".join(allowed) or "nothing of that kind"
-            raise InvalidSetting(f"{name} is not for {scheme}:// places.", hint=f"They have {others}.")
+            others = ", ".join(allowed) or "none"
+            raise InvalidSetting(f"{name} is not a setting of {scheme}:// places.", hint=f"Their settings: {others}.")
         if name == "service_account":
             _check_reference(name, value)
         elif name in SECRET:
@@ -98,7 +98,8 @@ def _canonical(url: Any) -> str:
     if "@" in parts.netloc or parts.query or parts.fragment:
         # Not repeated: it may hold a password or a signature.
         raise InvalidSetting(
-            "The url of a sink has more in it than a place.", hint=f"{_URLS} Credentials are settings."
+            "The url of a sink must not contain credentials, a query or a fragment.",
+            hint=f"{_URLS} Credentials are settings.",
         )
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return url
@@ -114,7 +115,9 @@ def _check_option(name: str, value: Any) -> None:
         raise InvalidSetting(f"{name} is {value!r}.", hint="It is a text.")
     if name == "endpoint":
         if "@" in value or "?" in value or "#" in value:  # wherever: a password may have a slash in it
-            raise InvalidSetting("The endpoint has more in it than an address.", hint="Credentials are settings.")
+            raise InvalidSetting(
+                "The endpoint must not contain credentials, a query or a fragment.", hint="Credentials are settings."
+            )
         try:
             parts = urlsplit(value)
             _ = parts.port  # a port that is no number is told only here
@@ -122,7 +125,7 @@ def _check_option(name: str, value: Any) -> None:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise InvalidSetting(
-                f"The endpoint {shown_url(value)} is no address.", hint="Write https://host or http://host:port."
+                f"The endpoint {shown_url(value)} is not an address.", hint="Write https://host or http://host:port."
             )
 
 
@@ -158,6 +161,6 @@ def _account_key(source: str) -> str:
         shown = source if kind in {"env", "file"} else "in the settings"
         raise Permanent(
             f"The service account's key {shown} is missing or is not a JSON document.",
-            hint="Put the key there as it was downloaded; it is read again at the next export.",
+            hint="Put the downloaded key there; the next export reads it again.",
         ) from None
     return text

@@ -84,7 +84,8 @@ if TYPE_CHECKING:
 FINDINGS_MAX = 20
 """How many ranges are named; a table that lost more than these has lost more than can be mended one by one."""
 _MEND = (
-    "Was it changed by hand? What was deleted on purpose stays away. To get every row anew, deliver to another table."
+    "Was it changed by hand? Rows that were deleted on purpose are not sent again. To get every row, deliver to "
+    "another table."
 )
 
 
@@ -111,7 +112,7 @@ class TableAudit:
         beyond = max([self.account.watermark, *(item.through for item in self.account.pending)])
         more = self._census(SequenceRange(beyond, SEQUENCE_MAX))
         if more.rows:
-            what = f"{more.rows} rows above {beyond}, and nothing above it has left this store."
+            what = f"The table has {more.rows} rows above {beyond}, but nothing above it was sent."
             found.append(self._told("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
         return Audited(rows + more.rows, tuple(found))
 
@@ -127,12 +128,14 @@ class TableAudit:
         span = settled[0].range
         if counted.numbers < wanted:
             kind = "rows-missing" if settled[0].recorded or counted.numbers else "never-sent"
-            yield self._told(kind, f"{counted.numbers} of {wanted} rows of {span} are there.", span)
+            yield self._told(kind, f"The table has {counted.numbers} of {wanted} rows of {span}.", span)
         if counted.rows > counted.numbers:
-            what = f"{counted.rows - counted.numbers} rows of {span} are there more than once."
+            what = f"The table has {counted.rows - counted.numbers} duplicate rows of {span}."
             yield self._told("rows-doubled", what, span)
         if counted.numbers > wanted:
-            yield self._told("rows-extra", f"{counted.numbers} rows of {span} are there, and {wanted} left.", span)
+            yield self._told(
+                "rows-extra", f"The table has {counted.numbers} rows of {span}, but {wanted} were sent.", span
+            )
 
     def _altered(self, settled: Sequence[Settled]) -> Iterator[Discrepancy]:
         for run in _alike(settled):
@@ -146,7 +149,7 @@ class TableAudit:
             if numbers:
                 shown = ", ".join(str(number) for number in numbers)
                 more = " and more" if len(numbers) == FINDINGS_MAX else ""
-                what = f"Rows {shown}{more} are there, and not as they were delivered."
+                what = f"Rows {shown}{more} differ from the rows that were delivered."
                 yield self._told("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
 
     def _census(self, within: SequenceRange) -> Census:
@@ -267,8 +270,8 @@ class TableSink:
         rows = sum(item.tally.rows for item in account.settled)
         if not rows:
             return Audited(0)
-        what = f"The table is not there, and {rows} rows were delivered to it."
-        remedy = "Restore the table; or deliver everything anew, with a sink of its own."
+        what = f"The table does not exist, but {rows} rows were delivered to it."
+        remedy = "Restore the table, or deliver everything again with a new sink."
         return Audited(0, (Discrepancy("rows-missing", what, str(self.target.name), None, remedy),))
 
     def close(self) -> None:
@@ -323,7 +326,7 @@ class TableSink:
             self.target.fit(chunk.columns, chunk.claim)
             state = self.target.load()
             if state is None:
-                raise Retryable(f"Table {self.target.name} was created and is not there.")
+                raise Retryable(f"Table {self.target.name} was created, but it does not exist.")
         if base is not None and (state is None or state.history.uuid != base.table_uuid):
             return state  # another table: that is what is to be said, and not whose rows are in it
         return self._checked(state, chunk.claim)
@@ -337,8 +340,8 @@ class TableSink:
         if self.target.seen(state, store=self.store_id, partition=None, within=everything).tally.rows:
             key, value = claim.property
             raise Permanent(
-                f"Table {self.target.name} has rows of this store, and does not say of which dataset.",
-                hint=f"If they are rows of {claim.dataset!r}, and this sink is to go on behind them: "
+                f"Table {self.target.name} has rows of this store, but does not name their dataset.",
+                hint=f"If they are rows of {claim.dataset!r}, and this sink should continue after them: "
                 f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ('{key}' = '{value}').",
             )
         return state
@@ -429,33 +432,33 @@ class TableSink:
 
     def _problem(self, chunk: _Chunk, outcome: Fate) -> Permanent:
         table, what = self.target.name, self._what(chunk)
-        again = "remove the sink and add it again: it goes on behind the highest number of this store in the table"
+        again = "remove the sink and add it again: it continues after the highest number of this store in the table"
         if outcome is Fate.OTHER_TABLE:
             return Permanent(
-                f"Table {table} is gone, or not the one that {what} were first sent to.",
-                hint=f"To deliver to the table of that name as it is now, {again}.",
+                f"Table {table} was dropped, or is not the table that {what} were first sent to.",
+                hint=f"To deliver to the present table of that name, {again}.",
             )
         if outcome is Fate.OTHER_ROWS:
             return DivergedHistory(
-                f"Table {table} has {what} already, and they are other rows.",
+                f"Table {table} already has {what}, but they are other rows.",
                 hint="Was this store restored from a backup, or copied? Deliver to another table.",
             )
         if outcome is Fate.OTHER_RANGES:
             return DivergedHistory(
-                f"Table {table} has a part of {what} already, cut otherwise.",
+                f"Table {table} already has a part of {what}, in chunks with other ranges.",
                 hint=f"Was this store restored from a backup, or copied? If it is this store's own, {again}.",
             )
         return Permanent(
-            f"Whether {what} were delivered to table {table} cannot be told: its snapshots since the first try have "
-            "expired, and the rows are not all there. They were not sent again.",
+            f"Whether {what} were delivered to table {table} is unknown: its snapshots since the first attempt have "
+            "expired, and some of the rows are missing. They were not sent again.",
             hint=f"If they never arrived, {again}. If they were deleted since, `floodmark sink skip` gives them up.",
         )
 
     def _not_now(self, chunk: _Chunk, error: Exception | None) -> Retryable:
         cause = f": {reason_of(error)}" if error else ""
         return Retryable(
-            f"The append of {self._what(chunk)} to table {self.target.name} did not come about{cause}.",
-            hint="The next export looks first, and tries again.",
+            f"The append of {self._what(chunk)} to table {self.target.name} did not succeed{cause}.",
+            hint="The next export checks the table first, and tries again.",
         )
 
 
