@@ -1,4 +1,4 @@
-"""Reading a request: bounded in bytes and in time, and whole or not at all."""
+"""Reading a request: bounded in bytes and in time, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HINT = "Nothing was stored."
 
 
 async def read_body(request: Request, *, bytes_max: int, seconds_max: float) -> bytes:
-    """The body, if it comes whole, in time, and is not too large."""
+    """The body, if it is complete, in time, and not too large."""
     declared = _declared_length(request)
     try:
         async with asyncio.timeout(seconds_max):
@@ -29,9 +29,9 @@ async def read_body(request: Request, *, bytes_max: int, seconds_max: float) -> 
             )
         ) from None
     except ClientDisconnect:
-        raise torn() from None
+        raise incomplete() from None
     if declared is not None and declared != len(body):
-        raise torn()
+        raise incomplete()
     return body
 
 
@@ -40,9 +40,7 @@ async def _received(request: Request, *, bytes_max: int, skip: bool) -> bytes:
     size = 0
     async for part in request.stream():
         size += len(part)
-        if (
-            size > 2 * bytes_max
-        ):  # read so far only that an honest client, which sends before it listens, gets an answer
+        if size > 2 * bytes_max:  # read this far only so that a client that sends before it reads gets a response
             raise _too_large(bytes_max, close=True)
         if size <= bytes_max and not skip:
             parts.append(part)
@@ -63,7 +61,7 @@ def _too_large(bytes_max: int, *, close: bool) -> Refusal:
     )
 
 
-def torn() -> Refusal:
+def incomplete() -> Refusal:
     return Refusal(Problem("MalformedChunk", 400, "The body is incomplete.", HINT))
 
 
@@ -77,7 +75,7 @@ def _declared_length(request: Request) -> int | None:
 
 
 def one_header(request: Request, name: str) -> str | None:
-    """A header's value; given twice it could be taken for either."""
+    """A header's value; refused if it is given twice."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise bad_request(f"The request has the header {name} {len(values)} times.")
@@ -85,7 +83,7 @@ def one_header(request: Request, name: str) -> str | None:
 
 
 def check_host(request: Request, allowed: frozenset[str] | None) -> None:
-    """Refuse a request that was meant for another name than those of this hub."""
+    """Refuse a request with a host name that is not this hub's."""
     if allowed is None:
         return
     host = one_header(request, "host") or ""

@@ -1,16 +1,16 @@
-"""What a hub does with a chunk, decided from its header and the channel's row. Pure.
+"""What a hub does with a chunk, decided from its header and the channel's entry. Pure.
 
 T is the end of the channel: everything up to T has arrived, or was given up by the sender.
 
-| the chunk                    | what becomes of it                                                               |
+| the chunk                    | the decision                                                                     |
 |------------------------------|----------------------------------------------------------------------------------|
-| no channel yet               | taken if its sender never delivered anything; else `LedgerBehind`                |
-| after = T                    | taken if the sender's totals at T are the channel's; else `DivergedHistory`      |
-| after > T                    | `LedgerBehind`: rows between T and `after` would be missing for ever             |
-| through ≤ T                  | nothing: it is there already, and the answer says how far the channel is          |
-| after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends what lies behind |
-| a replay of given-up rows    | taken, and no longer given up; totals counted them already (H3)                  |
-| a replay of some that came   | `LedgerAhead`: the sender sends them row by row                                  |
+| no channel yet               | stored if its sender never delivered anything; otherwise `LedgerBehind`          |
+| after = T                    | stored if the sender's totals at T are the channel's; else `DivergedHistory`     |
+| after > T                    | `LedgerBehind`: rows between T and `after` would be missing permanently          |
+| through ≤ T                  | nothing is stored: it has arrived before; the response has the channel's end     |
+| after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends the rest        |
+| a replay of given-up rows    | stored, and no longer given up; the totals already include them (H3)             |
+| a replay of some that arrived| `LedgerAhead`: the sender sends them row by row                                  |
 | passed through this store    | `Loop`                                                                           |
 """
 
@@ -28,35 +28,35 @@ _NOTHING = LedgerState(0, Tally())
 
 
 class Disagreement(Exception):
-    """The chunk and the ledger do not go together; the sender is told why, and how far the ledger is."""
+    """The chunk and the ledger disagree; the response has the reason and the end of the ledger."""
 
     def __init__(self, error: Permanent, state: LedgerState, *, version: int = VERSION) -> None:
         super().__init__(error.message)
         self.error = error
         self.state = state
         self.version = version
-        """The version that the sender speaks."""
+        """The protocol version of the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Store the rows, and move the channel to `entry` from the version that was seen."""
+    """Store the rows, and update the channel to `entry` from the version that was read."""
 
     entry: Entry
     seen: int | None
     given_up: tuple[SequenceRange, ...] = ()
-    """Ranges whose rows will not come by themselves."""
+    """Ranges whose rows the sender has given up."""
     replayed: SequenceRange | None = None
-    """A range whose rows have come after all."""
+    """A range whose rows have now arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """Store nothing: the channel is past this chunk."""
+    """Store nothing: the channel ends after this chunk."""
 
 
 def check_loop(header: ChunkHeader, *, store_id: str) -> None:
-    """H4: `Loop` if the rows have passed this very store, whatever way they took."""
+    """H4: `Loop` if the rows have passed this store before, on any path."""
     if store_id == header.origin or store_id in header.path:
         raise Loop(
             "The rows of this chunk have passed through this store before.",
@@ -72,7 +72,7 @@ def check_loop(header: ChunkHeader, *, store_id: str) -> None:
 def decide(
     header: ChunkHeader, *, dataset: str, seen: Entry | None, given_up: Sequence[SequenceRange] = ()
 ) -> Take | AlreadyThere:
-    """What becomes of a chunk. `given_up` are the channel's ranges that touch the chunk's."""
+    """Decide a chunk. `given_up` are the channel's ranges that overlap the chunk's."""
     if header.replay:
         return _decide_replay(header, seen, given_up)
     if seen is None:
@@ -96,11 +96,11 @@ def decide(
 def state_of(
     entry: Entry | None, given_up: Sequence[SequenceRange] = (), *, ranges_max: int | None = GIVEN_UP_RANGES_MAX
 ) -> LedgerState:
-    """What is told of a channel, with the first of its ranges without rows that were asked for."""
+    """The reported state of a channel, with the first of the ranges that were given up."""
     if entry is None:
         return _NOTHING
-    told = tuple(given_up[:ranges_max])
-    return LedgerState(entry.through, entry.tally, entry.given_up_rows, told, len(given_up) > len(told))
+    shown = tuple(given_up[:ranges_max])
+    return LedgerState(entry.through, entry.tally, entry.given_up_rows, shown, len(given_up) > len(shown))
 
 
 def _ranges(header: ChunkHeader) -> tuple[SequenceRange, ...]:
@@ -108,7 +108,7 @@ def _ranges(header: ChunkHeader) -> tuple[SequenceRange, ...]:
 
 
 def _first(header: ChunkHeader, dataset: str) -> Entry:
-    # Where `after` lies does not matter: a sender that has delivered nothing leaves no hole behind.
+    # `after` may be any number: a sender that has delivered nothing leaves no gap.
     if header.before.rows:
         raise _behind(header, None)
     if header.before.checksum:

@@ -1,4 +1,4 @@
-"""What a scrape sees: counters that all workers share, and the store's own figures, read at that moment."""
+"""The metrics of a scrape: counters that all workers share, and the store's present figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from floodmark.engine import Engine
 from floodmark.status import DatasetStatus, read_status
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where workers keep their counters, so that any of them can answer for all; prometheus_client reads it at import."""
+"""Where workers store their counters, so that each can report for all; prometheus_client reads it at import."""
 SERIES_MAX = 1000
-"""So many datasets, and pairs of store and dataset, have figures of their own: a scrape has an end, whoever sends."""
+"""How many datasets, and pairs of store and dataset, have their own series: this bounds a scrape."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -46,7 +46,7 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """The scrape's answer."""
+        """The response to a scrape."""
         registry = self._registry
         if os.environ.get(SHARED_VARIABLE):
             registry = CollectorRegistry()
@@ -56,7 +56,7 @@ class Metrics:
         return generate_latest(registry) + generate_latest(figures)
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # a registry keeps collectors by who they are
+@dataclass(frozen=True, slots=True, eq=False)  # a registry stores collectors by identity
 class StoreFigures(Collector):
     """The store's figures, from the control database."""
 
