@@ -14,7 +14,7 @@ from floodmark import faults
 from floodmark.control import sinks
 from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.loop import AlreadyRunning, look_at, present
+from floodmark.daemon.loop import AlreadyRunning, present, read_store
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.errors import Corrupt, Permanent
@@ -108,7 +108,7 @@ def test_a_look_at_a_store_with_nothing_to_do_touches_no_lake_and_starts_nothing
 
 def test_a_look_counts_what_waits_in_landing_files_and_segments(run: Stepped, tmp_path: Path) -> None:
     def waiting() -> int:
-        return look_at(run.store.path, run.store.engine.database).datasets["m"].waiting_bytes
+        return read_store(run.store.path, run.store.engine.database).datasets["m"].waiting_bytes
 
     assert waiting() == 0
     capture(run.store, 1, 2)
@@ -240,7 +240,7 @@ def test_a_look_that_fails_is_told_once_and_repeated_after_a_while(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "look_at", unreadable)
+        broken.setattr(loop, "read_store", unreadable)
         for _ in range(200):
             run.after(1)
     assert looks == [1, 2, 4, 8, 16, 32, 64, 128, 192]

@@ -1,7 +1,7 @@
-"""What the daemon says: one line for each thing that happened, and each change of state once.
+"""The daemon's log: one line for each event, and each change of state once.
 
-A sink that cannot be reached for a day is one line in the morning and one in the evening, whatever number of tries lay
-between. A flush or an export that found nothing to do is no event.
+A sink that cannot be reached for a day is one line when it fails and one when it recovers, for any number of attempts.
+A flush or an export without work is not an event.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line. `details` are what programs read of it."""
+    """One line. `details` is for programs."""
 
     name: str
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    """For a traceback, where somebody wants one."""
+    """For a traceback, if requested."""
 
 
 @dataclass(slots=True)
 class Voice:
-    """Tells events, and remembers what it has told."""
+    """Reports events, and remembers what it has reported."""
 
     tell: Callable[[Event], None]
     _problems: dict[str, str] = field(default_factory=dict)
-    """What is wrong with each subject, without numbers: they differ from try to try and make nothing new of it."""
+    """The problem of each subject, without numbers: those differ between attempts, and do not make it a new problem."""
     _slow: set[str] = field(default_factory=set)
-    """The subjects whose work under way was told to be slow."""
+    """The subjects whose present work was reported as slow."""
 
     def started(self, *, store: str, pid: int, beside: bool) -> None:
         also = " beside another daemon" if beside else ""
@@ -52,10 +52,10 @@ class Voice:
             self._problems.pop(f"{change.subject} {change.name}", None)
 
     def ended(self, outcome: Outcome, *, retry_seconds: float | None) -> None:
-        """Tell what a piece of work brought, and whether it got through where it did not before."""
+        """Report the result of work, and whether its subject has recovered."""
         if isinstance(outcome.report, FlushReport):
             self._flushed(outcome.report, outcome.seconds)
-            if outcome.report.problems:  # it got through, but for what it had to leave behind
+            if outcome.report.problems:  # it succeeded, except for what it had to skip
                 self._slow.discard(subject_of(outcome.work))
                 self.problem(subject_of(outcome.work), " ".join(outcome.report.problems), retry_seconds=None)
                 return
@@ -148,12 +148,12 @@ def _count(number: int, of: str) -> str:
 
 
 def _problem(outcome: Outcome) -> str:
-    """What went wrong, in a sentence or two."""
+    """The problem, in a sentence or two."""
     if outcome.error is not None:
-        told = told_of(outcome.error)
+        text = text_of(outcome.error)
         if isinstance(outcome.error, Corrupt) and isinstance(outcome.work, Flush):
-            told += " All other work continues."
-        return told
+            text += " All other work continues."
+        return text
     report = outcome.report
     if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):
         raise TypeError("only an export fails without an error")
@@ -162,8 +162,8 @@ def _problem(outcome: Outcome) -> str:
     return ("blocked: " if report.blocked else "") + first + (f" ({others} more.)" if others else "")
 
 
-def told_of(error: BaseException) -> str:
-    """An error in a sentence, also one that nobody expected."""
+def text_of(error: BaseException) -> str:
+    """An error as a sentence, also an unexpected one."""
     if isinstance(error, FloodmarkError):
         return str(error)
     lines = str(error).strip().splitlines()
