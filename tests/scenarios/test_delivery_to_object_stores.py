@@ -314,7 +314,7 @@ def test_an_object_of_another_history_is_told(where: Settings) -> None:
 def test_the_same_rows_in_two_formats_are_told(where: Settings) -> None:
     for format in ("parquet", "jsonl"):
         sink_at(where, format=format).deliver(parcel(0, 3, 1, 2, 3))
-    with pytest.raises(DivergedHistory, match="hold the same rows"):
+    with pytest.raises(DivergedHistory, match="have the same rows"):
         sink_at(where).held(CHANNEL, after=0)
 
 

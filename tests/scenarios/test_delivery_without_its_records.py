@@ -95,7 +95,7 @@ def test_a_destination_that_has_more_than_the_store_has_another_history(store: S
 
     report = reopen().export("out")
 
-    assert "histories have parted" in (report.blocked or "")
+    assert "histories diverged" in (report.blocked or "")
     assert "new place" in (report.blocked or "")
 
 

@@ -423,7 +423,7 @@ def test_a_manual_export_in_the_middle_of_a_tick_sends_nothing_twice_and_moves_n
 def test_two_daemons_on_one_store_are_noticed_and_allowed_only_on_request(tmp_path: Path) -> None:
     with present(tmp_path, beside=False) as another:
         assert not another
-        with pytest.raises(AlreadyRunning, match=r"at work on .* already \(process [0-9]+\)") as refused:
+        with pytest.raises(AlreadyRunning, match=r"already running on .* \(process [0-9]+\)") as refused:
             present(tmp_path, beside=False).__enter__()
         assert "--beside" in (refused.value.hint or "")
         with present(tmp_path, beside=True) as first:

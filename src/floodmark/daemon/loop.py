@@ -246,7 +246,7 @@ class Daemon:
         self._lanes.begin(work)
 
     def _round(self, kind: type[Work]) -> Iterator[None]:
-        """Begin all due work of a kind, each once; yields while work is running."""
+        """Begin all due work of a kind exactly once; yields while work is running."""
         begun: set[str] = set()
         while not self._asked:
             now = self._now()

@@ -20,7 +20,7 @@ _DATE_CHARACTERS_MAX = 64
 
 
 def wait_seconds(failures: int, asked: float | None = None) -> float:
-    """How long to wait after so many failures in a row: what was asked for, otherwise the next step of the ladder."""
+    """How long to wait after this many consecutive failures: what was asked for, or the next step of the ladder."""
     if asked is not None and asked >= 1:
         return min(asked, ASKED_SECONDS_MAX)
     return LADDER_SECONDS[min(max(failures, 1), len(LADDER_SECONDS)) - 1]
@@ -42,7 +42,7 @@ def retry_after_seconds(text: str | None, *, now: datetime) -> float | None:
 
 
 def _seconds_until(date: str, *, now: datetime) -> float:
-    """0 where the text is no date."""
+    """0 if the text is not a date."""
     if not date or len(date) > _DATE_CHARACTERS_MAX:
         return 0.0
     try:

@@ -84,7 +84,7 @@ class RowSource:
         return RowSource(self.lake, replace(self.view, snapshot=None if state is None else state.head))
 
     def place(self, intent: Intent) -> destination.Source:
-        """Where the rows of an intent stand."""
+        """Where the rows of an intent are."""
         schema = self.view.dataset.schema
         columns = [name for name in intent.settings["columns"] if name in schema]
         return destination.Source(
