@@ -502,8 +502,8 @@ def test_a_rotated_credential_needs_no_restart(s3_server: S3Server, tmp_path: Pa
         ({"url": 7}, "The url is a int"),
         ({"url": f"s3://key:{SECRET.replace('/', '')}@bucket/x"}, "must not contain credentials"),
         ({"url": f"az://c/x?sig={SECRET}"}, "must not contain credentials"),
-        ({"url": "file:///x", "region": "eu-west-1"}, "region is not for file:// places"),
-        ({"url": "gs://bucket", "account_key": SECRET}, "account_key is not for gs:// places"),
+        ({"url": "file:///x", "region": "eu-west-1"}, "region is not a setting of file:// places"),
+        ({"url": "gs://bucket", "account_key": SECRET}, "account_key is not a setting of gs:// places"),
         ({"url": "s3://bucket", "endpoint": "nowhere"}, "is not an address"),
         (
             {"url": "s3://bucket", "endpoint": f"http://user:{SECRET.replace('/', '')}@host"},
