@@ -376,8 +376,8 @@ def test_an_open_store_is_not_served_to_the_network(hub: HubProcess, central: St
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert "Error: The hub would listen on 0.0.0.0, and the store has no token" in done.stderr
-    assert "Try:   Make one with `floodmark token add`" in done.stderr
+    assert "Error: The hub would listen on 0.0.0.0, but the store has no valid token" in done.stderr
+    assert "Try:   Create one with `floodmark token add`" in done.stderr
     _, secret = add_token(central, "edge", any_origin=True, any_dataset=True, rights=["capture"])
     hub.host = "0.0.0.0"
     hub.start()

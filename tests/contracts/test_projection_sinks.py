@@ -240,7 +240,7 @@ def test_a_function_cannot_end_the_transaction_it_was_lent(
 
     functions.end = end
     export = Export(database, channel, settings("end", transactional=True))
-    with pytest.raises(errors.Permanent, match="end the transaction"):
+    with pytest.raises(errors.Permanent, match="commit or roll back the transaction"):
         export.run()
 
     assert (total(database), channels.watermark(database, channel)) == (0, 0)

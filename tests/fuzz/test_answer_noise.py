@@ -41,7 +41,7 @@ PROBLEM = {
     "title": "LedgerAhead",
     "status": 409,
     "detail": "The ledger ends at 2.",
-    "hint": "Send what lies behind it.",
+    "hint": "Send the rows after it.",
     "hub": HUB,
     "ledger": {"through": 2, "rows": 2, "checksum": "00000000000000ff", "given_up": GIVEN_UP},
 }

@@ -110,7 +110,7 @@ def check(done: Outcome, kind: str) -> None:
     REFUSED[kind] += done.code != 0
     assert done.code in {0, 1, 2, 3}, done
     assert "Traceback" not in done.err
-    assert "Something unexpected" not in done.err, done.err
+    assert "Unexpected failure" not in done.err, done.err
     assert done.code == 0 or done.err or done.out
     assert "\x1b" not in done.err
 

@@ -67,7 +67,7 @@ class Watch:
             sys.stdin = before
         said = [stream.buffer.getvalue().decode() for stream in (out, err)]
         self.shown += said
-        assert "Something unexpected" not in said[1], said[1]
+        assert "Unexpected failure" not in said[1], said[1]
         return code
 
     def leaks(self) -> list[str]:

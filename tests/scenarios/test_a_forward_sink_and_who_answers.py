@@ -61,7 +61,7 @@ def test_a_server_in_the_hubs_place_that_answers_200_to_everything_takes_no_row(
     assert exporting.watermark(SINK, DATASET) == 3
     assert exporting.sinks()[0].state == "blocked"
     assert (audited.asked, audited.failed) == (False, True)
-    assert "could not be asked" in (audited.channels[0].note or "")
+    assert "did not report what it has" in (audited.channels[0].note or "")
     assert [held.sink for held in kept.held_back_by] == [SINK]
     hub.start()
     assert exporting.export(SINK).rows == 3
@@ -102,7 +102,7 @@ def test_another_hub_at_the_address_is_refused_also_when_the_records_of_deliveri
     again = reopen()
     capture(again, 4)
     blocked = again.export(SINK).blocked
-    assert "is another hub than this sink delivers to" in (blocked or "")
+    assert "is not the hub of this sink" in (blocked or "")
     assert other.rows() == {}
     other.stop()
     hub.start()

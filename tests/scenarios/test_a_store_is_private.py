@@ -63,12 +63,12 @@ def stored(store) -> bytes:
 
 def test_a_token_itself_is_no_setting_of_a_sink(store):
     store.add_dataset("orders")
-    with pytest.raises(InvalidSetting, match="token holds the secret itself") as refused:
+    with pytest.raises(InvalidSetting, match="token is the secret itself") as refused:
         store.add_sink("hub", "forward", url="https://hub.example", token=SECRET)
     assert "file:/path" in refused.value.hint
     assert SECRET not in str(refused.value) + str(refused.value.hint)
     store.add_sink("hub", "forward", url="https://hub.example", token="env:HUB_TOKEN")
-    with pytest.raises(InvalidSetting, match="token holds the secret itself"):
+    with pytest.raises(InvalidSetting, match="token is the secret itself"):
         store.change_sink("hub", token=SECRET)
     assert SECRET.encode() not in stored(store)
 

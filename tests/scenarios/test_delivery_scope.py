@@ -111,7 +111,7 @@ def test_a_cursor_above_the_horizon_is_refused(store: Store, place: Files, tmp_p
         ({"datasets": 7}, "datasets is 7"),
         ({"where": "  "}, "where is"),
         ({"partitions": ["a"]}, "partitions is"),
-        ({"every": "soon"}, "length of time"),
+        ({"every": "soon"}, "is not a duration"),
         ({"every": "5m", "cron": "* * * * *"}, "Both"),
         ({"cron": "whenever"}, "cron expression"),
         ({"url": None}, "needs 'url'"),

@@ -387,7 +387,7 @@ def test_a_crash_before_the_acknowledgement_beside_what_others_do(
         export.targets.expire(TARGET)
 
     if expired and not landed and "stranger" in afterwards.replace("both", "stranger"):
-        with pytest.raises(errors.Permanent, match="cannot be told"):
+        with pytest.raises(errors.Permanent, match="is unknown"):
             export.copy(FIRST)  # not guessed
         return
     export.deliver(FIRST, SECOND)
@@ -428,7 +428,7 @@ def test_rows_that_a_user_deletes_do_not_come_back_where_the_commit_is_forgotten
     export.targets.delete(TARGET, gone)
     export.targets.expire(TARGET)
 
-    with pytest.raises(errors.Permanent, match="cannot be told") as raised:
+    with pytest.raises(errors.Permanent, match="is unknown") as raised:
         export.copy(FIRST)
 
     assert "remove the sink and add it again" in str(raised.value)
@@ -446,7 +446,7 @@ def test_a_table_that_was_dropped_is_not_taken_for_its_successor(how: str, expor
     if how == "made anew and filled":
         export.targets.add(TARGET, stranger())
 
-    with pytest.raises(errors.Permanent, match="not the one"):
+    with pytest.raises(errors.Permanent, match="is not the table that"):
         export.copy(FIRST)
 
     assert how == "dropped" or len(export.targets.rows(TARGET)) in (0, 5)
@@ -460,7 +460,7 @@ def test_a_request_that_lands_in_the_successor_of_its_table_is_noticed(export: E
         return "land"
 
     export.targets.on_append = fate
-    with pytest.raises(errors.Permanent, match="not the one"):
+    with pytest.raises(errors.Permanent, match="is not the table that"):
         export.copy(FIRST)
 
 
@@ -545,7 +545,7 @@ def test_two_filters_of_a_dataset_cannot_share_a_table(store: Store, lake: Memor
 def test_rows_of_ours_without_a_claim_are_not_guessed_at(export: Export, store: Store):
     export.targets.create(TARGET, {**ORIGIN_COLUMNS, "id": LONG, "name": STRING})
     export.targets.add(TARGET, stranger([1, 2], store=store.store_id))
-    with pytest.raises(errors.Permanent, match="does not say of which dataset") as raised:
+    with pytest.raises(errors.Permanent, match="does not name their dataset") as raised:
         export.copy(FIRST)
     assert "SET TBLPROPERTIES" in str(raised.value)
 
@@ -711,8 +711,8 @@ def test_what_cannot_be_told_blocks_the_sink_until_it_is_added_again(store: Stor
         store.export("copy")
     lake.targets.create(TARGET, {**ORIGIN_COLUMNS, "id": LONG, "name": STRING})
 
-    assert "not the one" in (store.export("copy").blocked or "")
-    assert "not the one" in (store.sinks()[0].reason or "")
+    assert "is not the table that" in (store.export("copy").blocked or "")
+    assert "is not the table that" in (store.sinks()[0].reason or "")
     store.remove_sink("copy")
     store.add_sink("copy", "table", table="central.copies")
     assert store.export("copy").rows == 3

@@ -95,7 +95,7 @@ def test_a_destination_that_has_more_than_the_store_has_another_history(store: S
 
     report = reopen().export("out")
 
-    assert "histories have parted" in (report.blocked or "")
+    assert "histories diverged" in (report.blocked or "")
     assert "new place" in (report.blocked or "")
 
 
@@ -139,7 +139,7 @@ def test_two_sinks_of_one_store_cannot_share_a_prefix(store: Store, place: Files
     """Not at the same time, and not one after the other: what the first delivered is not the second's."""
     capture(store, 1)
     store.export("out")
-    with pytest.raises(InvalidSetting, match="delivers there already"):
+    with pytest.raises(InvalidSetting, match="already delivers to this place"):
         store.add_sink("second", "blob", **place.settings)
     store.remove_sink("out")
     store.add_sink("second", "blob", **place.settings)

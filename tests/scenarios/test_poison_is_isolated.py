@@ -108,7 +108,7 @@ def test_if_every_row_of_a_large_chunk_is_refused_the_sink_is_blocked_and_nothin
     report = forwarding.export("out")
 
     assert report.blocked is not None
-    assert f"refuses every one of {count} rows" in report.blocked
+    assert f"refuses all {count} rows" in report.blocked
     assert held(forwarding) == []
     assert forwarding.watermark("out", "m") == 0
     assert forwarding.sinks()[0].state == "blocked"
@@ -203,7 +203,7 @@ def test_skip_gives_up_the_chunk_that_is_stuck_and_the_rest_goes_on(forwarding: 
 
 
 def test_there_is_nothing_to_skip_where_nothing_is_stuck(forwarding: Store) -> None:
-    with pytest.raises(Permanent, match="no chunk under way"):
+    with pytest.raises(Permanent, match="no pending chunk"):
         forwarding.skip("out")
 
 

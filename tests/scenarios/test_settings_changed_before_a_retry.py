@@ -70,7 +70,7 @@ def test_a_hub_gets_every_row_of_the_filter_once_when_sizes_and_its_formats_chan
         kill_store(store)
 
         again = reopen()
-        with pytest.raises(InvalidSetting, match="'where' of sink 'out' is fixed"):
+        with pytest.raises(InvalidSetting, match="'where' of sink 'out' cannot be changed"):
             again.change_sink(SINK, where="n % 2 = 1")
         again.change_sink(SINK, chunk_rows=2, chunk_bytes=50)
         monkeypatch.setattr(wire, "MEDIA", (wire.LINES,))  # the hub was put back to a version that reads lines only

@@ -14,7 +14,7 @@ from floodmark import faults
 from floodmark.control import sinks
 from floodmark.daemon import loop
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.loop import AlreadyRunning, look_at, present
+from floodmark.daemon.loop import AlreadyRunning, present, read_store
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.errors import Corrupt, Permanent
@@ -108,7 +108,7 @@ def test_a_look_at_a_store_with_nothing_to_do_touches_no_lake_and_starts_nothing
 
 def test_a_look_counts_what_waits_in_landing_files_and_segments(run: Stepped, tmp_path: Path) -> None:
     def waiting() -> int:
-        return look_at(run.store.path, run.store.engine.database).datasets["m"].waiting_bytes
+        return read_store(run.store.path, run.store.engine.database).datasets["m"].waiting_bytes
 
     assert waiting() == 0
     capture(run.store, 1, 2)
@@ -145,7 +145,7 @@ def test_a_destination_that_hangs_holds_up_neither_other_sinks_nor_flushing(
     run.clock.advance(3600)
     run.until(lambda: run.said("slow") != [])
     run.daemon.step()
-    assert [text.rpartition(" for ")[0] for text in run.said("slow")] == ["sink hangs: an export has been under way"]
+    assert [text.rpartition(" for ")[0] for text in run.said("slow")] == ["sink hangs: an export has been running"]
 
     released.set()
     run.settle()
@@ -175,7 +175,7 @@ def test_a_sink_that_fails_is_tried_again_up_the_ladder_and_told_once(run: Stepp
     run.after(300)
 
     assert places.rows["a"] == [1]
-    assert run.said("recovered") == ["sink fails: gets through again"]
+    assert run.said("recovered") == ["sink fails: recovered"]
 
 
 def test_the_wait_that_a_destination_asks_for_is_kept(run: Stepped, places: Places) -> None:
@@ -222,9 +222,7 @@ def test_an_error_that_nobody_expected_ends_neither_the_daemon_nor_its_lane(run:
     run.store.add_sink("out", "test", url="a")
     capture(run.store, 1)
     run.settle()
-    assert run.said("problem") == [
-        "sink out: Something unexpected happened (ZeroDivisionError: by nought). Next try in 30 s."
-    ]
+    assert run.said("problem") == ["sink out: Unexpected failure (ZeroDivisionError: by nought). Next try in 30 s."]
     del places.on_deliver["a"]
     run.after(30)
     assert places.rows["a"] == [1]
@@ -242,7 +240,7 @@ def test_a_look_that_fails_is_told_once_and_repeated_after_a_while(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "look_at", unreadable)
+        broken.setattr(loop, "read_store", unreadable)
         for _ in range(200):
             run.after(1)
     assert looks == [1, 2, 4, 8, 16, 32, 64, 128, 192]
@@ -251,7 +249,7 @@ def test_a_look_that_fails_is_told_once_and_repeated_after_a_while(
     run.after(300)
 
     assert places.rows["a"] == [1]
-    assert run.said("recovered") == ["store: gets through again"]
+    assert run.said("recovered") == ["store: recovered"]
 
 
 def test_a_dataset_that_contradicts_itself_is_tried_again_and_the_rest_goes_on(
@@ -281,7 +279,7 @@ def test_a_dataset_that_contradicts_itself_is_tried_again_and_the_rest_goes_on(
     assert places.rows["a"] == [1, 2]
     (problem,) = run.said("problem")
     assert problem == (
-        "dataset bad: The table refers to files that are not there. Keep the store as it is. Everything else goes on. "
+        "dataset bad: The table refers to files that are not there. Keep the store as it is. All other work continues. "
         "Next try in 300 s."
     )
 
@@ -425,7 +423,7 @@ def test_a_manual_export_in_the_middle_of_a_tick_sends_nothing_twice_and_moves_n
 def test_two_daemons_on_one_store_are_noticed_and_allowed_only_on_request(tmp_path: Path) -> None:
     with present(tmp_path, beside=False) as another:
         assert not another
-        with pytest.raises(AlreadyRunning, match=r"at work on .* already \(process [0-9]+\)") as refused:
+        with pytest.raises(AlreadyRunning, match=r"already running on .* \(process [0-9]+\)") as refused:
             present(tmp_path, beside=False).__enter__()
         assert "--beside" in (refused.value.hint or "")
         with present(tmp_path, beside=True) as first:
@@ -484,7 +482,7 @@ def test_asked_to_stop_it_finishes_the_chunk_under_way_and_begins_no_other(
 
     assert places.rows["a"] == [1]
     assert ending.store.watermark("out", "m") == 1
-    assert ending.said("stopping") == ["Stopping (SIGTERM); finishing sink out, for 60 s at most."]
+    assert ending.said("stopping") == ["Stopping (SIGTERM); waiting up to 60 s for sink out."]
     assert ending.said("stopped") == ["Stopped."]
 
 
@@ -522,7 +520,7 @@ def test_asked_twice_it_gives_up_what_hangs_and_nothing_is_lost(
 
     assert ending.daemon.run() == loop.INTERRUPTED
 
-    assert ending.said("stopped") == ["Stopped. Given up: sink out; the next start takes up where they were."]
+    assert ending.said("stopped") == ["Stopped. Not finished: sink out; the next start continues them."]
     released.set()  # the process would be gone; here its thread still has to end
     ending.until(lambda: places.at_once["a"] == 0)
     places.on_deliver.clear()
@@ -560,8 +558,8 @@ def test_a_daemon_whose_jvm_died_asks_to_be_started_again(
 
     assert ending.daemon.run() == loop.RESTART
 
-    assert ending.said("problem")[-1].startswith("spark: Its JVM has ended")
-    assert ending.said("stopping") == ["Stopping (Spark's JVM has ended)."]
+    assert ending.said("problem")[-1].startswith("spark: Its JVM exited")
+    assert ending.said("stopping") == ["Stopping (Spark's JVM exited)."]
 
 
 def test_a_flush_of_many_blocks_ends_after_the_one_under_way(ending: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:

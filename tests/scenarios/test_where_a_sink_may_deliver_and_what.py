@@ -65,7 +65,7 @@ def test_a_scope_of_which_nothing_is_there_is_told_by_status_and_audit(shop: Sto
     shop.capture("visits", [{"n": 1, "site": "a"}])
     shop.flush()
 
-    warning = "No partition that is there has site=b, site=c."
+    warning = "No existing partition has site=b, site=c."
     assert shop.status().sinks[0].warnings == (warning,)
     report = shop.audit("out")
     assert [(item.kind, item.what, item.wrong) for item in report.findings] == [("scope-empty", warning, False)]
@@ -102,7 +102,7 @@ def test_two_sinks_do_not_share_a_place(shop: Store, tmp_path: Path, first: Any,
         for given in (first, second)
     )
     shop.add_sink("one", **one)
-    with pytest.raises(InvalidSetting, match="Sink 'one' delivers there already"):
+    with pytest.raises(InvalidSetting, match="Sink 'one' already delivers to this place"):
         shop.add_sink("two", **two)
     assert [sink.name for sink in shop.sinks()] == ["one"]
     shop.remove_sink("one")
@@ -130,7 +130,7 @@ def test_sinks_whose_places_only_look_alike_are_taken(shop: Store, tmp_path: Pat
 def test_a_change_does_not_bring_two_sinks_to_one_place(shop: Store, tmp_path: Path) -> None:
     shop.add_sink("one", "blob", url=(tmp_path / "one").as_uri())
     shop.add_sink("two", "blob", url=(tmp_path / "two").as_uri())
-    with pytest.raises(InvalidSetting, match="Sink 'one' delivers there already"):
+    with pytest.raises(InvalidSetting, match="Sink 'one' already delivers to this place"):
         shop.change_sink("two", url=(tmp_path / "one" / "deeper").as_uri())
     shop.change_sink("two", url=(tmp_path / "two" / "deeper").as_uri())
 
@@ -146,10 +146,10 @@ def test_nothing_is_delivered_into_the_store_itself(shop: Store, tmp_path: Path)
         ("table", {"table": "own.datasets"}),
         ("table", {"table": "inner.n"}),
     ]:
-        with pytest.raises(InvalidSetting, match="inside the store itself"):
+        with pytest.raises(InvalidSetting, match="inside the store"):
             shop.add_sink("out", kind, **settings)
     shop.add_sink("out", "blob", url=(tmp_path / "out").as_uri())
-    with pytest.raises(InvalidSetting, match="inside the store itself"):
+    with pytest.raises(InvalidSetting, match="inside the store"):
         shop.change_sink("out", url=(shop.path / "out").as_uri())
 
 

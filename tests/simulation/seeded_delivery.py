@@ -15,7 +15,7 @@ from floodmark.control import deliveries
 from floodmark.control.schema import chunks, intents, watermarks
 from floodmark.delivery import channel
 from floodmark.delivery.channel import ChannelRun, Shipment
-from floodmark.delivery.context import Errand
+from floodmark.delivery.context import ChannelTask
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.sinks.blob import BlobSink
 from floodmark.delivery.sinks.table import TableSink
@@ -80,7 +80,7 @@ def _() -> Iterator[None]:
     seen: dict[int, Any] = {}
 
     def pin(self: ChannelRun) -> Any:
-        seen[threading.get_ident()] = self.errand.read(lambda c: deliveries.watermark(c, self.errand.channel))
+        seen[threading.get_ident()] = self.task.read(lambda c: deliveries.watermark(c, self.task.channel))
         return real(self)
 
     def stale() -> Any:
@@ -146,7 +146,7 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    with replaced(Errand, "look_up_to", lambda _self, _seq: True):
+    with replaced(ChannelTask, "refresh_up_to", lambda _self, _seq: True):
         yield
 
 

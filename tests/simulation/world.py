@@ -541,7 +541,7 @@ class World:
 
     def _cannot_be_told(self, report: Any) -> bool:
         """Whether a sink has stopped because the owner of its target has removed rows and the history of them."""
-        return bool(self.counts["target: forget"]) and "cannot be told" in str(report.errors)
+        return bool(self.counts["target: forget"]) and "is unknown: its snapshots" in str(report.errors)
 
     def _give_up(self, store: Store, sink: str) -> None:
         numbers = {row[SEQ]: str(row["id"]) for row in self.numbered("edge")}

@@ -19,11 +19,11 @@ from floodmark.daemon.plan import (
     DatasetView,
     Export,
     Flush,
-    Look,
     Moment,
     Outcome,
     Plan,
     SinkView,
+    StoreView,
     Work,
 )
 from floodmark.delivery.report import ExportReport
@@ -55,7 +55,7 @@ class Table:
         self.sinks[view.sink.instance] = view
 
     def look(self) -> list[Change]:
-        return self.plan.see(Look(dict(self.datasets), list(self.sinks.values())), self.now)
+        return self.plan.see(StoreView(dict(self.datasets), list(self.sinks.values())), self.now)
 
     def due(self, *, after: float = 0) -> list[Work]:
         """Let time pass, look, and begin what is due."""

@@ -1,1 +1,1 @@
-"""`floodmark run`: one process that flushes and delivers by itself."""
+"""`floodmark run`: one process that flushes and delivers automatically."""

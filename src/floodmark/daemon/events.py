@@ -1,7 +1,7 @@
-"""What the daemon says: one line for each thing that happened, and each change of state once.
+"""The daemon's log: one line for each event, and each change of state once.
 
-A sink that cannot be reached for a day is one line in the morning and one in the evening, whatever number of tries lay
-between. A flush or an export that found nothing to do is no event.
+A sink that cannot be reached for a day is one line when it fails and one when it recovers, for any number of attempts.
+A flush or an export without work is not an event.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line. `details` are what programs read of it."""
+    """One line. `details` is for programs."""
 
     name: str
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    """For a traceback, where somebody wants one."""
+    """For a traceback, if requested."""
 
 
 @dataclass(slots=True)
 class Voice:
-    """Tells events, and remembers what it has told."""
+    """Reports events, and remembers what it has reported."""
 
     tell: Callable[[Event], None]
     _problems: dict[str, str] = field(default_factory=dict)
-    """What is wrong with each subject, without numbers: they differ from try to try and make nothing new of it."""
+    """The problem of each subject, without numbers: those differ between attempts, and do not make it a new problem."""
     _slow: set[str] = field(default_factory=set)
-    """The subjects whose work under way was told to be slow."""
+    """The subjects whose present work was reported as slow."""
 
     def started(self, *, store: str, pid: int, beside: bool) -> None:
-        also = " beside another one" if beside else ""
+        also = " beside another daemon" if beside else ""
         self.tell(Event("started", f"Running on {store}{also} (process {pid}).", {"store": store, "pid": pid}))
 
     def noticed(self, change: Change) -> None:
@@ -52,10 +52,10 @@ class Voice:
             self._problems.pop(f"{change.subject} {change.name}", None)
 
     def ended(self, outcome: Outcome, *, retry_seconds: float | None) -> None:
-        """Tell what a piece of work brought, and whether it got through where it did not before."""
+        """Report the result of work, and whether its subject has recovered."""
         if isinstance(outcome.report, FlushReport):
             self._flushed(outcome.report, outcome.seconds)
-            if outcome.report.problems:  # it got through, but for what it had to leave behind
+            if outcome.report.problems:  # it succeeded, except for what it had to skip
                 self._slow.discard(subject_of(outcome.work))
                 self.problem(subject_of(outcome.work), " ".join(outcome.report.problems), retry_seconds=None)
                 return
@@ -87,7 +87,7 @@ class Voice:
 
     def well(self, subject: str) -> None:
         if self._problems.pop(subject, None) is not None:
-            self.tell(Event("recovered", f"{subject}: gets through again", {"subject": subject}))
+            self.tell(Event("recovered", f"{subject}: recovered", {"subject": subject}))
 
     def slow(self, work: Work, seconds: float) -> None:
         subject = subject_of(work)
@@ -95,17 +95,17 @@ class Voice:
             return
         self._slow.add(subject)
         doing = "a flush" if isinstance(work, Flush) else "an export"
-        text = f"{subject}: {doing} has been under way for {seconds:.0f} s"
+        text = f"{subject}: {doing} has been running for {seconds:.0f} s"
         self.tell(Event("slow", text, {"subject": subject, "seconds": round(seconds, 3)}))
 
     def stopping(self, under_way: Sequence[Work], *, reason: str, seconds_max: int) -> None:
         subjects = [subject_of(work) for work in under_way]
-        rest = f"; finishing {', '.join(subjects)}, for {seconds_max} s at most" if subjects else ""
+        rest = f"; waiting up to {seconds_max} s for {', '.join(subjects)}" if subjects else ""
         self.tell(Event("stopping", f"Stopping ({reason}){rest}.", {"reason": reason, "under_way": subjects}))
 
     def stopped(self, under_way: Sequence[Work]) -> None:
         subjects = [subject_of(work) for work in under_way]
-        given_up = f" Given up: {', '.join(subjects)}; the next start takes up where they were." if subjects else ""
+        given_up = f" Not finished: {', '.join(subjects)}; the next start continues them." if subjects else ""
         self.tell(Event("stopped", f"Stopped.{given_up}", {"given_up": subjects}))
 
     def _flushed(self, report: FlushReport, seconds: float) -> None:
@@ -148,24 +148,24 @@ def _count(number: int, of: str) -> str:
 
 
 def _problem(outcome: Outcome) -> str:
-    """What went wrong, in a sentence or two."""
+    """The problem, in a sentence or two."""
     if outcome.error is not None:
-        told = told_of(outcome.error)
+        text = text_of(outcome.error)
         if isinstance(outcome.error, Corrupt) and isinstance(outcome.work, Flush):
-            told += " Everything else goes on."
-        return told
+            text += " All other work continues."
+        return text
     report = outcome.report
     if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):
         raise TypeError("only an export fails without an error")
     first = report.blocked or next(iter(report.errors.values()))
     others = len(report.errors) - 1
-    return ("blocked: " if report.blocked else "") + first + (f" ({others} more like this.)" if others else "")
+    return ("blocked: " if report.blocked else "") + first + (f" ({others} more.)" if others else "")
 
 
-def told_of(error: BaseException) -> str:
-    """An error in a sentence, also one that nobody expected."""
+def text_of(error: BaseException) -> str:
+    """An error as a sentence, also an unexpected one."""
     if isinstance(error, FloodmarkError):
         return str(error)
     lines = str(error).strip().splitlines()
     detail = f": {lines[0][:300]}" if lines else ""
-    return f"Something unexpected happened ({type(error).__name__}{detail})."
+    return f"Unexpected failure ({type(error).__name__}{detail})."

@@ -1,9 +1,9 @@
-"""Threads: each sink has its own for as long as it is there, and a few take turns at flushing.
+"""Threads: each sink has its own until it is removed, and a few threads share the flushes.
 
-So whatever hangs, in a destination or in Spark, holds up nothing but itself. The threads live on between two pieces of
-work, because on Spark's side each has a connection and a thread of its own as well.
+So work that hangs, in a destination or in Spark, blocks nothing else. The threads are kept between two pieces of work,
+because each has its own connection and thread in Spark as well.
 
-Everything here but the work itself is done by one thread, the daemon's: nothing needs a lock.
+Only the daemon's thread calls this module, except for the work itself: no lock is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Perform = Callable[[Work, Stop], Outcome]
 
 
 class Lane:
-    """One thread, and what it has been given to do."""
+    """One thread, and its present work."""
 
     def __init__(self, name: str, perform: Perform, report: Callable[[Outcome], None], stop: Stop) -> None:
         self.work: Work | None = None
@@ -40,7 +40,7 @@ class Lane:
         self._inbox.put(work)
 
     def close(self) -> None:
-        """Let the thread end, after what it is doing."""
+        """End the thread after its present work."""
         self._inbox.put(None)
 
     def join(self) -> None:
@@ -57,16 +57,16 @@ class Lanes:
 
     perform: Perform
     report: Callable[[Outcome], None]
-    """Is called by the threads."""
+    """Called by the threads."""
     clock: Clock
     _flushing: list[Lane] = field(default_factory=list)
     _exporting: dict[str, Lane] = field(default_factory=dict)
     """By the sink's instance."""
     _leaving: list[Lane] = field(default_factory=list)
-    """Of sinks that were removed while something was under way."""
+    """Of sinks that were removed while an export was running."""
 
     def begin(self, work: Work) -> None:
-        """Give work to a thread; what it is for must not be under way."""
+        """Give work to a thread; its dataset or sink must be idle."""
         self._lane_for(work).begin(work)
 
     def end(self, work: Work) -> None:
@@ -80,7 +80,7 @@ class Lanes:
         return [lane.work for lane in self._all() if lane.work is not None]
 
     def drop(self, instance: str) -> None:
-        """The sink is gone: its tick ends after the chunk under way, and its thread with it."""
+        """The sink was removed: its tick ends after the present chunk, and then its thread."""
         lane = self._exporting.pop(instance, None)
         if lane is not None:
             lane.stop.set()
@@ -89,12 +89,12 @@ class Lanes:
                 self._leaving.append(lane)
 
     def stop(self) -> None:
-        """Ticks end after the chunk under way, flushes after the commit; waits end at once."""
+        """Ticks end after the present chunk, flushes after the commit; waits end immediately."""
         for lane in self._all():
             lane.stop.set()
 
     def close(self) -> None:
-        """End the threads. One that hangs is left to the end of the process."""
+        """End the threads. One that hangs ends with the process."""
         for lane in self._all():
             lane.close()
         for lane in self._all():
@@ -120,5 +120,5 @@ class Lanes:
 
 
 def subject_of(work: Work) -> str:
-    """What a piece of work is for, in words."""
+    """The dataset or sink of work, for messages."""
     return f"dataset {work.dataset}" if isinstance(work, Flush) else f"sink {work.sink}"

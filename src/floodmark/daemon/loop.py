@@ -1,16 +1,16 @@
-"""The daemon: look → begin what is due → take in what came of it, until somebody asks it to stop.
+"""The daemon: read the store → begin what is due → process results, until it is asked to stop.
 
-Terms. The *loop* is one thread; it looks, decides and speaks, and does nothing that could take long. The work is
-done by the lanes (`daemon.lanes`). The *mailbox* is how anything reaches the loop: what came of work, and requests to
-stop. A signal's handler may post to it at any instant (`SimpleQueue` is made for that; a lock would not be).
+Terms. The *loop* is one thread; it reads, decides and reports, and does nothing that could take long. The *lanes*
+(`daemon.lanes`) do the work. The *mailbox* is the queue of the loop: results of work, and requests to stop. A signal
+handler may post to it at any time (`SimpleQueue` is reentrant; a lock is not).
 
 How it stops
-- Asked once: nothing new begins, waits end at once, the chunk or commit under way is finished. Exit code 0.
-- Asked again: what is under way is given up where it is. Exit code 130.
-- After `run.stop_seconds_max` as well. Exit code 1.
-- If Spark's JVM has died, by itself: this process cannot start another one. It asks to be started again (`RESTART`),
-  and whoever called it does so: one dataset that ends the JVM must not end the others' way.
-Given up is nothing but postponed: whatever a process leaves in the middle, the next one finds recorded and finishes.
+- Asked once: nothing new begins, waits end immediately, the present chunk or commit is finished. Exit code 0.
+- Asked again: running work is abandoned. Exit code 130.
+- After `run.stop_seconds_max`, too. Exit code 1.
+- If Spark's JVM has died, it stops automatically: this process cannot start another JVM. It asks its caller for a
+  restart (`RESTART`): one dataset that crashes the JVM must not stop the others.
+Abandoned work is only postponed: it is recorded, and the next process finishes it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from floodmark import faults
 from floodmark.commit.flush import FlushReport
 from floodmark.control import datasets, segments, sinks
 from floodmark.control.database import Database
-from floodmark.daemon.events import Event, Voice, told_of
+from floodmark.daemon.events import Event, Voice, text_of
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.plan import DatasetView, Export, Flush, Look, Moment, Outcome, Plan, SinkView, Work
+from floodmark.daemon.plan import DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
 from floodmark.delivery.context import Stop
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, Retryable, UnknownSink
@@ -38,23 +38,23 @@ from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost
 from floodmark.store import Store
 
-# ── Whether a daemon runs on a store: a file that it locks for life ──────────────────────────────────────────────────
-# Two of them on one store harm nothing: everything they do is safe beside another process. But they do the same work
-# twice, and nobody wants that without knowing. A lock dies with its process, so there is no stale one to remove.
+# ── Whether a daemon runs on a store: a file that it keeps locked ────────────────────────────────────────────────────
+# Two daemons on one store are safe: all their work is safe beside other processes. But they do the same work twice,
+# which should be a decision. A lock ends with its process, so there is no stale lock to remove.
 
 
 FILE_NAME = "run.lock"
 
 
 class AlreadyRunning(Retryable):
-    """A daemon is at work on the store."""
+    """A daemon already runs on the store."""
 
 
 @contextlib.contextmanager
 def present(root: Path, *, beside: bool) -> Iterator[bool]:
-    """Be the daemon of a store while the block runs; yields whether another one is there as well.
+    """Lock the store as its daemon while the block runs; yields whether another daemon runs, too.
 
-    `AlreadyRunning` if there is another one, unless `beside` it is what was asked for.
+    `AlreadyRunning` if another daemon runs, unless `beside`.
     """
     descriptor = os.open(root / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
@@ -65,35 +65,32 @@ def present(root: Path, *, beside: bool) -> Iterator[bool]:
         elif not beside:
             number = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             raise AlreadyRunning(
-                f"`floodmark run` is at work on {root} already" + (f" (process {number})." if number else "."),
-                hint="Stop that one first, or give --beside: it is safe, they only do the same work twice.",
+                f"`floodmark run` is already running on {root}" + (f" (process {number})." if number else "."),
+                hint="Stop that process first, or pass --beside: this is safe, but both do the same work.",
             )
         yield not first
     finally:
         os.close(descriptor)
 
 
-# ── Loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One read of a store: what waits in the spool, which sinks exist ──────────────────────────────────────────────────
 
 
-# ── One look at a store: what waits in the spool, which sinks there are ──────────────────────────────────────────────
-
-
-def look_at(root: Path, database: Database) -> Look:
+def read_store(root: Path, database: Database) -> StoreView:
     """Sizes of the landing files first, then one consistent view of the control database.
 
-    In this order a line that is sealed in between is counted at most twice, and never not at all.
+    In this order a line that is sealed in between is counted once or twice, but never missed.
     """
     landed = _landing_sizes(root / "spool")
 
-    def work(connection: Connection) -> Look:
+    def work(connection: Connection) -> StoreView:
         waiting_bytes = segments.segment_bytes(connection)
         offsets = segments.sealed_offsets(connection, [file for sizes in landed.values() for file in sizes])
         for dataset, sizes in landed.items():
             unsealed = sum(_unsealed(size, offsets.get(file, 0)) for file, size in sizes.items())
             waiting_bytes[dataset] = waiting_bytes.get(dataset, 0) + unsealed
         ticks = sinks.schedules(connection)
-        return Look(
+        return StoreView(
             {
                 item.name: DatasetView(waiting_bytes.get(item.name, 0), item.horizon)
                 for item in datasets.everyone(connection)
@@ -118,7 +115,7 @@ def _landing_sizes(spool: Path) -> dict[str, dict[str, int]]:
         sizes = found[dataset.name] = {}
         for entry in _entries(Path(dataset.path) / "landing"):
             if entry.name.endswith(".jsonl"):
-                with contextlib.suppress(FileNotFoundError):  # a sealer has just removed it
+                with contextlib.suppress(FileNotFoundError):  # removed by a concurrent seal
                     sizes[entry.name.removesuffix(".jsonl")] = entry.stat().st_size
     return found
 
@@ -132,39 +129,39 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 # ── Loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-LOOK_SECONDS = 1.0
-"""How often the loop looks. What ends wakes it earlier."""
-LOOK_DOUBLINGS_MAX = 6
-"""After a look that failed it waits a second, then two, and a minute at most: a database is often back in a moment."""
+READ_SECONDS = 1.0
+"""How often the loop reads the store. Finished work wakes it earlier."""
+READ_DOUBLINGS_MAX = 6
+"""After a failed read it waits one second, then two, and at most about a minute: a database often recovers quickly."""
 SLOW_SECONDS = 300.0
-"""Work that takes longer than this is told, once."""
+"""Work that takes longer than this is reported once."""
 
 JVM_LOST = (
-    "Its JVM has ended (killed, or out of memory?). Nothing is lost, and it is started again; if this keeps "
-    "happening, raise spark.driver_memory in floodmark.toml."
+    "Its JVM exited (killed, or out of memory?). No data is lost, and it is restarted; if this happens "
+    "repeatedly, increase spark.driver_memory in floodmark.toml."
 )
 
 DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
 RESTART = 75
-"""Not an exit code: the process must begin anew, because its JVM is gone."""
+"""Not an exit code: the process must restart, because its JVM exited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants the daemon to stop."""
+    """A request to stop."""
 
     reason: str
 
 
 class Daemon:
-    """Flushes and delivers for one store, which stays the caller's to close."""
+    """Flushes and delivers for one store. The caller closes the store."""
 
     def __init__(self, store: Store, tell: Callable[[Event], None]) -> None:
         self._store = store
         self._database: Database = store.engine.database
         self._clock = store.engine.clock
-        # Its own connections: a look never queues behind sinks that hold all of the store's.
-        self._looking = Database(self._database.url)
+        # Its own connections: a read never waits for sinks that use all connections of the store.
+        self._reading = Database(self._database.url)
         self.plan = Plan(store.settings.run)
         self._voice = Voice(tell)
         self._mailbox: SimpleQueue[Outcome | Asked] = SimpleQueue()
@@ -172,58 +169,58 @@ class Daemon:
         self._asked: list[str] = []
         self._code = DONE
         self._lost = False
-        self._bad_looks = 0
-        self._look_at_seconds = 0.0
+        self._failed_reads = 0
+        self._read_at_seconds = 0.0
 
     @property
     def under_way(self) -> list[Work]:
         return self._lanes.under_way()
 
     def ask_to_stop(self, reason: str) -> None:
-        """May be called from anywhere, also from a signal's handler."""
+        """May be called from any thread, also from a signal handler."""
         self._mailbox.put(Asked(reason))
 
     # ── the ways to run it ───────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, *, beside: bool = False) -> int:
-        """Run until asked to stop; returns the exit code. `under_way` is what it has given up."""
+        """Run until asked to stop; returns the exit code. `under_way` is the abandoned work."""
         self._voice.started(store=str(self._store.path), pid=os.getpid(), beside=beside)
         while not self._asked:
             self.step()
-            self.take(LOOK_SECONDS)
+            self.take(READ_SECONDS)
         return self._stop()
 
     def once(self) -> int:
         """Flush everything that waits, then deliver to every sink that is due; returns the exit code."""
         for kind in (Flush, Export):
             for _ in self._round(kind):
-                self.take(LOOK_SECONDS)
+                self.take(READ_SECONDS)
             if self._asked:
                 return self._stop()
         self._close()
         return self._code
 
     def step(self) -> None:
-        """Look, and begin what is due. Waits for nothing."""
+        """Read the store, and begin what is due. Never waits."""
         now = self._now()
-        if now.seconds < self._look_at_seconds:
+        if now.seconds < self._read_at_seconds:
             return
         try:
-            self._look(now)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the daemon goes on, and says so
-            wait = LOOK_SECONDS * 2 ** min(self._bad_looks, LOOK_DOUBLINGS_MAX)
-            self._bad_looks += 1
-            self._look_at_seconds = now.seconds + wait
-            self._voice.problem("store", told_of(error), retry_seconds=wait, error=error)
+            self._read(now)
+        except Exception as error:  # noqa: BLE001 - the daemon reports any error, and continues
+            wait = READ_SECONDS * 2 ** min(self._failed_reads, READ_DOUBLINGS_MAX)
+            self._failed_reads += 1
+            self._read_at_seconds = now.seconds + wait
+            self._voice.problem("store", text_of(error), retry_seconds=wait, error=error)
             return
-        self._bad_looks = 0
+        self._failed_reads = 0
         self._voice.well("store")
         for work in self.plan.due(now):
             self._begin(work, now)
-        self._tell_slow(now)
+        self._report_slow(now)
 
     def take(self, seconds: float) -> bool:
-        """Take in what has arrived; if there is nothing, wait so long for something. False if nothing came."""
+        """Process messages; if there is none, wait this long for one. False if none arrived."""
         taken = False
         with contextlib.suppress(Empty):
             message = self._mailbox.get(timeout=seconds)
@@ -238,8 +235,8 @@ class Daemon:
     def _now(self) -> Moment:
         return Moment(self._clock.now(), self._clock.monotonic_seconds())
 
-    def _look(self, now: Moment) -> None:
-        for change in self.plan.see(look_at(self._store.path, self._looking), now):
+    def _read(self, now: Moment) -> None:
+        for change in self.plan.see(read_store(self._store.path, self._reading), now):
             self._voice.noticed(change)
             if change.what == "removed" and change.instance is not None:
                 self._lanes.drop(change.instance)
@@ -249,11 +246,11 @@ class Daemon:
         self._lanes.begin(work)
 
     def _round(self, kind: type[Work]) -> Iterator[None]:
-        """Begin everything of a kind that is due, each once; yields while something is under way."""
+        """Begin all due work of a kind exactly once; yields while work is running."""
         begun: set[str] = set()
         while not self._asked:
             now = self._now()
-            self._look(now)
+            self._read(now)
             due = [work for work in self.plan.due(now) if isinstance(work, kind) and _key(work) not in begun]
             for work in due:
                 begun.add(_key(work))
@@ -267,21 +264,21 @@ class Daemon:
             self._asked.append(message.reason)
             return
         if message.error is not None and not isinstance(message.error, Exception):
-            raise message.error  # not an error of the work but the end of the process: nobody goes on after that
+            raise message.error  # not an error of the work, but the end of the process
         now = self._now()
         self._lanes.end(message.work)
         self.plan.ended(message, now)
         if isinstance(message.error, UnknownSink):
-            return  # it was removed a moment ago, and the next look shows it
+            return  # it was just removed, and the next read shows it
         if message.failed:
             self._code = CORRUPT if isinstance(message.error, Corrupt) else self._code or FAILED
         self._voice.ended(message, retry_seconds=self.plan.retry_seconds(message.work, now))
         if message.failed and not self._lost and session_lost():
             self._lost = True
             self._voice.problem("spark", JVM_LOST, retry_seconds=None)
-            self._asked.append("Spark's JVM has ended")
+            self._asked.append("Spark's JVM exited")
 
-    def _tell_slow(self, now: Moment) -> None:
+    def _report_slow(self, now: Moment) -> None:
         for work in self.under_way:
             seconds = self.plan.running_seconds(work, now)
             if seconds >= SLOW_SECONDS:
@@ -290,11 +287,11 @@ class Daemon:
     # ── the work itself, in its lane ─────────────────────────────────────────────────────────────────────────────
 
     def _perform(self, work: Work, stop: Stop) -> Outcome:
-        """Never raises: a lane that died would be busy for ever."""
+        """Never raises: a lane whose thread died would be busy forever."""
         begun = self._clock.monotonic_seconds()
         try:
             report = self._do(work, stop)
-        except BaseException as error:  # noqa: BLE001 - told by the loop, and tried again
+        except BaseException as error:  # noqa: BLE001 - the loop reports it, and retries
             return Outcome(work, error=error, seconds=self._clock.monotonic_seconds() - begun)
         return Outcome(work, report, seconds=self._clock.monotonic_seconds() - begun)
 
@@ -303,7 +300,7 @@ class Daemon:
             return self._store.flush(work.dataset, stop=stop)
         report = self._store.export(work.sink, stop=stop)
         faults.reach("run.exported")
-        # Recorded after the fact: a slot whose run was broken off, by a crash or a stop, is run again.
+        # Recorded afterwards: a slot whose run was interrupted by a crash or a stop is run again.
         if work.recorded and not report.errors and not stop.is_set:
             self._database.transact(lambda c: sinks.set_ticked(c, work.instance, at=work.slot))
         return report
@@ -319,10 +316,10 @@ class Daemon:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
                 break
-            self.take(min(left, LOOK_SECONDS))
+            self.take(min(left, READ_SECONDS))
         self._voice.stopped(self.under_way)
         if self._lost and len(self._asked) == 1:
-            return RESTART  # what hangs, hangs for want of the JVM
+            return RESTART  # work that hangs is waiting for the JVM
         if self.under_way:
             return INTERRUPTED if len(self._asked) > 1 else FAILED
         self._close()
@@ -330,7 +327,7 @@ class Daemon:
 
     def _close(self) -> None:
         self._lanes.close()
-        self._looking.close()
+        self._reading.close()
 
 
 def _key(work: Work) -> str:

@@ -1,20 +1,19 @@
-"""What is due: the daemon's memory. No threads, no files and no clock; it is told what there is and what came of it.
+"""What is due: the state of the daemon. No threads, files or clock; its inputs are views of the store and results.
 
-Terms. *Work* is one flush of a dataset, or one export (a tick) of a sink. A *look* is what the store shows at one
-moment. A sink *has its own schedule* if its settings say `every` or `cron`.
+Terms. *Work* is one flush of a dataset, or one export (a tick) of a sink. A *view* is the state of the store at one
+time. A sink *has its own schedule* if its settings have `every` or `cron`.
 
 Rules
-- Of a dataset and of a sink there is at most one piece of work at a time.
-- Rows are flushed when they have waited long enough or are many enough. What is found waiting at the first look has
-  waited long enough.
-- A sink is due by its schedule. When that was last, the control database says: it outlives this process, so what is
-  missed while none runs is caught up. A sink without a schedule of its own is due at the first look and at equal
-  intervals, and as soon as a dataset has new rows. One with its own is not woken: who writes `every 1h` wants few,
-  large chunks.
-- What failed is tried again after the wait that its report asks for, or after the next step of the same ladder. Neither
-  a slot nor new rows cut that wait short; new settings do, because somebody has done something about it.
-- A dataset whose stored state contradicts itself is tried again at the last step of that ladder: somebody may have
-  repaired it, and nothing tells this process. Nothing else waits for it (I10).
+- A dataset and a sink have at most one piece of work at a time.
+- Rows are flushed when they have waited long enough or have enough bytes. Rows that wait at the first view have waited
+  long enough.
+- A sink is due by its schedule. The control database has its last slot, so a slot that was missed while no daemon ran
+  is caught up. A sink without its own schedule is due at the first view, at equal intervals, and as soon as a dataset
+  has new rows. New rows do not wake a sink with its own schedule: `every 1h` asks for few, large chunks.
+- Failed work is retried after the wait that its report asks for, or after the next step of the same back-off. Neither a
+  slot nor new rows shorten that wait; new settings do, because they may correct the cause.
+- A corrupt dataset is retried at the last step of that back-off: a user may have repaired it, and this process is not
+  notified. Nothing else waits for it (I10).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from floodmark.errors import Corrupt
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
 FAILURES_OF_DAMAGE = 10
-"""Where on the ladder of waits a damaged dataset stands: at its end."""
+"""The back-off step of a damaged dataset: the last one."""
 FLUSHES_AT_ONCE = 4
-"""More would only share the same cores; fewer would let one slow dataset hold the others up."""
+"""More would only share the same cores; with fewer, one slow dataset could block the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One instant on both clocks: slots are on the wall clock, waits are on the one that never goes back."""
+    """One instant on both clocks: slots are on the wall clock, waits are on the monotonic clock."""
 
     wall: datetime
     seconds: float
@@ -56,7 +55,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Work: one tick of a sink. If it gets through, `slot` is done; it is recorded where the schedule is its own."""
+    """Work: one tick of a sink. If it succeeds, `slot` is done; it is recorded if the sink has its own schedule."""
 
     instance: str
     sink: str
@@ -69,16 +68,16 @@ Work = Flush | Export
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
-    """A dataset as one look shows it."""
+    """A dataset in one view."""
 
     waiting_bytes: int = 0
-    """In landing files and segments, those of an undecided block among them."""
+    """In landing files and segments, including those of an undecided block."""
     horizon: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SinkView:
-    """A sink as one look shows it."""
+    """A sink in one view."""
 
     sink: Sink
     created_at: datetime
@@ -86,8 +85,8 @@ class SinkView:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the store shows at one moment."""
+class StoreView:
+    """The state of the store at one time."""
 
     datasets: Mapping[str, DatasetView] = field(default_factory=dict)
     sinks: Sequence[SinkView] = ()
@@ -95,7 +94,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a piece of work: a report, or the error that ended it."""
+    """The result of work: a report, or the error that ended it."""
 
     work: Work
     report: FlushReport | ExportReport | None = None
@@ -109,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A dataset or sink that has come, gone, or got other settings since the look before."""
+    """A dataset or sink that was added, removed or changed since the previous view."""
 
     subject: Literal["dataset", "sink"]
     name: str
@@ -119,10 +118,10 @@ class Change:
 
 @dataclass(slots=True)
 class _Lane:
-    """What is remembered of every dataset and sink."""
+    """The state of a dataset or sink."""
 
     started: float | None = None
-    """When the work that is under way began."""
+    """When the running work began."""
     failures: int = 0
     retry_at: float | None = None
 
@@ -147,7 +146,7 @@ class _Lane:
 class _Dataset(_Lane):
     view: DatasetView = field(default_factory=DatasetView)
     since: float | None = None
-    """From when on something has been waiting."""
+    """Since when rows have been waiting."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,7 +155,7 @@ class _Sink(_Lane):
     schedule: Schedule
     own: bool
     last: datetime | None
-    """The last slot that is done; None: never, so it is due."""
+    """The last finished slot; None: never, so it is due."""
     woken: bool = False
 
 
@@ -167,35 +166,35 @@ class Plan:
     settings: RunSettings
     datasets: dict[str, _Dataset] = field(default_factory=dict)
     sinks: dict[str, _Sink] = field(default_factory=dict)
-    """By instance: a sink that is removed and added again is another one."""
-    _looked: bool = False
+    """By instance: a sink that is removed and added again is a new one."""
+    _viewed: bool = False
 
-    # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the state of the store ───────────────────────────────────────────────────────────────────────────────────
 
-    def see(self, look: Look, now: Moment) -> list[Change]:
-        """Take in a look; returns what has changed. The first look changes nothing: it is how things are."""
-        risen = {name for name, view in look.datasets.items() if self._see_dataset(name, view, now)}
-        changes = [Change("dataset", name, "added") for name in look.datasets if name not in self.datasets]
-        for name in [name for name, item in self.datasets.items() if name not in look.datasets and not item.busy]:
+    def see(self, store: StoreView, now: Moment) -> list[Change]:
+        """Process a view; returns the changes. The first view has none: it is the initial state."""
+        risen = {name for name, view in store.datasets.items() if self._see_dataset(name, view, now)}
+        changes = [Change("dataset", name, "added") for name in store.datasets if name not in self.datasets]
+        for name in [name for name, item in self.datasets.items() if name not in store.datasets and not item.busy]:
             del self.datasets[name]
             changes.append(Change("dataset", name, "removed"))
         for change in changes:
             if change.what == "added":
-                self._add_dataset(change.name, look.datasets[change.name], now)
-        changes += self._see_sinks(look.sinks, risen)
-        first, self._looked = not self._looked, True
+                self._add_dataset(change.name, store.datasets[change.name], now)
+        changes += self._see_sinks(store.sinks, risen)
+        first, self._viewed = not self._viewed, True
         return [] if first else changes
 
     def _add_dataset(self, name: str, view: DatasetView, now: Moment) -> None:
         item = self.datasets[name] = _Dataset(view=view)
         if view.waiting_bytes:
-            item.since = now.seconds if self._looked else float("-inf")
+            item.since = now.seconds if self._viewed else float("-inf")
 
     def _see_dataset(self, name: str, view: DatasetView, now: Moment) -> bool:
         """Whether it has new rows."""
         item = self.datasets.get(name)
         if item is None:
-            return self._looked and view.horizon > 0
+            return self._viewed and view.horizon > 0
         risen = view.horizon > item.view.horizon
         item.view = view
         if not view.waiting_bytes:
@@ -206,8 +205,8 @@ class Plan:
 
     def _see_sinks(self, views: Sequence[SinkView], risen: set[str]) -> list[Change]:
         changes = []
-        there = {view.sink.instance for view in views}
-        for instance, item in [(key, value) for key, value in self.sinks.items() if key not in there]:
+        present = {view.sink.instance for view in views}
+        for instance, item in [(key, value) for key, value in self.sinks.items() if key not in present]:
             del self.sinks[instance]
             changes.append(Change("sink", item.view.sink.name, "removed", instance))
         for view in views:
@@ -236,7 +235,7 @@ class Plan:
     # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def due(self, now: Moment) -> list[Work]:
-        """What should begin now. Nothing is remembered of the question: `began` is."""
+        """What should begin now. This changes no state: `began` does."""
         waiting = [(item.since or 0.0, name) for name, item in self.datasets.items() if self._flush_due(item, now)]
         room = FLUSHES_AT_ONCE - sum(item.busy for item in self.datasets.values())
         works: list[Work] = [Flush(name) for _, name in sorted(waiting)[: max(room, 0)]]
@@ -257,10 +256,10 @@ class Plan:
         if lane is not None:
             lane.started = now.seconds
         if isinstance(lane, _Sink):
-            lane.woken = False  # what comes from now on may be missed by this tick, and wakes it again
+            lane.woken = False  # this tick may miss rows from now on: they wake the sink again
 
     def ended(self, outcome: Outcome, now: Moment) -> None:
-        """Take in what came of a piece of work. Of a sink that has been removed meanwhile nothing is remembered."""
+        """Process the result of work. The result of a removed sink is ignored."""
         lane = self._lane(outcome.work)
         if lane is None:
             return
@@ -268,14 +267,14 @@ class Plan:
             if isinstance(outcome.error, Corrupt):
                 lane.failures = max(lane.failures, FAILURES_OF_DAMAGE)
             if not outcome.failed:
-                # What came while it ran has waited since it began, at most. If nothing waits, the next look says so.
+                # Rows that arrived while it ran have waited since its start at most. The next view shows if none wait.
                 lane.since = lane.started
         lane.end(outcome, now)
         if isinstance(lane, _Sink) and isinstance(outcome.work, Export) and not outcome.failed:
             lane.last = outcome.work.slot
 
     def retry_seconds(self, work: Work, now: Moment) -> float | None:
-        """How long until it is tried again; None if nothing of it failed, or it is not."""
+        """How long until the next attempt; None if it did not fail."""
         lane = self._lane(work)
         if lane is None or lane.retry_at is None:
             return None
@@ -299,7 +298,7 @@ def schedule_of(sink: Sink, settings: RunSettings) -> tuple[Schedule, bool]:
 
 
 def _recorded(view: SinkView, schedule: Schedule) -> datetime | None:
-    """The last slot. Before there is one, a cron expression counts from when the sink was added; an interval is due."""
+    """The last slot. Before the first, a cron schedule counts from the time the sink was added; an interval is due."""
     return view.created_at if view.ticked_at is None and isinstance(schedule, Cron) else view.ticked_at
 
 

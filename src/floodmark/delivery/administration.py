@@ -40,14 +40,14 @@ from floodmark.schema import check_sink_name
 from floodmark.sequence import Cursor, SequenceRange, Tally
 from floodmark.wire import GivenUpRange
 
-# ── Whether two sinks would meet at one place, and whether a place is inside the store itself ────────────────────────
-# | kind    | its place                                         | two meet if                                   |
+# ── Whether two sinks overlap at one place, and whether a place is inside the store ──────────────────────────────────
+# | kind    | its place                                         | two overlap if                                |
 # |---------|---------------------------------------------------|-----------------------------------------------|
-# | blob    | everything below its prefix                       | one prefix is the other, or lies in it        |
-# | table   | one table, or one for each dataset of a namespace | a table is the same, and not for other slices |
-# | forward | one channel at the hub for each dataset and slice | url and origin are the same, and a slice is   |
+# | blob    | everything below its prefix                       | one prefix is the other, or is inside it      |
+# | table   | one table, or one for each dataset of a namespace | a table is the same, for the same partitions  |
+# | forward | one channel at the hub per dataset and partition  | url, origin and a partition are the same      |
 #
-# A projection has none that could be known. Pure, but for symbolic links on this machine.
+# The place of a projection is unknown. Pure, except for symbolic links on this machine.
 
 
 Settings = Mapping[str, Any]
@@ -69,7 +69,7 @@ def meet(one: Sink, other: Sink, *, store_id: str) -> bool:
 
 
 def inside(inner: Settings, outer: Settings) -> bool:
-    """Whether one prefix is another, or lies in it."""
+    """Whether one prefix is another, or is inside it."""
     where, way = _prefix(inner)
     whole, start = _prefix(outer)
     return where == whole and way[: len(start)] == start
@@ -102,7 +102,7 @@ def _url(place: str) -> str:
 
 
 def _prefix(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Where a prefix is: the machine or bucket, and the way from there."""
+    """The machine or bucket of a prefix, and the path below it."""
     parts = urlsplit(settings["url"])
     if parts.scheme == "file":
         return ("file",), Path(os.path.realpath(unquote(parts.path))).parts
@@ -114,14 +114,14 @@ def _tables_meet(one: Settings, other: Settings) -> bool:
     a, b = _tables(one), _tables(other)
     if a[0] != b[0] or not _both_take(a[1], b[1]):
         return False
-    # Of one dataset a table may take several slices; rows of two datasets never go to one table.
+    # One table may receive several partitions of one dataset, but never rows of two datasets.
     whole = one["table"].count(".") == 1 and other["table"].count(".") == 1
     same = whole or one["datasets"] == other["datasets"]
     return _slices_meet(one, other) if same else True
 
 
 def _tables(settings: Settings) -> tuple[str, list[str] | None]:
-    """The namespace, and the tables in it; None: one for each dataset that there is or will be."""
+    """The namespace, and the tables in it; None: one for each present or future dataset."""
     catalog, namespace, *table = settings["table"].split(".")
     return f"{catalog}.{namespace}", table or settings["datasets"]
 
@@ -131,7 +131,7 @@ def _both_take(one: list[str] | None, other: list[str] | None) -> bool:
 
 
 def _slices_meet(one: Settings, other: Settings) -> bool:
-    """Not if they ask for different values of one column."""
+    """False if they select different values of one column."""
     a, b = one["partitions"] or {}, other["partitions"] or {}
     return all(set(a[name]) & set(b[name]) for name in set(a) & set(b))
 
@@ -167,7 +167,7 @@ class Sinks:
         refused = sorted(fixed & set(settings))
         if refused:
             raise InvalidSetting(
-                f"{refused[0]!r} of sink {name!r} is fixed.", hint="Add another sink, and remove this one."
+                f"{refused[0]!r} of sink {name!r} cannot be changed.", hint="Add another sink, and remove this one."
             )
         self.engine.settings.functions.check(settings.get("function"))
         whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
@@ -191,7 +191,7 @@ class Sinks:
 
         def work(connection: Connection) -> None:
             sinks.set_state(connection, sink.instance, state="removed", reason=None)
-            if is_literal(sink.settings.get("token")):  # of a time when that was allowed
+            if is_literal(sink.settings.get("token")):  # added by a version that allowed it
                 sinks.change(connection, sink.instance, {**sink.settings, "token": None})
 
         self.engine.database.transact(work)
@@ -202,7 +202,7 @@ class Sinks:
         return self.engine.database.read(lambda c: sinks.get(c, name))
 
     def _starts(self, settings: Mapping[str, Any]) -> list[list[Any]]:
-        """Where a new sink begins, as numbers: what came before counts as passed."""
+        """Where a new sink begins, as sequence numbers: earlier rows are not delivered."""
         start = settings["start"]
         if start == "beginning":
             return []
@@ -217,7 +217,7 @@ class Sinks:
         ]
 
     def _check_scope(self, connection: Connection, sink: Sink) -> None:
-        """A name that nothing has is refused: the sink would deliver nothing, and nobody would notice."""
+        """An unknown name is refused: the sink would deliver nothing without an error."""
         declared = datasets.everyone(connection)
         missing = Scope.of(sink.settings).missing(declared)
         if missing and not sink.settings["later"]:
@@ -227,17 +227,17 @@ class Sinks:
             )
             raise InvalidSetting(
                 missing[0],
-                hint=f"There are: {known or 'none yet'}. Correct the name; or add it first; or, if it is to be added "
-                "later, say so with --later (in Python, later=True).",
+                hint=f"Existing: {known or 'none yet'}. Correct the name, or add it first, or pass --later (in Python, "
+                "later=True) if it will be added later.",
             )
 
     def _check_place(self, connection: Connection, sink: Sink) -> None:
-        """Two sinks at one place block each other; in the store's own files a sink destroys what it delivers from."""
+        """Two sinks at one place block each other; a sink inside the store's files would destroy its own source."""
         around = self.engine
         for other in sinks.everyone(connection):
             if other.instance != sink.instance and meet(sink, other, store_id=around.store_id):
                 raise InvalidSetting(
-                    f"Sink {other.name!r} delivers there already, above it or below it.",
+                    f"Sink {other.name!r} already delivers to this place, or to a place above or below it.",
                     hint="Give every sink a place of its own: another prefix, table or namespace, or hub.",
                 )
         if around.root is not None and inside_the_store(
@@ -248,11 +248,11 @@ class Sinks:
             catalogs=around.settings.catalogs,
         ):
             raise InvalidSetting(
-                "That place is inside the store itself.", hint="Deliver to a directory, bucket or table outside it."
+                "This place is inside the store.", hint="Deliver to a directory, bucket or table outside it."
             )
 
     def _check_filter(self, sink: Sink) -> None:
-        """Have the row filter evaluated once, against every dataset that it will meet."""
+        """Evaluate the row filter once against every dataset that the sink delivers."""
         if sink.settings["where"] is None:
             return
         for item in self._taken(sink.settings):
@@ -264,12 +264,11 @@ class Sinks:
 
 
 # ── Remedies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-# What a person does about a sink that is stuck: give a chunk up, or send rows again that were given up.
+# What a user can do about a blocked sink: skip a chunk, or replay rows that were given up.
 #
-# A chunk that is skipped is settled like a delivered one, and each of its rows goes to quarantine under the sink's
-# name:
-# nothing is forgotten, and `replay` sends it later. A replayed row leaves as a parcel of its own, under a key that
-# stays the same: replayed twice, it arrives once.
+# A skipped chunk counts as passed, and each of its rows is quarantined under the sink's name: nothing is lost, and
+# `replay` sends it later. A replayed row is sent as a parcel of its own, with a stable key: replayed twice, it arrives
+# once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,21 +283,21 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of rows that were given up before."""
+    """The result of a replay."""
 
     rows: int
     refused: int
-    """Still not taken: they stay in quarantine."""
+    """Refused again: they stay in quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """The two ways on for a sink that is stuck."""
+    """The two remedies for a blocked sink."""
 
     exporter: Exporter
 
     def skip(self, name: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
-        """Give up the first chunk that has not got through, of each channel that matches."""
+        """Give up the first undelivered chunk of each channel that matches."""
         sink, lags = self.exporter.lags(name)
         skipped = []
         for lag in lags:
@@ -309,8 +308,8 @@ class Remedies:
             skipped += [] if found is None else [found]
         if not skipped:
             raise Permanent(
-                f"Sink {name!r} has no chunk under way there.",
-                hint="Only what was tried and did not get through can be skipped.",
+                f"Sink {name!r} has no pending chunk there.",
+                hint="Only a chunk whose delivery was tried and failed can be skipped.",
             )
         self.exporter.database.transact(lambda c: sinks.set_state(c, sink.instance, state="active", reason=None))
         return skipped
@@ -335,7 +334,7 @@ class Remedies:
         return Skipped(channel.dataset, channel.partition, span, len(rows)) if ours else None
 
     def replay(self, name: str, *, id: str | None = None) -> Replayed:
-        """Send the rows again that were given up, in sequence order; all of the sink's, or one."""
+        """Replay rows that were given up, in sequence order: all rows of the sink, or one."""
         database = self.exporter.database
         sink = database.read(lambda c: sinks.get(c, name))
         entries = database.read(lambda c: quarantine.of_sink(c, sink.instance))
@@ -343,19 +342,19 @@ class Remedies:
             wanted = database.read(lambda c: quarantine.get(c, id))
             entries = [entry for entry in entries if entry.id == wanted.id]
             if not entries:
-                raise Permanent(f"Entry {id!r} is not a held row of sink {name!r}.")
+                raise Permanent(f"Entry {id!r} is not a quarantined row of sink {name!r}.")
         done = 0
-        self._tell_ledgers(sink, entries)
+        self._update_ledgers(sink, entries)
         for group in self._by_chunk(sink, entries):
             done += self._replay_chunk(sink, group) if group.whole else 0
             if not group.whole or not self._is_replayed(group.entries[0]):
                 done += sum(self._replay(sink, entry) for entry in group.entries)
         return Replayed(done, len(entries) - done)
 
-    def _tell_ledgers(self, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
-        """A ledger takes a row as replayed only once it knows that the row was given up.
+    def _update_ledgers(self, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
+        """A ledger accepts a replayed row only if it knows that the row was given up.
 
-        It learns so from the next chunk with rows. Where none has left since, a chunk without rows tells it now.
+        The next chunk with rows reports it. If none was sent since, a chunk without rows reports it now.
         """
         if not kind_of(sink).contiguous:
             return
@@ -368,13 +367,13 @@ class Remedies:
             )
             if mark is None or not reach.given_up.rows:
                 continue
-            with contextlib.suppress(Ahead):  # it knows that, and more
+            with contextlib.suppress(Ahead):  # it has this, and more
                 destination.deliver(_without_rows(channel, SequenceRange(reach.after, mark.seq), reach))
 
     def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
         """Rows that were given up together, with the chunk they were given up with."""
         groups: dict[tuple[str, SequenceRange], _Group] = {}
-        last: dict[Channel, tuple[Intent, Chunk] | None] = {}  # the next row is mostly of the same chunk
+        last: dict[Channel, tuple[Intent, Chunk] | None] = {}  # the next row is usually in the same chunk
         for entry in entries:
             channel = Channel(sink.instance, entry.dataset, entry.partition or "")
             found = last.get(channel)
@@ -388,27 +387,27 @@ class Remedies:
         return list(groups.values())
 
     def _replay_chunk(self, sink: sinks.Sink, group: _Group) -> int:
-        """Send a chunk as it was sent before, under the same range: whoever has it already will know it by that.
+        """Send a chunk with the same range as before: a destination that already has it recognises it by the range.
 
-        A row sent by itself under another key could arrive a second time at a server that knows keys only.
+        A row sent alone with another key could be stored twice by a server that knows only keys.
         """
         if group.found is None:
             return 0
         intent, chunk = group.found
         source, destination = self._way(sink, group.channel, intent.settings)
         if isinstance(destination, TransactionalDestination):
-            return 0  # row by row: effect and record are one there
+            return 0  # row by row: effect and record are one transaction there
         piece = source.rows(intent, chunk.range)
         span, replay = chunk.range, _keeps_ledger(destination)
         if replay and piece.tally != chunk.tally:
-            return 0  # some of it is not in the lake any more: row by row, then
+            return 0  # some of its rows are no longer in the lake: row by row
         if kind_of(sink).contiguous and not replay:
             span = self.exporter.database.read(lambda c: reach_of(c, group.channel, chunk))
         parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
         try:
             destination.deliver(parcel)
         except (Refused, Ahead, Oversized):
-            return 0  # a ledger is past it, or it is still poison: row by row, then
+            return 0  # the ledger ends after it, or it is still refused: row by row
         faults.reach("delivery.replayed")
         return self._decide(*group.entries)
 
@@ -452,7 +451,7 @@ class Remedies:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Held rows that were given up with one chunk."""
+    """Quarantined rows that were given up with one chunk."""
 
     channel: Channel
     found: tuple[Intent, Chunk] | None
@@ -460,7 +459,7 @@ class _Group:
 
     @property
     def whole(self) -> bool:
-        """Whether all rows of the chunk are still held: one that has been replayed must not go again."""
+        """Whether all rows of the chunk are still quarantined: a replayed row must not be sent again."""
         return (
             self.found is not None and self.found[1].tally is not None and self.found[1].tally.rows == len(self.entries)
         )
@@ -485,6 +484,6 @@ def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:
     if piece.rows != 1:
         raise Permanent(
             f"Row {seq} of {channel.dataset!r} is no longer in the lake.",
-            hint="`floodmark quarantine show` still has its text; discard the entry.",
+            hint="`floodmark quarantine show` still shows the row; discard the entry.",
         )
     return Parcel(channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=True)

@@ -1,8 +1,8 @@
-"""How long to leave a destination alone after it did not answer, or asked for patience. Pure.
+"""How long to wait before the next attempt, after a destination did not respond or asked for a wait. Pure.
 
-A destination may say for how long itself (`Retry-After`: whole seconds, or a date). Where it says nothing, or
-something that would make the next attempt follow at once, the ladder counts: 30, 60, 120, then 300 seconds. So
-there is no answer that turns waiting into a loop without a pause, and none that puts a sink to sleep for days.
+A destination may ask for a wait (`Retry-After`: whole seconds, or a date). If it does not, or asks for none, the
+waits are 30, 60, 120, then 300 seconds. So no response causes retries without a pause, and none stops a sink for
+days.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _DATE_CHARACTERS_MAX = 64
 
 
 def wait_seconds(failures: int, asked: float | None = None) -> float:
-    """How long to wait after so many failures in a row: what was asked for, else the ladder's step."""
+    """How long to wait after this many consecutive failures: what was asked for, or the next step of the ladder."""
     if asked is not None and asked >= 1:
         return min(asked, ASKED_SECONDS_MAX)
     return LADDER_SECONDS[min(max(failures, 1), len(LADDER_SECONDS)) - 1]
 
 
 def retry_after_seconds(text: str | None, *, now: datetime) -> float | None:
-    """The wait that a `Retry-After` asks for, from 1 s up to the bound; None where it asks for none worth the name.
+    """The wait that a `Retry-After` asks for, from 1 s up to the limit; None if it asks for none.
 
-    That is: absent, zero, a date that is not ahead, or anything that is neither whole seconds nor a date.
+    None if it is absent, zero, a date that is not in the future, or neither whole seconds nor a date.
     """
     given = (text or "").strip()
     if given.isascii() and given.isdigit():
         digits = given.lstrip("0")
         asked = ASKED_SECONDS_MAX if len(digits) > _SECONDS_DIGITS_MAX else float(digits or 0)
     else:
-        # A date has whole seconds only: rounded up, a moment ahead is not a wait of nothing.
+        # A date has whole seconds only: rounded up, less than a second is still a wait.
         asked = float(math.ceil(_seconds_until(given, now=now)))
     return min(asked, ASKED_SECONDS_MAX) if asked >= 1 else None
 
 
 def _seconds_until(date: str, *, now: datetime) -> float:
-    """0 where the text is no date."""
+    """0 if the text is not a date."""
     if not date or len(date) > _DATE_CHARACTERS_MAX:
         return 0.0
     try:
         moment = parsedate_to_datetime(date)
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return (aware - now).total_seconds()
-    except (ValueError, TypeError, IndexError, OverflowError):  # the parser's own ways to say no
+    except (ValueError, TypeError, IndexError, OverflowError):  # what the parser raises for an invalid date
         return 0.0

@@ -1,7 +1,7 @@
-"""One channel's way through a tick: ask → pin → plan → ship → acknowledge → advance.
+"""The delivery of one channel in a tick: ask → pin → plan → ship → acknowledge → advance.
 
-The order of every step is the point (D1 to D4 in `control.deliveries` and `control.chunks`): whatever dies in between,
-the next tick, by this process or another, finds an open intent and sends exactly the same ranges.
+The order of the steps matters (D1 to D4 in `control.deliveries` and `control.chunks`): after a crash at any point, the
+next tick, in this process or another, finds an open intent and sends exactly the same ranges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from floodmark import faults
 from floodmark.control import chunks, deliveries, quarantine
 from floodmark.control.chunks import Chunk, reach_back
 from floodmark.control.deliveries import Channel, Intent, Watermark, chunk_ranges
-from floodmark.delivery.context import Errand, Tick
+from floodmark.delivery.context import ChannelTask, Tick
 from floodmark.delivery.destination import (
     CopyingDestination,
     Delivered,
@@ -37,41 +37,39 @@ from floodmark.errors import DivergedHistory, Permanent
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import GivenUpRange
 
-# ── The chunks of one pinned intent, on their way to the destination: ship → acknowledge → advance ───────────────────
-# Poison. A chunk that the destination refuses is split, again and again, until the refused rows stand alone; each
-# split
-# is recorded before a half of it leaves. A lone refused row is given up: settled, with the row in quarantine. But
-# if *no* row of a chunk of more than a hundred gets through, it is not the rows: nothing is given up, and the sink
-# is
-# blocked. So lone refused rows wait (`_waiting`) until one of their neighbours is accepted.
+# ── The delivery of one pinned intent: ship → acknowledge → advance ──────────────────────────────────────────────────
+# Poison. A chunk that the destination refuses is split repeatedly, until each refused row is a chunk of its own; each
+# split is recorded before one of its halves is sent. A single refused row is given up, and quarantined. But if *no* row
+# of a chunk of more than a hundred is accepted, the rows are not the cause: nothing is given up, and the sink is
+# blocked. So single refused rows wait (`_waiting`) until another row of their chunk is accepted.
 
 
 BLAME_ROWS_MIN = 100
-"""If every row of a chunk larger than this is refused, it is the destination that is wrong."""
+"""If every row of a chunk larger than this is refused, the cause is the destination, not the rows."""
 
 
 @dataclass(slots=True)
 class Shipment:
     """One intent's chunks."""
 
-    errand: Errand
+    task: ChannelTask
     comparison: Comparison
     intent: Intent
     destination: Destination
     _waiting: list[tuple[Chunk, Piece, str]] = field(default_factory=list)
-    """Lone refused rows of a large chunk of which nothing has been accepted yet."""
+    """Single refused rows of a large chunk of which no row has been accepted yet."""
 
     @property
     def tick(self) -> Tick:
-        return self.errand.tick
+        return self.task.tick
 
     @property
     def channel(self) -> Channel:
-        return self.errand.channel
+        return self.task.channel
 
     def copy(self, destination: CopyingDestination, pending: Sequence[Chunk]) -> None:
-        """The destination takes its rows from the lake by itself."""
-        place = self.errand.source.place(self.intent)
+        """The destination reads the rows from the lake itself."""
+        place = self.task.source.place(self.intent)
         for chunk in pending:
             if self.tick.stop.is_set:
                 return
@@ -79,10 +77,10 @@ class Shipment:
             self._acknowledge(chunk, copied.tally, bytes=copied.bytes)
 
     def in_parallel(self, task: Task, pending: Sequence[Chunk]) -> None:
-        """Tasks of Spark's store the chunks; here only their tallies arrive."""
-        place = self.errand.source.place(self.intent)
+        """Spark tasks store the chunks; only their tallies arrive here."""
+        place = self.task.source.place(self.intent)
         by_range = {chunk.range: chunk for chunk in pending}
-        stored = self.errand.source.lake.each_range(
+        stored = self.task.source.lake.each_range(
             place.table,
             snapshot=place.snapshot,
             ranges=list(by_range),
@@ -90,19 +88,19 @@ class Shipment:
             partition_values=None if place.partition_values is None else dict(place.partition_values),
             row_filter=place.row_filter,
             work=StoredByTask(task),
-            schema=self.errand.source.view.dataset.schema,
+            schema=self.task.source.view.dataset.schema,
         )
         for span, tally, result in stored:
             if result.get("oversized"):
-                self._halve(by_range[span], self.errand.source.rows(self.intent, span))
+                self._halve(by_range[span], self.task.source.rows(self.intent, span))
             else:
                 self._acknowledge(by_range[span], tally, bytes=int(result.get("bytes", 0)))
 
     def in_turn(self, pending: Sequence[Chunk]) -> None:
-        """One chunk after another; while one is under way, the next is fetched and made ready."""
+        """One chunk after another; while one is sent, the next is fetched and prepared."""
         groups = list(_scans(pending, rows_max=SCAN_ROWS_MAX, chunk_rows=self.intent.settings["chunk_rows"]))
-        with contextlib.closing(self._looked_up(groups)) as looked_up:
-            for group, rows in looked_up:
+        with contextlib.closing(self._fetched(groups)) as fetched:
+            for group, rows in fetched:
                 self._ship_group(deque((chunk, rows.within(chunk.range)) for chunk in group))
                 if self.tick.stop.is_set:
                     return
@@ -117,11 +115,11 @@ class Shipment:
                     ahead.prepare(self.channel, *left[0])
                 left.extendleft(reversed(self._ship(chunk, piece)))
 
-    def _looked_up(self, groups: Sequence[list[Chunk]]) -> Generator[tuple[list[Chunk], Piece]]:
+    def _fetched(self, groups: Sequence[list[Chunk]]) -> Generator[tuple[list[Chunk], Piece]]:
         """Each group of chunks with its rows; the next one's are fetched while this one's are shipped."""
 
         def fetch(group: list[Chunk]) -> Piece:
-            return self.errand.source.rows(self.intent, SequenceRange(group[0].range.after, group[-1].range.through))
+            return self.task.source.rows(self.intent, SequenceRange(group[0].range.after, group[-1].range.through))
 
         if len(groups) == 1:
             yield groups[0], fetch(groups[0])
@@ -142,7 +140,7 @@ class Shipment:
             self._acknowledge(chunk, Tally(), bytes=0)
         elif (there := self.comparison.there) is not None and chunk.range.after < (there.end or 0):
             return self._take_over(chunk, piece, there)
-        elif (parcel := self._parcel(chunk, piece)) is not None:  # None: another exporter has settled it
+        elif (parcel := self._parcel(chunk, piece)) is not None:  # None: another exporter has delivered it
             return self._send(chunk, piece, parcel)
         return []
 
@@ -154,14 +152,14 @@ class Shipment:
         except Ahead as error:
             end = error.holdings.end or 0
             if parcel.range.after < end <= chunk.range.after:
-                # It ends inside what the parcel reached back over: the same chunk, from there on.
+                # It ends inside the part before the chunk's own rows: send the same chunk from there on.
                 start = Watermark(parcel.range.after, parcel.before)
                 self.comparison.end = self.comparison.compared(error.holdings, since=start)
                 return [(chunk, piece)]
             self.comparison.there = self.comparison.proved(chunk, error.holdings)
             return self._take_over(chunk, piece, self.comparison.there)
         except DivergedHistory:
-            # Held in hands for long: another exporter has delivered it since, and its rows may be pruned here by now.
+            # This attempt may be old: another exporter may have delivered the chunk, and its rows may be gone.
             if self._is_pending(chunk):
                 raise
         except Refused as error:
@@ -190,13 +188,13 @@ class Shipment:
             faults.reach("delivery.shipped")
             return delivered
 
-        delivered = self.errand.transact(work)
+        delivered = self.task.transact(work)
         faults.reach("delivery.acknowledged")
         if delivered is not None:
             self.tick.settled(rows=parcel.tally.rows, bytes=delivered.bytes)
 
     def _deliver_patiently(self, parcel: Parcel) -> Delivered:
-        """A short wait that the destination asks for is waited out here; a longer one is left to the next tick."""
+        """Wait here if the destination asks for a short wait; a longer one is left to the next tick."""
         left = float(self.tick.sink.settings.get("wait_seconds_max", 0))
         while True:
             try:
@@ -211,7 +209,7 @@ class Shipment:
         parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
         if not self.tick.kind.contiguous:
             return parcel
-        reach, mark = self.errand.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
+        reach, mark = self.task.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
         if mark is not None and mark.seq > chunk.range.after:
             return None
         waiting = sum((item.tally for _, item, _ in self._waiting), Tally())
@@ -219,7 +217,7 @@ class Shipment:
         end = self.comparison.end
         if end is not None and after < end.seq <= chunk.range.after:
             after, before, given_up = end.seq, end.tally, before + given_up - end.tally
-        # What a parcel reaches back over is empty or given up, so one range says it all, however many rows it has.
+        # The range before the chunk's own rows is empty or given up, so one range describes it.
         return replace(
             parcel,
             range=SequenceRange(after, chunk.range.through),
@@ -230,21 +228,21 @@ class Shipment:
     def _acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
         faults.reach("delivery.shipped")
         now = self.tick.clock.now()
-        ours = self.errand.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
+        ours = self.task.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
         faults.reach("delivery.acknowledged")
         if ours:
             self.tick.settled(rows=tally.rows, bytes=bytes)
 
-    # ── what does not fit, and what is there already ─────────────────────────────────────────────────────────────
+    # ── rows that are refused, and rows that the destination already has ─────────────────────────────────────────
 
     def _halve(self, chunk: Chunk, piece: Piece) -> list[tuple[Chunk, Piece]]:
-        """D3: the halves are recorded before one of them leaves. Kept in memory only, a retry would cut elsewhere."""
+        """D3: the halves are recorded before one of them is sent. Otherwise a retry would split elsewhere."""
         halves = self._split(chunk, piece, at=piece.middle())
         faults.reach("delivery.split")
         return halves
 
     def _split(self, chunk: Chunk, piece: Piece, *, at: int) -> list[tuple[Chunk, Piece]]:
-        halves = self.errand.transact(lambda c: chunks.split(c, self.intent, chunk, at=at, rows=piece.rows))
+        halves = self.task.transact(lambda c: chunks.split(c, self.intent, chunk, at=at, rows=piece.rows))
         return [(half, piece.within(half.range)) for half in halves or ()]
 
     def _refused(self, chunk: Chunk, piece: Piece, words: str) -> None:
@@ -252,7 +250,7 @@ class Shipment:
         if (
             root is not None
             and root.rows > BLAME_ROWS_MIN
-            and not self.errand.read(lambda c: chunks.root_was_accepted(c, self.intent, root))
+            and not self.task.read(lambda c: chunks.root_was_accepted(c, self.intent, root))
         ):
             self._waiting.append((chunk, piece, words))
         else:
@@ -266,7 +264,7 @@ class Shipment:
     def _give_up(self, chunk: Chunk, piece: Piece, words: str) -> None:
         now = self.tick.clock.now()
         rows = piece.one_by_one()
-        ours = self.errand.transact(lambda c: chunks.give_up(c, self.intent, chunk.range, rows, reason=words, now=now))
+        ours = self.task.transact(lambda c: chunks.give_up(c, self.intent, chunk.range, rows, reason=words, now=now))
         faults.reach("delivery.given_up")
         if ours:
             with self.tick.lock:
@@ -275,38 +273,38 @@ class Shipment:
     def _nothing_gets_through(self) -> Permanent:
         words = self._waiting[-1][2].rstrip(".")
         return Permanent(
-            f"The destination refuses every one of {len(self._waiting)} rows of {self.channel.dataset!r}: {words}.",
+            f"The destination refuses all {len(self._waiting)} rows of {self.channel.dataset!r}: {words}.",
             hint="None of them was given up. Correct the destination and export again, or give the chunk up with "
             "`floodmark sink skip`.",
         )
 
-    def _take_over(self, chunk: Chunk, piece: Piece, held: Holdings) -> list[tuple[Chunk, Piece]]:
-        """Settle a chunk that is there already; of one that is there in part, the rest remains."""
-        end = held.end or 0
+    def _take_over(self, chunk: Chunk, piece: Piece, holdings: Holdings) -> list[tuple[Chunk, Piece]]:
+        """Acknowledge a chunk that the destination already has. If it has only a part, the rest remains."""
+        end = holdings.end or 0
         if end < chunk.range.through:
             return self._split(chunk, piece, at=end)
-        missing = [row for row in piece.one_by_one() if held.never_got(row.seq)] if held.given_up else []
+        missing = [row for row in piece.one_by_one() if holdings.never_got(row.seq)] if holdings.given_up else []
         now = self.tick.clock.now()
 
         def work(connection: Connection) -> bool:
             ours = chunks.acknowledge(connection, self.intent, chunk.range, piece.tally, now=now)
-            if ours:  # what it counts and never got is held here again
+            if ours:  # rows that it counts but never received are quarantined again
                 quarantine.hold_given_up(connection, self.channel, missing, reason=GIVEN_UP_BEFORE, now=now)
             return ours
 
-        if self.errand.transact(work):
+        if self.task.transact(work):
             with self.tick.lock:
                 self.tick.report.quarantined += len(missing)
             self.tick.settled(rows=piece.tally.rows - len(missing), bytes=0)
         return []
 
     def _is_pending(self, chunk: Chunk) -> bool:
-        found = self.errand.read(lambda c: chunks.of_intent(c, self.intent))
+        found = self.task.read(lambda c: chunks.of_intent(c, self.intent))
         return any(item.range == chunk.range and item.state == "pending" for item in found)
 
 
 class _Ahead(contextlib.ExitStack):
-    """Has the next chunk made ready while this one is under way, where the destination can."""
+    """Prepares the next chunk while this one is sent, if the destination supports it."""
 
     def __init__(self, destination: Destination) -> None:
         super().__init__()
@@ -318,7 +316,7 @@ class _Ahead(contextlib.ExitStack):
             return
         if self._pool is None:
             self._pool = self.enter_context(ThreadPoolExecutor(1, thread_name_prefix="prepare"))
-        # What goes wrong there goes wrong again in `deliver`, which is where it counts.
+        # An error there is ignored: `deliver` raises it again.
         self._pool.submit(
             self._destination.prepare,
             Parcel(channel, chunk.range, piece.table, piece.sequence, piece.ids, Tally()),
@@ -326,7 +324,7 @@ class _Ahead(contextlib.ExitStack):
 
 
 def _scans(pending: Sequence[Chunk], *, rows_max: int, chunk_rows: int) -> Iterator[list[Chunk]]:
-    """Neighbouring chunks that share one look into the lake."""
+    """Neighbouring chunks that share one scan of the lake."""
     count = max(1, rows_max // chunk_rows)
     group: list[Chunk] = []
     for chunk in pending:
@@ -342,39 +340,39 @@ def _scans(pending: Sequence[Chunk], *, rows_max: int, chunk_rows: int) -> Itera
 
 
 PARALLEL_ROWS_MIN = 200_000
-"""From so many rows on, tasks of Spark's store chunks at once. Fewer are quicker here: a task costs time to start."""
+"""From this many rows on, Spark tasks store chunks in parallel. Fewer are faster here: a task takes time to start."""
 INTENT_CHUNKS_MAX = 64
-"""How many chunks are pinned at once: what is acknowledged is looked through with every acknowledgement."""
+"""How many chunks are pinned at once: every acknowledgement reads all chunks of its intent."""
 
 
 def deliver(tick: Tick, channel: Channel, source: RowSource) -> None:
     """Bring one channel up to the horizon of this tick."""
-    errand = Errand(tick, channel, source)
-    ChannelRun(errand, Comparison(errand)).run()
+    task = ChannelTask(tick, channel, source)
+    ChannelRun(task, Comparison(task)).run()
 
 
 @dataclass(slots=True)
 class ChannelRun:
     """One channel in one tick."""
 
-    errand: Errand
+    task: ChannelTask
     comparison: Comparison
 
     def run(self) -> None:
         """Deliver everything up to the horizon of this tick."""
-        while not self.errand.tick.stop.is_set:
+        while not self.task.tick.stop.is_set:
             self.comparison.ask()
             intent = self._pin()
             if intent is None:
                 return
-            # D7: it may be another exporter's, pinned after a later look than ours. Our snapshot lacks its newest rows,
-            # and their chunks would be settled as empty: delivered for ever, and never sent.
-            self.errand.look_up_to(intent.range.through)
+            # D7: another exporter may have pinned it with a newer view than ours. Our snapshot lacks its newest rows,
+            # and their chunks would be acknowledged as empty: recorded as delivered, and never sent.
+            self.task.refresh_up_to(intent.range.through)
             self._fulfil(intent)
 
     def _pin(self) -> Intent | None:
-        """D1: what leaves, and how, is settled before anything does."""
-        tick, channel, view = self.errand.tick, self.errand.channel, self.errand.source.view
+        """D1: record what is sent, and how, before anything is sent."""
+        tick, channel, view = self.task.tick, self.task.channel, self.task.source.view
         settings = {key: tick.sink.settings[key] for key in tick.kind.pinned}
         settings |= {"columns": list(view.dataset.schema.names), "where": tick.sink.settings.get("where")}
         intent_id = uuid.uuid4().hex
@@ -399,23 +397,23 @@ class ChannelRun:
 
     def _fulfil(self, intent: Intent) -> None:
         """Ship the intent's pending chunks in order."""
-        destination = self.errand.connect(intent.settings)
-        planned, rows = self.errand.transact(lambda c: self._plan(c, intent))
+        destination = self.task.connect(intent.settings)
+        planned, rows = self.task.transact(lambda c: self._plan(c, intent))
         faults.reach("delivery.planned")
         pending = [chunk for chunk in planned if chunk.state == "pending"]
-        shipment = Shipment(self.errand, self.comparison, intent, destination)
+        shipment = Shipment(self.task, self.comparison, intent, destination)
         if not pending:
-            self.errand.transact(lambda c: chunks.advance(c, intent))
+            self.task.transact(lambda c: chunks.advance(c, intent))
         elif isinstance(destination, CopyingDestination):
             shipment.copy(destination, pending)
         elif isinstance(destination, ParallelDestination) and rows >= PARALLEL_ROWS_MIN and len(pending) > 1:
-            shipment.in_parallel(destination.task(self.errand.channel), pending)
+            shipment.in_parallel(destination.task(self.task.channel), pending)
         else:
             shipment.in_turn(pending)
 
     def _plan(self, connection: Connection, intent: Intent) -> tuple[list[Chunk], int]:
         """The intent's chunks, and about how many rows it has."""
-        found = deliveries.stretches(connection, self.errand.channel, intent.range)
+        found = deliveries.stretches(connection, self.task.channel, intent.range)
         recorded = chunks.of_intent(connection, intent)
         if not recorded:
             fixed = [item for item in self.comparison.fixed if intent.range.intersect(item) == item]

@@ -1,4 +1,4 @@
-"""What the parts of one tick share: the tick itself, and one channel's errand in it."""
+"""What the parts of one tick share: the tick, and the task of one channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Stop:
-    """Ends a tick after the chunk that is under way, and a wait at once."""
+    """Ends a tick after the present chunk, and a wait immediately."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Stop:
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass; false if the wait was broken off."""
+        """Wait; false if the wait was interrupted."""
         until = self._clock.monotonic_seconds() + seconds
         while not self.is_set and (left := until - self._clock.monotonic_seconds()) > 0:
             self._clock.sleep(min(left, 0.1))
@@ -57,10 +57,10 @@ class Tick:
     clock: Clock
     stop: Stop
     connect: Callable[[Dataset, Channel, dict[str, Any]], Destination]
-    look: Callable[[str], View]
-    """A dataset as it is now."""
+    view: Callable[[str], View]
+    """Reads the present view of a dataset."""
     asked: set[tuple[Channel, int]]
-    """The channels, with the identity of the destination that this process has asked what it holds of them."""
+    """The channels whose holdings this process has already compared, each with the identity of its destination."""
     progress: Callable[[ExportReport], None] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -74,20 +74,20 @@ class Tick:
 
 
 @dataclass(slots=True)
-class Errand:
-    """One channel in one tick, and the instant of its dataset from which rows are taken."""
+class ChannelTask:
+    """One channel in one tick, and the snapshot of its dataset from which rows are read."""
 
     tick: Tick
     channel: Channel
     source: RowSource
 
-    def look_up_to(self, seq: int) -> bool:
-        """Whether our look reaches up to a number; another look is taken first if it does not.
+    def refresh_up_to(self, seq: int) -> bool:
+        """Whether our view includes a number. If it does not, it is read again first.
 
-        Since this tick looked, rows may have been committed, and pinned or delivered by another exporter.
+        Since this tick read it, rows may have been committed, and pinned or delivered by another exporter.
         """
         if seq > self.source.view.horizon:
-            self.source = RowSource(self.source.lake, self.tick.look(self.channel.dataset))
+            self.source = RowSource(self.source.lake, self.tick.view(self.channel.dataset))
         return seq <= self.source.view.horizon
 
     def connect(self, settings: dict[str, Any]) -> Destination:

@@ -1,15 +1,15 @@
-"""What delivery needs from a destination: the contract that every kind of sink keeps.
+"""What delivery needs from a destination: the contract of every kind of sink.
 
-A destination is handed *parcels*: the rows of one recorded range. It may be handed the same parcel again, after any
-crash and from another process, and must then hold one copy of its rows. What it raises decides what happens next:
+A destination receives *parcels*: the rows of one recorded range. It may receive the same parcel again, after a crash
+or from another process, and must then have one copy of its rows. What it raises decides what happens next:
 
 | raised                        | meaning                                   | what the tick does                     |
 |-------------------------------|-------------------------------------------|----------------------------------------|
-| `Refused`                     | these rows will never be taken (poison)   | splits; a lone row goes to quarantine  |
+| `Refused`                     | these rows will never be accepted (poison)| splits; a single row is quarantined    |
 | `Busy`, any other `Retryable` | not now                                   | waits, or leaves the channel for later |
 | `Ahead`                       | the destination has more than we recorded | compares totals, then fast-forwards    |
 | `Oversized`                   | more bytes than one chunk may have        | splits                                 |
-| any other `Permanent`         | nothing will be taken (wrong address, …)  | blocks the sink with the reason        |
+| any other `Permanent`         | nothing will be accepted (wrong url, …)   | blocks the sink with the reason        |
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One chunk with its rows, in sequence order. The same range always holds the same rows."""
+    """One chunk with its rows, in sequence order. The same range always has the same rows."""
 
     channel: Channel
     range: SequenceRange
-    """The range as it is sent. It begins where the last parcel with rows ended: a stretch without any, and rows that
-    were given up, belong to the parcel behind them."""
+    """The range as it is sent. It begins where the last parcel with rows ended: a gap without rows, and rows that were
+    given up, belong to the next parcel."""
     rows: pa.Table
     """User columns only, those that were pinned."""
     sequence: pa.ChunkedArray
-    """The number of each row (int64, rising, all inside the range)."""
+    """The sequence number of each row (int64, ascending, all inside the range)."""
     ids: pa.ChunkedArray
     """The content id of each row (text)."""
     tally: Tally
     """Of these rows."""
     before: Tally = field(default_factory=Tally)
-    """Of everything this channel has settled up to `range.after`: delivered and given up."""
+    """Of everything in this channel up to `range.after`: delivered and given up."""
     given_up: GivenUpRange | None = None
-    """The part of the range that stays behind in quarantine, whole: it lies before the rows, for a parcel reaches back
-    to the last that were delivered."""
+    """The part of the range whose rows are all in quarantine. It is before the rows, because a parcel begins after the
+    last rows that were delivered."""
     replay: bool = False
-    """Rows that were given up before and are now sent after all: every row of the range."""
+    """Every row of the range was given up before, and is now replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What became of a parcel."""
+    """The result of a delivery."""
 
     bytes: int
-    """Its size at the destination, or on the way there."""
+    """The parcel's size at the destination, or as it was sent."""
 
 
 class Destination(Protocol):
-    """Somewhere rows go."""
+    """Where a sink delivers to."""
 
     def open(self) -> None:
-        """Make sure that this store may write here, before anything leaves. Called once per process."""
+        """Check that this store may write here, before anything is sent. Called once per process."""
         ...
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
-        """What is there already beyond a number.
+        """What the destination has beyond a number.
 
         Asked when the channel has no watermark row, and before a process's first delivery to the channel: a control
-        database that was restored from a backup has forgotten deliveries, and this is where they are remembered.
+        database that was restored from a backup lacks deliveries, and the destination has them.
         """
         ...
 
@@ -85,13 +85,13 @@ class Destination(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a chunk's rows stand: one snapshot of the dataset's table, by its id, loaded after the horizon (I9)."""
+    """Where a chunk's rows are: one snapshot of the dataset's table, by its id, loaded after the horizon (I9)."""
 
     table: str
     snapshot: int
@@ -102,29 +102,29 @@ class Source:
     row_filter: str | None = None
     """The row filter that was pinned."""
     given_up: Mapping[int, Tally] = field(default_factory=dict)
-    """Rows inside the range that stay behind in quarantine: number and tally of each."""
+    """Rows inside the range that are in quarantine: number and tally of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What became of a range that a destination fetched itself."""
+    """The result of a range that a destination read itself."""
 
     bytes: int
-    """What the range takes at the destination; 0 where it has no rows, and nothing was sent."""
+    """The size of the range at the destination; 0 if it has no rows, and nothing was sent."""
     tally: Tally
     """Of the range's rows in the source, without those that were given up: what the acknowledgement records."""
 
 
 @runtime_checkable
 class CopyingDestination(Destination, Protocol):
-    """A destination that fetches a chunk's rows itself, on Spark: they never pass through this process.
+    """A destination that reads a chunk's rows itself, on Spark: they never pass through this process.
 
     Where `isinstance(destination, CopyingDestination)`, the tick calls `copy` for every pending chunk, with or without
     rows, one after the other in sequence order; `deliver` only replays rows that were given up before.
     """
 
     def copy(self, intent: Intent, range: SequenceRange, source: Source) -> Copied:
-        """Bring one recorded chunk of an open intent over, durably. `range` is exactly the chunk's.
+        """Copy one recorded chunk of an open intent durably. `range` is exactly the chunk's.
 
         Like `deliver` it may be called again, after any crash and from another process, and raises the same.
         """
@@ -133,42 +133,42 @@ class CopyingDestination(Destination, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A range that counts as delivered, and what must be found of it."""
+    """A range that counts as delivered, and what the destination must have of it."""
 
     range: SequenceRange
     tally: Tally
     """Of its rows, without those that were given up."""
     source: Source
-    """Where its rows stand in the lake today: retention may have taken some of them since."""
+    """Where its rows are in the lake today: retention may have removed some of them since."""
     fetch: Callable[[], pa.Table] = field(compare=False, repr=False)
     """Reads those rows, with the columns that were pinned."""
     recorded: bool = True
-    """Whether a chunk of it is on record. Else only the watermark says that it was delivered."""
+    """Whether its chunk is recorded. Otherwise only the watermark shows that it was delivered."""
     replayed: tuple[int, ...] = ()
-    """Rows of a chunk that was given up and that were sent after all: as the chunk, or each by itself."""
+    """Rows that were given up and replayed: as one chunk, or each alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the records of a channel say that its destination holds."""
+    """What the destination must have according to the records of a channel."""
 
     settled: tuple[Settled, ...]
-    """In order: chunks, rows that were replayed, and stretches below the watermark without a chunk on record."""
+    """In order: chunks, rows that were replayed, and ranges below the watermark without a recorded chunk."""
     pending: tuple[SequenceRange, ...]
-    """Chunks that may be there or not: they have left, or will, and are not acknowledged."""
+    """Chunks that the destination may have: they were or will be sent, and are not acknowledged."""
     watermark: int
     horizon: int
     end: int
-    """Up to where a ledger without holes must reach."""
+    """The number that a ledger without gaps must reach."""
     totals: Tally
-    """Of everything settled up to there, rows that were given up included."""
+    """Of everything up to there, including rows that were given up."""
     given_up: frozenset[int] = frozenset()
     """The numbers of rows that were given up and not sent since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """A difference between the records and what a destination holds."""
+    """A difference between the records and what a destination has."""
 
     kind: str
     what: str
@@ -176,49 +176,49 @@ class Discrepancy:
     range: SequenceRange | None
     remedy: str
     wrong: bool = True
-    """False for what is worth knowing and harms nobody."""
+    """False for information that needs no action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What became of looking."""
+    """The result of an audit."""
 
     rows: int | None = None
-    """How many rows are there; None where they were not counted."""
+    """How many rows the destination has; None if they were not counted."""
     discrepancies: tuple[Discrepancy, ...] = ()
     note: str | None = None
-    """What could not be looked at, and why."""
+    """What could not be checked, and why."""
     asked: bool = True
-    """Whether the destination was looked at at all. If not, nothing is known but what the records say."""
+    """Whether the destination was read at all. If not, only the records were compared."""
     failed: bool = False
-    """It could have been asked, and there was no answer that counts."""
+    """It should have responded, and gave no valid response."""
 
 
 @runtime_checkable
 class AuditableDestination(Destination, Protocol):
-    """A destination that can be asked what it really holds. Nothing is written there; `open` is not called before."""
+    """A destination whose content can be read. Nothing is written there; `open` is not called before."""
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
-        """Compare an account with what is there: by names and counts, or if `deep` row by row.
+        """Compare an account with the destination: by names and counts, or if `deep` row by row.
 
-        It may be called beside a delivery: what it then takes for a difference is gone when it looks again.
+        It may be called during a delivery: a difference that the delivery causes is absent in the next audit.
         """
         ...
 
 
 @runtime_checkable
 class LedgerDestination(Destination, Protocol):
-    """A destination that may keep a ledger without holes, and then knows what it never got."""
+    """A destination that may keep a ledger without gaps, and then knows which rows it never received."""
 
     @property
     def keeps_ledger(self) -> bool:
-        """Whether it does. Rows that were given up are then replayed as such, and by the range they lie in."""
+        """Whether it does. Rows that were given up are then sent as replayed, by their range."""
         ...
 
 
 @runtime_checkable
 class TransactionalDestination(Destination, Protocol):
-    """A destination whose effect lives in the control database, so that effect and acknowledgement are one.
+    """A destination whose effect is in the control database, so that effect and acknowledgement are one transaction.
 
     Where `isinstance(destination, TransactionalDestination)`, the tick acknowledges the parcel first, and calls
     `deliver_within` in the same control transaction only if that acknowledgement was its own: the watermark is the
@@ -226,50 +226,50 @@ class TransactionalDestination(Destination, Protocol):
     """
 
     def deliver_within(self, connection: Connection, parcel: Parcel) -> Delivered:
-        """Do the parcel's effect through the connection, without committing. Whatever it raises undoes both.
+        """Apply the parcel through the connection, without committing. Any exception rolls back both.
 
-        The control database may run the whole transaction again: only what went through the connection counts.
+        The control database may run the whole transaction again: only effects through the connection are exactly once.
         """
         ...
 
 
 @runtime_checkable
 class PreparingDestination(Destination, Protocol):
-    """A destination for which a parcel can be made ready while the one before it is under way."""
+    """A destination for which a parcel can be prepared while the one before it is sent."""
 
     def prepare(self, parcel: Parcel) -> object:
-        """Make ready what depends on the parcel's rows alone; `deliver` finds it. Called in another thread."""
+        """Prepare what depends on the parcel's rows alone; `deliver` uses it. Called in another thread."""
         ...
 
 
 @runtime_checkable
 class ParallelDestination(Destination, Protocol):
-    """A destination to which many chunks may go at once, each by itself and in any order."""
+    """A destination that accepts many chunks in parallel, in any order."""
 
     def task(self, channel: Channel) -> Task:
-        """How one chunk is stored."""
+        """The task that stores one chunk."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of sink: its settings, and how to reach a destination with them."""
+    """A kind of sink: its settings, and how to connect to a destination with them."""
 
     name: str
     defaults: Mapping[str, Any]
-    """Every setting but those that all kinds have, with its default."""
+    """Every setting of this kind alone, with its default."""
     required: tuple[str, ...]
     check: Callable[[dict[str, Any]], None]
-    """Raises `InvalidSetting` for a value that makes no sense; may put values into their canonical form."""
+    """Raises `InvalidSetting` for an invalid value; may convert values to their canonical form."""
     connect: Callable[[Engine, Channel, Mapping[str, Any]], Destination]
-    """Makes the destination; the settings are the sink's, with those that the intent has pinned on top."""
+    """Creates the destination. The settings are the sink's, overridden by those that the intent has pinned."""
     pinned: tuple[str, ...] = ()
-    """What an intent keeps, so that a change of settings applies to the next one (D1). Credentials are never
-    pinned: a new one applies at once."""
+    """Settings that an intent keeps, so that a change applies to the next intent (D1). Credentials are never pinned:
+    a new one applies immediately."""
     secret: frozenset[str] = frozenset()
     """Settings that are never shown."""
     contiguous: bool = False
-    """Whether the destination keeps a ledger without holes: parcels then reach back over what has no rows."""
+    """Whether the destination keeps a ledger without gaps: parcels then include the empty range before them."""
 
 
 def whole_number(settings: Mapping[str, Any], key: str) -> None:

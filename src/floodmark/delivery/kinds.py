@@ -2,13 +2,13 @@
 
 | setting      | meaning                                                                                 |
 |--------------|-----------------------------------------------------------------------------------------|
-| `datasets`   | the datasets it takes; none named: all                                                  |
-| `partitions` | only slices with these values: `{"site": ["a", "b"]}`                                   |
-| `where`      | only rows for which this SQL expression is true; the others count as passed             |
-| `start`      | `"beginning"`, `"now"`, or cursors: what lies before it counts as passed                |
+| `datasets`   | the datasets it delivers; none named: all                                               |
+| `partitions` | only partitions with these values: `{"site": ["a", "b"]}`                               |
+| `where`      | only rows for which this SQL expression is true; the others are skipped                 |
+| `start`      | `"beginning"`, `"now"`, or cursors: rows before it are skipped                          |
 | `every`      | how often `floodmark run` delivers: `"30s"`, `"5m"`, `"1h"`                             |
 | `cron`       | … or when, as a cron expression                                                         |
-| `later`      | whether `datasets` and `partitions` may name what is not there yet                      |
+| `later`      | whether `datasets` and `partitions` may name what does not exist yet                    |
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def kind_of(sink: Sink) -> Kind:
-    """What a recorded sink is; `Corrupt` where the record says something that no version ever wrote."""
+    """The kind of a recorded sink; `Corrupt` if the record has a kind that no version ever wrote."""
     found = KINDS.get(sink.kind)
     if found is None:
         raise Corrupt(
-            f"The record of sink {sink.name!r} says that it is of the kind {sink.kind!r}, which does not exist.",
-            hint="Was the control database changed by hand? Restore it, or remove the sink and add it anew.",
+            f"Sink {sink.name!r} is recorded with the kind {sink.kind!r}, which does not exist.",
+            hint="Was the control database changed by hand? Restore it, or remove the sink and add it again.",
         )
     return found
 
@@ -79,7 +79,7 @@ def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(sink: Sink) -> dict[str, Any]:
-    """The settings of a sink as they may be shown: no credential among them."""
+    """The settings of a sink for display, without credentials."""
     secret = kind_of(sink).secret
     return {
         key: "(not shown)" if key in secret and value is not None else value for key, value in sink.settings.items()
@@ -87,7 +87,7 @@ def shown(sink: Sink) -> dict[str, Any]:
 
 
 def place_of(sink: Sink) -> str:
-    """Where a sink delivers to, in one word."""
+    """The place that a sink delivers to."""
     return str(next((sink.settings[key] for key in ("url", "table", "function") if sink.settings.get(key)), ""))
 
 
@@ -95,7 +95,7 @@ def seconds(text: Any) -> int:
     """`"30s"`, `"5m"`, `"1h"` as seconds."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([smhd])", text) if isinstance(text, str) else None
     if found is None:
-        raise InvalidSetting(f"{text!r} is not a length of time.", hint="Write 30s, 5m, 1h or 1d.")
+        raise InvalidSetting(f"{text!r} is not a duration.", hint="Write 30s, 5m, 1h or 1d.")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -106,7 +106,7 @@ def _check_common(whole: dict[str, Any]) -> None:
     elif names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
         raise InvalidSetting(f"datasets is {names!r}.", hint="It is a list of dataset names.")
     if whole["datasets"] == []:
-        raise InvalidSetting("datasets is empty.", hint="Name some, or leave it out for all.")
+        raise InvalidSetting("datasets is empty.", hint="Name datasets, or leave it out for all of them.")
     if type(whole["later"]) is not bool:
         raise InvalidSetting(f"later is {whole['later']!r}.", hint="It is true or false.")
     where = whole["where"]

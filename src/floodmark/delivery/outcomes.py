@@ -1,6 +1,6 @@
-"""What a destination says about a parcel, other than that it has it.
+"""The responses of a destination to a parcel, other than that it has stored it.
 
-Apart from the contract itself, because tasks of Spark's import it: they never need the control database.
+Separate from the contract, because Spark tasks import it: they never need the control database.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a destination holds of a channel beyond the watermark, as it says itself."""
+    """What a destination reports that it has of a channel beyond the watermark."""
 
     ranges: tuple[SequenceRange, ...] = ()
-    """Ranges that are there under names of their own (objects). A retry must use the same boundaries."""
+    """Ranges that are stored under their own names (objects). A retry must use the same boundaries."""
     end: int | None = None
-    """Everything up to here is there (ledgers, tables)."""
+    """The destination has everything up to this number (ledgers, tables)."""
     tally: Tally | None = None
-    """Of everything up to `end`, where the destination keeps count."""
+    """Of everything up to `end`, if the destination counts rows."""
     given_up: tuple[SequenceRange, ...] = ()
-    """Ranges up to `end`, in order, of which the destination knows that it never got a row."""
+    """Ranges up to `end`, in order, of which the destination never received a row."""
     given_up_rows: int = 0
-    """How many rows those have."""
+    """The number of rows in them."""
 
     def never_got(self, seq: int) -> bool:
-        """Whether a row up to `end` is one that it never got."""
+        """Whether the destination never received a row up to `end`."""
         index = bisect.bisect_left(self.given_up, seq, key=lambda span: span.through)
         return index < len(self.given_up) and seq in self.given_up[index]
 
 
 class Refused(Permanent):
-    """The destination will never take these rows. `words` are its own."""
+    """The destination will never accept these rows. `words` is its own message."""
 
     def __init__(self, message: str, *, words: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -46,7 +46,7 @@ class Refused(Permanent):
 
 
 class Busy(Retryable):
-    """The destination asks for patience; `retry_after_seconds` is what it asked for, if it said so."""
+    """The destination cannot accept rows now; `retry_after_seconds` is the wait that it asked for, if any."""
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -56,12 +56,12 @@ class Busy(Retryable):
 class Oversized(Exception):
     """The parcel is larger than the sink's `chunk_bytes` and has more than one row; nothing was sent.
 
-    Not an error: the tick splits the chunk, records that, and comes again with the halves.
+    Not an error: the tick splits the chunk, records the split, and delivers the halves.
     """
 
 
 class Ahead(Retryable):
-    """The destination has everything up to `holdings.end`, which is more than the sender had recorded."""
+    """The destination has everything up to `holdings.end`, which is more than the sender has recorded."""
 
     def __init__(self, message: str, holdings: Holdings) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class Ahead(Retryable):
 
 
 class Task(Protocol):
-    """Stores one range's rows, wherever it runs: in this process, or in a task of Spark's. It can be pickled."""
+    """Stores one range's rows, in this process or in a Spark task. It can be pickled."""
 
     def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
         """Returns `{"bytes": …}`; raises what `Destination.deliver` raises."""
@@ -78,7 +78,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredByTask:
-    """A task's work: too many bytes are an answer, not an error."""
+    """Runs a task, and returns `oversized` as a result, not as an error."""
 
     task: Task
 

@@ -19,21 +19,21 @@ from floodmark.sequence import SequenceRange
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One chunk that would leave."""
+    """One chunk that would be sent."""
 
     dataset: str
     partition: str
     range: SequenceRange
     rows: int
     under_way: bool
-    """Whether it is pinned already: an earlier export did not get it through, and it leaves with its old settings."""
+    """Whether it is pinned already: an earlier export failed to deliver it, and it is sent with its old settings."""
 
 
 def forecast(exporter: Exporter, name: str) -> list[Forecast]:
-    """The chunks of the next tick, in order. Rows are counted as the sink's filter leaves them.
+    """The chunks of the next tick, in order. Rows are counted after the sink's filter.
 
-    Without a filter the records say how many there are, unless duplicates or removals have left gaps where a chunk
-    ends. Else the rows are looked at, once for all chunks of a channel.
+    Without a filter the records have the number of rows, unless duplicates or removals have left gaps where a chunk
+    ends. Otherwise the rows are counted in the lake, once for all chunks of a channel.
     """
     sink, lags = exporter.lags(name)
     start = Scope.of(sink.settings).start
@@ -63,7 +63,7 @@ def forecast(exporter: Exporter, name: str) -> list[Forecast]:
 
 
 def rows_waiting(exporter: Exporter, name: str) -> int:
-    """About how many rows lie behind the watermarks; from the control database alone."""
+    """About how many rows are above the watermarks; from the control database alone."""
     sink, lags = exporter.lags(name)
     scope = Scope.of(sink.settings)
 
@@ -80,7 +80,7 @@ def rows_waiting(exporter: Exporter, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A chunk that would leave, and the filter that it leaves under."""
+    """A chunk that would be sent, and its filter."""
 
     range: SequenceRange
     pinned: bool
@@ -90,7 +90,7 @@ class _Planned:
 def _planned(
     connection: Connection, lag: Lag, start: int, settings: Mapping[str, Any]
 ) -> tuple[list[_Planned], list[int | None]]:
-    """The chunks of a channel, and how many rows each has, where the records say."""
+    """The chunks of a channel, and the number of rows of each, where the records have it."""
     planned = list(_chunks(connection, lag, start, settings))
     ranges = [item.range for item in planned]
     if not ranges:

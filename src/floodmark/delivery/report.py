@@ -15,23 +15,23 @@ class ExportReport:
     chunks: int = 0
     bytes: int = 0
     watermarks: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How far each partition that had something new has come, by dataset and partition."""
+    """The watermark of each partition that had new rows, by dataset and partition."""
     blocked: str | None = None
-    """Why the destination will take nothing, until somebody does something about it."""
+    """Why the destination accepts nothing until a user corrects the cause."""
     errors: dict[tuple[str, str], str] = field(default_factory=dict)
-    """What went wrong, by dataset and partition; the others went on."""
+    """Errors by dataset and partition; the other channels continued."""
     damaged: dict[str, str] = field(default_factory=dict)
-    """Datasets of the sink whose rows cannot be committed or read, with what is wrong: what comes of them waits."""
+    """Datasets of the sink whose rows cannot be committed or read, with the problem. Their new rows wait."""
     quarantined: int = 0
-    """Rows that the destination refused for good."""
+    """Rows that the destination refused permanently."""
     spark_jobs: int = 0
     """Spark actions that were started."""
     wait_seconds: float | None = None
-    """How long to wait before the next try, where something did not get through."""
+    """How long to wait before the next attempt, if a delivery failed."""
 
 
 def together(reports: Sequence[ExportReport]) -> ExportReport:
-    """Several sinks' reports as one: sums, the least watermark of each partition, and every problem by its sink."""
+    """Several sinks' reports as one: sums, the lowest watermark of each partition, and every problem by sink."""
     whole = ExportReport("*")
     for report in reports:
         for figure in ("rows", "chunks", "bytes", "quarantined", "spark_jobs"):

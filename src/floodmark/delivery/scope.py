@@ -1,4 +1,4 @@
-"""What of a store a sink takes: datasets, slices, rows, and from where on. Pure but for the names it is given."""
+"""Which part of a store a sink delivers: datasets, partitions, and from which sequence number on. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from floodmark.schema.partitions import value_text
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A sink's settings, as far as they say what it takes."""
+    """The settings of a sink that select what it delivers."""
 
     datasets: tuple[str, ...] | None
     partitions: Mapping[str, Sequence[str | None]] | None
@@ -30,7 +30,7 @@ class Scope:
         )
 
     def takes(self, dataset: Dataset, partition: str) -> bool:
-        """Whether a slice belongs to the sink. A dataset that is not sliced by a named column does not."""
+        """Whether the sink delivers a partition. The dataset must be partitioned by every column that is named."""
         if self.datasets is not None and dataset.name not in self.datasets:
             return False
         if self.partitions is None:
@@ -43,7 +43,7 @@ class Scope:
         )
 
     def missing(self, declared: Sequence[Dataset]) -> list[str]:
-        """What the settings name that no dataset has, in sentences: a typing error, or something that comes later."""
+        """One sentence for each name in the settings that no dataset has: misspelt, or to be added later."""
         found = [
             f"There is no dataset {name!r}."
             for name in self.datasets or ()
@@ -63,17 +63,17 @@ class Scope:
         return found
 
     def warnings(self, declared: Sequence[Dataset], partitions: Mapping[str, Sequence[str]]) -> list[str]:
-        """… and whether it takes nothing of what is there, although there is something."""
+        """The same, and a sentence if the sink selects none of the existing partitions."""
         found = self.missing(declared)
         asked = [item for item in declared if self.datasets is None or item.name in self.datasets]
         there = [(item, key) for item in asked for key in partitions.get(item.name, ())]
         if there and not found and not any(self.takes(item, key) for item, key in there):
             wanted = ", ".join(f"{name}={value}" for name, some in (self.partitions or {}).items() for value in some)
-            found.append(f"No partition that is there has {wanted}.")
+            found.append(f"No existing partition has {wanted}.")
         return found
 
     def start(self, channel: Channel) -> int:
-        """Where the channel begins: everything up to this number counts as passed."""
+        """Where the channel begins: rows up to this number are not delivered."""
         found = [
             seq
             for dataset, partition, seq in self.starts

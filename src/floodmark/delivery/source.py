@@ -1,7 +1,7 @@
 """The rows of pinned ranges, from one instant of a dataset.
 
-Several partitions of a dataset that have a few new rows each share one look into the lake: a look costs as much for
-one row as for many.
+Several partitions of a dataset that have a few new rows each share one scan of the lake: a scan of one row costs as
+much as a scan of many.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCAN_ROWS_MAX = 100_000
-"""How many rows one look into the lake brings at most."""
+"""The maximum number of rows of one scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of one range, in sequence order; a part of it costs nothing to make."""
+    """The rows of one range, in sequence order; slices of it share its memory."""
 
     table: pa.Table
     """User columns."""
@@ -60,7 +60,7 @@ class Piece:
         return int(self.sequence[self.rows // 2 - 1].as_py())
 
     def one_by_one(self) -> list[GivenUp]:
-        """Its rows as they are kept when they are given up."""
+        """Its rows as entries for the quarantine."""
         rows = zip(self.sequence.to_pylist(), self.table.to_pylist(), strict=True)
         return [
             GivenUp(int(seq), self.slice(index, 1).tally, canonical_json(row)) for index, (seq, row) in enumerate(rows)
@@ -74,17 +74,17 @@ class RowSource:
     lake: Lake
     view: View
     shared: SequenceRange | None = None
-    """A range that is fetched once for all partitions, because all of it together is little."""
+    """A range that is fetched once for all partitions, because it has few rows."""
     _fetched: dict[str | None, Piece] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def afresh(self) -> RowSource:
-        """The same dataset as its table stands now."""
+        """The same dataset with the present snapshot of its table."""
         state = self.lake.load(self.view.table)
         return RowSource(self.lake, replace(self.view, snapshot=None if state is None else state.head))
 
     def place(self, intent: Intent) -> destination.Source:
-        """Where the rows of an intent stand."""
+        """Where the rows of an intent are."""
         schema = self.view.dataset.schema
         columns = [name for name in intent.settings["columns"] if name in schema]
         return destination.Source(
@@ -96,7 +96,7 @@ class RowSource:
         )
 
     def rows(self, intent: Intent, span: SequenceRange) -> Piece:
-        """The rows of a range of an intent, with the columns that were pinned: none that came since."""
+        """The rows of a range of an intent, with the columns that were pinned, without columns added since."""
         row_filter = intent.settings.get("where")
         columns = tuple(name for name in intent.settings["columns"] if name in self.view.dataset.schema)
         if self.shared is not None and self.shared.intersect(span) == span:
@@ -113,7 +113,7 @@ class RowSource:
         return dict(zip(by, parse_partition_key(by, channel.partition, self.view.dataset.schema), strict=True))
 
     def totals(self, channel: Channel, within: SequenceRange, *, row_filter: str | None) -> Tally:
-        """Of the rows of a range that a sink takes, counted in the lake."""
+        """The tally of the rows of a range that a sink delivers, counted in the lake."""
         stats = queries.stats(
             self.lake,
             self.view.table,
@@ -126,8 +126,8 @@ class RowSource:
         return sum((item.tally for item in stats), Tally())
 
     def counts(self, channel: Channel, ranges: Sequence[SequenceRange], *, row_filter: str | None) -> list[int]:
-        """How many rows a sink takes of each of some ranges, which rise: one look for all of them."""
-        told = self.lake.each_range(
+        """How many rows a sink delivers of each range, in one scan. The ranges are in ascending order."""
+        counted = self.lake.each_range(
             self.view.table,
             snapshot=self._snapshot(),
             ranges=ranges,
@@ -137,7 +137,7 @@ class RowSource:
             partition_values=self.values_of(channel) or None,
             row_filter=row_filter,
         )
-        return [tally.rows for _, tally, _ in told]
+        return [tally.rows for _, tally, _ in counted]
 
     def _scan(self, span: SequenceRange, *, partition_values: dict[str, Any] | None, row_filter: str | None) -> Piece:
         import pyarrow as pa
@@ -158,12 +158,12 @@ class RowSource:
 
     def _snapshot(self) -> int:
         if self.view.snapshot is None:
-            raise Retryable(f"The table of {self.view.dataset.name!r} is not there yet.")
+            raise Retryable(f"The table of {self.view.dataset.name!r} does not exist yet.")
         return self.view.snapshot
 
 
 def only_counted(_range: SequenceRange, _rows: pa.Table) -> dict[str, Any]:
-    """What is done with the rows of a range of which only the tally is wanted."""
+    """For a range of which only the tally is needed."""
     return {}
 
 
@@ -173,8 +173,8 @@ def _where(piece: Piece, values: dict[str, Any]) -> Piece:
 
     for name, value in values.items():
         column = piece.table[name] if name in piece.table.column_names else pa.nulls(piece.rows, pa.string())
-        held = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-        piece = Piece(piece.table.filter(held), piece.sequence.filter(held), piece.ids.filter(held))
+        matches = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+        piece = Piece(piece.table.filter(matches), piece.sequence.filter(matches), piece.ids.filter(matches))
     return piece
 
 

@@ -1,7 +1,7 @@
 """One tick of a sink: every channel that lags is brought up to the horizon.
 
 A channel's error stops that channel only. A `Permanent` one also blocks the sink, with its reason: the same delivery
-would be refused again, and somebody has to look. A tick without anything new is one look at the control database.
+would be refused again until a user corrects the cause. A tick without new rows is one read of the control database.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 
 FAILURES_MAX = 3
-"""After so many channels that were refused for good, and none that got through, the rest is not tried."""
+"""After this many channels that failed permanently, and none that succeeded, the other channels are not tried."""
 SHARED_ROWS_MAX = 500_000
-"""Partitions share one look into the lake if it brings no more rows than this …"""
+"""Partitions share one scan of the lake if it has no more rows than this …"""
 SHARE_MAX = 4
-"""… and at most so many times the rows that are wanted."""
+"""… and at most this many times the rows that are needed."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Exporter:
     _destinations: dict[tuple[str, str, Schema, str], Destination] = field(default_factory=dict)
     _asked: set[tuple[Channel, int]] = field(default_factory=set)
     _failures: dict[str, int] = field(default_factory=dict)
-    """How many ticks of each sink in a row did not get through: the back-off ladder's rung."""
+    """How many consecutive ticks of each sink failed: the step of the back-off."""
     _opening: dict[tuple[str, str, Schema, str], threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -99,7 +99,7 @@ class Exporter:
         return report
 
     def lags(self, name: str) -> tuple[Sink, list[Lag]]:
-        """A sink, and its channels that have something to deliver. One look at the control database."""
+        """A sink, and its channels that have rows to deliver. One read of the control database."""
         sink, lags, _ = self._due(name)
         return sink, lags
 
@@ -128,7 +128,7 @@ class Exporter:
         key = (sink.instance, dataset.name, dataset.schema, json.dumps(whole, sort_keys=True))
         with self._lock:
             opening = self._opening.setdefault(key, threading.Lock())
-        with opening:  # its own: a place that hangs while it is opened holds up no other sink
+        with opening:  # one lock per destination: one that hangs while it is opened does not block other sinks
             if key not in self._destinations:
                 made = kind.connect(self.engine, channel, whole)
                 made.open()
@@ -143,7 +143,7 @@ class Exporter:
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, tick: Tick, lags: Sequence[Lag]) -> list[FloodmarkError]:
-        """Every channel, each by itself; returns what went wrong."""
+        """Deliver every channel independently; returns the errors."""
         failed: list[FloodmarkError] = []
         sources: dict[str, RowSource] = {}
         for dataset in sorted({lag.channel.dataset for lag in lags}):
@@ -184,7 +184,7 @@ class Exporter:
         return failed
 
     def sources(self, lags: Sequence[Lag]) -> dict[str, RowSource]:
-        """One instant of each dataset, and the range that its partitions fetch together, if that is little."""
+        """One instant of each dataset, and the range that its partitions fetch together, if it has few rows."""
         found = {}
         for name in {lag.channel.dataset for lag in lags}:
             view = view_of(self.engine, name)
@@ -207,7 +207,7 @@ class Exporter:
         return window if rows <= min(SHARED_ROWS_MAX, wanted * SHARE_MAX) else None
 
     def _judge(self, sink: Sink, report: ExportReport, failed: Sequence[FloodmarkError]) -> None:
-        """What the tick says about the sink as a whole."""
+        """Record the state of the sink after the tick."""
         permanent = [error for error in failed if isinstance(error, Permanent)]
         report.blocked = str(permanent[0]) if permanent else None
         if failed:

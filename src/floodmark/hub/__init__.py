@@ -1,1 +1,1 @@
-"""The hub: rows into a store over HTTP, from other stores and from anybody else. Never starts a JVM."""
+"""The hub: rows into a store over HTTP, from other stores and from any client. Never starts a JVM."""

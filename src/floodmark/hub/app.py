@@ -1,7 +1,7 @@
-"""The hub's HTTP side: routes, limits, answers. What it does with rows stands in `chunks` and `captures`.
+"""The HTTP side of the hub: routes, limits, responses. `chunks` and `captures` process the rows.
 
-The event loop reads requests and writes answers; everything that touches the disk or parses runs in a small pool of
-threads, so that a health check is answered while a chunk is stored.
+The event loop reads requests and writes responses; disk access and parsing run in a small pool of threads, so that a
+health check gets its response while a chunk is stored.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Hub:
         self._pool.shutdown()
 
     async def run(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Do something that waits or computes, off the event loop."""
+        """Run blocking or CPU-bound work outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*arguments, **options))
 
     # ── rows in ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +129,7 @@ class Hub:
         return answer({"rows": receipt.rows, "quarantined": receipt.quarantined})
 
     async def _capture_once(self, dataset: str, body: bytes, **how: str) -> Receipt:
-        """As `Captures.accept` does it, but no thread waits while another one stores the group."""
+        """Like `Captures.accept`, but no thread waits while another one stores the group."""
         for _ in range(RACES_MAX):
             found = await self.run(self.captures.enter, dataset, body, **how)
             receipt = found if isinstance(found, Receipt) else await asyncio.wrap_future(found.outcome)
@@ -148,12 +148,12 @@ class Hub:
 
     @contextlib.contextmanager
     def _share(self, request: Request) -> Iterator[None]:
-        """Count a body that is on its way, by its token and by its address."""
+        """Count a body that is being received, by its token and by its address."""
         token = request.scope.get("floodmark.token")
         clients = [("token", token)] if token else []
         clients += [("address", request.client.host)] if request.client else []
         if any(self.sending[client] >= self.settings.client_requests_max for client in clients):
-            raise Refusal(_crowded("This client has as many requests on their way as one may."))
+            raise Refusal(_crowded("This client has reached its limit of concurrent requests."))
         self.sending.update(clients)
         try:
             yield
@@ -168,7 +168,7 @@ class Hub:
         request.scope["floodmark.token"] = token.name
         return token
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def show_ledger(self, request: Request) -> Response:
         origin = request.path_params["origin"]
@@ -196,7 +196,7 @@ class Hub:
         return full
 
     async def show_metrics(self, request: Request) -> Response:
-        # They name every dataset and every store that sends: for this machine, and for whoever was given the right.
+        # They name every dataset and every sending store: only for this machine, and for tokens with the right.
         if not access.is_local(request):
             access.check_right(await self.token(request), METRICS, doing="metrics")
         return Response(await self.run(self.metrics.text), media_type=METRICS_TYPE)
@@ -216,7 +216,7 @@ def answer(content: Any, *, status: int = 200, media: str = "application/json", 
 
 
 def tell(problem: Problem, *, hub: str | None = None) -> Response:
-    # Whoever forwards here goes on by a refusal only if it comes from the hub that it delivers to.
+    # A sender accepts a refusal only from the hub that it delivers to.
     content = problem.content() if hub is None or problem.status >= 500 else {**problem.content(), "hub": hub}
     return answer(content, status=problem.status, media=MEDIA_TYPE, headers=problem.headers)
 
@@ -243,12 +243,12 @@ def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -
         exception_handlers={HTTPException: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # an address is one of these, or there is nothing: nobody is sent elsewhere
+    app.router.redirect_slashes = False  # other addresses are not found: no redirects
     return app
 
 
 def _guarded(hub: Hub, route: str, work: Work) -> Work:
-    """Whatever happens ends as an answer; no error leaves with its traceback, and none is passed over."""
+    """Every request gets a response; every error is logged, and no traceback is sent."""
 
     async def endpoint(request: Request) -> Response:
         request.scope["floodmark.route"] = route
@@ -257,9 +257,9 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
         try:
             bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
-                raise Refusal(_crowded("The hub has as many requests at hand as it takes."))
+                raise Refusal(_crowded("The hub has reached its limit of concurrent requests."))
             response = await work(request)
-        except Exception as error:  # noqa: BLE001 - the last line of defence: an answer, never a page of code
+        except Exception as error:  # noqa: BLE001 - the last handler: an error response, never a traceback
             problem = problem_of(error)
             _note(request, problem, error)
             response = tell(problem, hub=hub.engine.store_id)
@@ -283,10 +283,10 @@ def _crowded(detail: str) -> Problem:
 
 
 def _note(request: Request, problem: Problem, error: Exception) -> None:
-    """One line for the operator: who was told what. No value of a row, no token, no traceback."""
+    """One log line for the operator: client and response. No value of a row, no token, no traceback."""
     route, token = request.scope["floodmark.route"], request.scope.get("floodmark.token")
     who = f"{request.client.host if request.client else '?'}{f', token {token}' if token else ''}"
-    if problem.status < 500:  # its own words may quote a row
+    if problem.status < 500:  # its own message may quote a row
         log.info("%s answered %d %s to %s", route, problem.status, problem.name, who)
     elif isinstance(error, FloodmarkError):
         log.warning("%s answered %d %s to %s: %s", route, problem.status, problem.name, who, error.message)
@@ -302,8 +302,11 @@ def _place(error: Exception) -> str:
 
 
 async def _not_found(_request: Request, error: HTTPException) -> Response:
-    words = {404: ("NotFound", "There is nothing at this address."), 405: ("NotAllowed", "Not by this method.")}
-    name, detail = words.get(error.status_code, ("BadRequest", "The request makes no sense."))
+    words = {
+        404: ("NotFound", "There is no resource at this address."),
+        405: ("NotAllowed", "This method is not allowed here."),
+    }
+    name, detail = words.get(error.status_code, ("BadRequest", "The request is malformed."))
     headers = dict(error.headers) if error.headers else {}
     return tell(Problem(name, error.status_code, detail, headers=headers))
 
@@ -312,15 +315,15 @@ async def _not_found(_request: Request, error: HTTPException) -> Response:
 
 
 def worker_app(open_store: Callable[[], Store], settings: HubSettings, supervisor: int | None) -> Starlette:
-    """What a worker process serves. The store is opened in that process: connections and locks do not cross a fork."""
+    """The application of a worker process. The store is opened there: connections and locks do not survive a fork."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
-    for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat themselves as well
+    for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat lines as well
         handler.addFilter(Quiet())
     store = open_store()
     hub = Hub(store.engine, store.spool, settings)
-    # A chunk is thousands of dicts that live for a moment and hold no cycles: looking through them for some, again and
-    # again while they are made, would cost a tenth of all the time.
+    # A chunk is thousands of short-lived dicts without cycles: repeated garbage collection while they are created would
+    # cost a tenth of the time.
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
 
@@ -340,17 +343,17 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
 
 
 async def _watch(hub: Hub, supervisor: int | None) -> None:
-    """End with the supervisor, and forget old keys now and then."""
+    """Stop with the supervisor, and remove old keys every hour."""
     forgotten = -FORGET_SECONDS
     while True:
         if supervisor is not None and os.getppid() != supervisor:
-            # Nobody would restart this worker, or stop it: an orphan would keep the port for ever.
-            log.warning("The supervisor of this worker is gone; the worker stops.")
+            # No process would restart or stop this worker: an orphan would keep the port forever.
+            log.warning("The supervisor of this worker has exited; the worker stops.")
             signal.raise_signal(signal.SIGTERM)
             return
         if time.monotonic() - forgotten >= FORGET_SECONDS:
             forgotten = time.monotonic()
-            with contextlib.suppress(FloodmarkError):  # tried again in an hour; nothing depends on it
+            with contextlib.suppress(FloodmarkError):  # retried in an hour; nothing depends on it
                 await hub.run(hub.forget_old_keys)
         await asyncio.sleep(WATCH_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Reading a request: bounded in bytes and in time, and whole or not at all."""
+"""Reading a request: bounded in bytes and in time, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HINT = "Nothing was stored."
 
 
 async def read_body(request: Request, *, bytes_max: int, seconds_max: float) -> bytes:
-    """The body, if it comes whole, in time, and is not too large."""
+    """The body, if it is complete, in time, and not too large."""
     declared = _declared_length(request)
     try:
         async with asyncio.timeout(seconds_max):
@@ -29,9 +29,9 @@ async def read_body(request: Request, *, bytes_max: int, seconds_max: float) -> 
             )
         ) from None
     except ClientDisconnect:
-        raise torn() from None
+        raise incomplete() from None
     if declared is not None and declared != len(body):
-        raise torn()
+        raise incomplete()
     return body
 
 
@@ -40,9 +40,7 @@ async def _received(request: Request, *, bytes_max: int, skip: bool) -> bytes:
     size = 0
     async for part in request.stream():
         size += len(part)
-        if (
-            size > 2 * bytes_max
-        ):  # read so far only that an honest client, which sends before it listens, gets an answer
+        if size > 2 * bytes_max:  # read this far only so that a client that sends before it reads gets a response
             raise _too_large(bytes_max, close=True)
         if size <= bytes_max and not skip:
             parts.append(part)
@@ -63,8 +61,8 @@ def _too_large(bytes_max: int, *, close: bool) -> Refusal:
     )
 
 
-def torn() -> Refusal:
-    return Refusal(Problem("MalformedChunk", 400, "The body did not arrive whole.", HINT))
+def incomplete() -> Refusal:
+    return Refusal(Problem("MalformedChunk", 400, "The body is incomplete.", HINT))
 
 
 def _declared_length(request: Request) -> int | None:
@@ -77,15 +75,15 @@ def _declared_length(request: Request) -> int | None:
 
 
 def one_header(request: Request, name: str) -> str | None:
-    """A header's value; given twice it could be taken for either."""
+    """A header's value; refused if it is given twice."""
     values = request.headers.getlist(name)
     if len(values) > 1:
-        raise bad_request(f"The header {name} came {len(values)} times.")
+        raise bad_request(f"The request has the header {name} {len(values)} times.")
     return values[0].strip() if values else None
 
 
 def check_host(request: Request, allowed: frozenset[str] | None) -> None:
-    """Refuse a request that was meant for another name than those of this hub."""
+    """Refuse a request with a host name that is not this hub's."""
     if allowed is None:
         return
     host = one_header(request, "host") or ""
@@ -108,7 +106,7 @@ def content_encoding(request: Request) -> str:
             Problem(
                 "UnsupportedEncoding",
                 415,
-                "The body's Content-Encoding is not one that this hub reads.",
+                "This hub does not support the body's Content-Encoding.",
                 f"{HINT} Use one of {', '.join(wire.ENCODINGS)}.",
                 headers={"Accept-Encoding": ", ".join(wire.ENCODINGS)},
             )
@@ -125,7 +123,7 @@ def content_type(request: Request, allowed: frozenset[str]) -> str:
             Problem(
                 "UnsupportedType",
                 415,
-                "The body's Content-Type is not one that is read here.",
+                "This address does not support the body's Content-Type.",
                 f"{HINT} Use {' or '.join(sorted(allowed))}, in UTF-8.",
             )
         )

@@ -1,8 +1,8 @@
-"""Rows from any HTTP client: captured as any others, and with a key exactly once.
+"""Rows from any HTTP client: captured like other rows, and with an idempotency key exactly once.
 
-Without a key the rows go to the landing log, as `Store.capture` does it. With one they become a segment, together with
-those of other requests that came meanwhile, and the receipts of all are stored in the transaction that registers it
-(H1): a retry, by whichever worker it is met, gets the same receipt and stores nothing.
+Without a key the rows are written to the landing log, as in `Store.capture`. With a key they become a segment, together
+with those of other requests that arrived meanwhile, and all receipts are stored in the transaction that registers it
+(H1): a retry, at any worker, gets the same receipt and stores nothing.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Keyed:
     prepared: Prepared
     leads: bool = False
     outcome: Future[Receipt | None] = field(default_factory=Future)
-    """None: the key was taken in between; look again."""
+    """None: another request stored the key meanwhile; read it again."""
 
 
 @dataclass(slots=True)
 class _Groups:
-    """Requests with keys, of each dataset, that will share a segment. Whoever brings the first one stores them all.
+    """Requests with keys, of each dataset, that will share a segment. The thread of the first request stores them all.
 
-    A segment costs two transactions and two fsyncs, however many rows it has. So requests that come while one is being
-    written wait for each other, as lines of the landing log do.
+    A segment costs two transactions and two fsyncs, for any number of rows. So requests that arrive while one is being
+    written are grouped, as lines of the landing log are.
     """
 
     joining: threading.Lock = field(default_factory=threading.Lock)
@@ -63,7 +63,7 @@ class _Groups:
             group.append(item)
 
     def close(self, dataset: str) -> list[Keyed]:
-        """Whoever comes now begins another group."""
+        """The next request begins another group."""
         with self.joining:
             return self.open.pop(dataset)
 
@@ -74,7 +74,7 @@ class _Groups:
 
 @dataclass(slots=True)
 class Captures:
-    """One worker's way of taking captures. Threads share it."""
+    """Accepts captures in one worker. Threads share it."""
 
     engine: Engine
     spool: Capture
@@ -104,7 +104,7 @@ class Captures:
         return receipt
 
     def enter(self, dataset: str, body: bytes, **how: str) -> Receipt | Keyed:
-        """Begin, and store the group if this request leads it: in one go, because others wait for its leader."""
+        """Begin, and store the group if this request leads it: in one call, because others wait for the leader."""
         found = self.begin(dataset, body, **how)
         if isinstance(found, Keyed) and found.leads:
             self.store_group(dataset)
@@ -113,7 +113,7 @@ class Captures:
     def begin(
         self, dataset: str, body: bytes, *, encoding: str, media: str, key: str, token: str = ""
     ) -> Receipt | Keyed:
-        """The receipt of a key that is known; else the request, fitted and in a group."""
+        """The receipt of a known key; otherwise the request, fitted and in a group."""
         content = self._content(dataset, body, encoding)
         digest = wire.digest_of(content)
         known = self.engine.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
@@ -121,13 +121,13 @@ class Captures:
             return _receipt(known, digest)
         texts = self._texts(content, media)
         prepared = self.spool.prepare(dataset, texts, sender=self._sender(dataset, token))
-        told = prepared.receipt
-        item = Keyed(Request(dataset, token, key, digest, told.rows, told.quarantined), prepared)
+        receipt = prepared.receipt
+        item = Keyed(Request(dataset, token, key, digest, receipt.rows, receipt.quarantined), prepared)
         self._groups.join(dataset, item)
         return item
 
     def store_group(self, dataset: str) -> None:
-        """Store everything that has come for the dataset meanwhile; every request learns its outcome."""
+        """Store all requests of the dataset's group, and set the outcome of each."""
         with self._groups.lock(dataset):
             group = self._groups.close(dataset)
             try:
@@ -139,7 +139,7 @@ class Captures:
                 raise
 
     def _store(self, group: list[Keyed]) -> None:
-        """H1: rows and receipts in one transaction. Where a key was taken meanwhile, each request is stored alone."""
+        """H1: rows and receipts in one transaction. If a key was stored meanwhile, each request is stored alone."""
 
         def remember(connection: Connection) -> bool:
             now = self.engine.clock.now()
@@ -159,22 +159,24 @@ class Captures:
                 self._store([item])
 
     def _content(self, dataset: str, body: bytes, encoding: str) -> bytes:
-        self.engine.database.read(lambda c: datasets.get(c, dataset))  # an unknown one is told before anything else
+        self.engine.database.read(
+            lambda c: datasets.get(c, dataset)
+        )  # an unknown dataset is reported before other errors
         return wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
 
     def _sender(self, dataset: str, token: str) -> Sender:
-        """Who sends, and how much room quarantine has: a bad client fills its own share and not everybody's."""
+        """The sender, and the free space in quarantine: a faulty client can fill only its own share."""
 
         def room() -> int:
-            mine, everybodys = self.engine.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
-            return min(self.quarantine_token_max - mine, self.quarantine_max - everybodys)
+            own, total = self.engine.database.read(lambda c: quarantine.held_entries(c, dataset, token=token))
+            return min(self.quarantine_token_max - own, self.quarantine_max - total)
 
         return Sender(token, room)
 
     def _texts(self, content: bytes, media: str) -> Texts:
-        """The objects of a JSON array, or of JSON lines; what among them is no object goes to quarantine."""
+        """The objects of a JSON array, or of JSON lines; other elements are quarantined."""
         if media in JSON_LINES:
-            # Blank ones too: each takes a place in memory until it is passed over.
+            # Blank lines too: each uses memory until it is skipped.
             self.limits.check_rows(content.count(b"\n"))
         self.limits.check_text(content)
         found = self._lines(content) if media in JSON_LINES else _elements(content)
@@ -192,14 +194,14 @@ class Captures:
 
 
 def lost_races() -> Retryable:
-    return Retryable(f"Other requests with the same key came in the way {RACES_MAX} times.")
+    return Retryable(f"This request conflicted {RACES_MAX} times with others that have the same key.")
 
 
 def _receipt(known: Request, digest: str) -> Receipt:
     if known.digest != digest:
         raise KeyReused(
             "This idempotency key was used before, for a request with other rows.",
-            hint="Nothing was stored. Use a fresh key for every request that is not a retry.",
+            hint="Nothing was stored. Use a new key for every request that is not a retry.",
         )
     return Receipt(rows=known.rows, quarantined=known.quarantined)
 
@@ -225,7 +227,7 @@ def _elements(content: bytes) -> Texts:
 
 
 def _text_of(element: Any) -> bytes:
-    """An element as JSON again; what Python shows of it, where it nests too deep."""
+    """An element as JSON; its `repr` if it is nested too deeply."""
     try:
         return orjson.dumps(plain_json(element))
     except (NotJson, TypeError):

@@ -1,10 +1,10 @@
-"""Accepting a forwarded chunk: a segment and its ledger row, in one transaction.
+"""Accepting a forwarded chunk: a segment and its ledger entry, in one transaction.
 
-    decide → decode → fit → write the segment → register it and move the channel (one transaction) → answer
+    decide → decode → fit → write the segment → register it and update the channel (one transaction) → respond
 
-A crash at any instant leaves both or neither, so a sender that never got an answer sends the same chunk again and the
-ledger tells whether it is there (H1). Two workers with chunks of one channel decide on what they read; the guarded move
-lets one of them through, and the other reads again (H2).
+A crash leaves both or neither, so a sender without a response sends the same chunk again, and the ledger shows whether
+it is stored (H1). Two workers with chunks of one channel decide on what they read; the guarded update succeeds for one
+of them, and the other reads again (H2).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RACES_MAX = 20
-"""How often a chunk is decided again because another worker moved its channel, or grew its dataset."""
+"""How often a chunk is decided again because another worker updated its channel or its dataset."""
 MISFITS_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a chunk: the rows stored by this very request, and where the channel ends now."""
+    """The result of a chunk: the rows stored by this request, and the present end of the channel."""
 
     stored: int
     state: LedgerState
@@ -60,7 +60,7 @@ class Accepted:
     version: int
 
     def content(self) -> dict[str, Any]:
-        """The answer's JSON, in the version that the sender speaks."""
+        """The JSON of the response, in the sender's version."""
         found = {"stored": self.stored, "ledger": self.state.content(self.version)}
         return found if self.version == 1 else {**found, "acknowledged": self.acknowledged.content()}
 
@@ -76,7 +76,7 @@ class _Content:
 
 @dataclass(slots=True)
 class Chunks:
-    """One worker's way of taking chunks. Threads share it."""
+    """Accepts chunks in one worker. Threads share it."""
 
     engine: Engine
     spool: Capture
@@ -86,39 +86,39 @@ class Chunks:
     _parsing: threading.Lock = field(default_factory=threading.Lock)
 
     def accept(self, dataset: str, header: ChunkHeader, body: bytes, *, encoding: str, media: str) -> Accepted:
-        """Take a chunk, or say why not; when this returns, what it says is durable."""
+        """Accept a chunk, or raise; when this returns, the result is durable."""
         content_of = partial(self._content, header=header, body=body, encoding=encoding, media=media)
         check_loop(header, store_id=self.engine.store_id)
         declared = self._dataset(dataset)
         content = None
         for _ in range(RACES_MAX):
-            seen, given_up = self.engine.database.read(lambda c: _look(c, header, dataset))
+            seen, given_up = self.engine.database.read(lambda c: _channel(c, header, dataset))
             try:
                 step = decide(header, dataset=dataset, seen=seen, given_up=given_up)
             except Disagreement as odd:
-                raise Disagreement(odd.error, _told(header, seen, given_up), version=header.version) from odd
+                raise Disagreement(odd.error, _state(header, seen, given_up), version=header.version) from odd
             if isinstance(step, AlreadyThere):
-                return self._accepted(0, header, dataset, _told(header, seen, given_up))
+                return self._accepted(0, header, dataset, _state(header, seen, given_up))
             if content is None:
                 self.spool.check_room(dataset)
                 content = content_of(declared)
             if step.seen is None and not content.sequence and not header.given_up:
-                # Nothing has come, so there is nothing to remember: the next chunk is a first one as well. Else anybody
-                # could fill the control database with channels of no rows.
-                return self._accepted(0, header, dataset, _told(header, step.entry, []))
+                # Nothing arrived, so nothing is recorded: the next chunk is a first chunk as well. Otherwise a client
+                # could fill the control database with channels without rows.
+                return self._accepted(0, header, dataset, _state(header, step.entry, []))
             if self._take(content, step, header):
                 faults.reach("hub.accepted")
                 self.spool.count(dataset, len(body))
-                told = [*given_up, *step.given_up] if step.replayed is None else []
-                return self._accepted(len(content.sequence), header, dataset, _told(header, step.entry, told))
-        raise Retryable(f"Other chunks of the same channel of {dataset!r} came in the way {RACES_MAX} times.")
+                reported = [*given_up, *step.given_up] if step.replayed is None else []
+                return self._accepted(len(content.sequence), header, dataset, _state(header, step.entry, reported))
+        raise Retryable(f"This chunk conflicted {RACES_MAX} times with others of its channel of {dataset!r}.")
 
     def _accepted(self, stored: int, header: ChunkHeader, dataset: str, state: LedgerState) -> Accepted:
         acknowledged = Acknowledgement.of(header, hub=self.engine.store_id, dataset=dataset)
         return Accepted(stored, state, acknowledged, header.version)
 
     def _take(self, content: _Content, step: Take, header: ChunkHeader) -> bool:
-        """H1: rows and ledger move together. False if another worker moved the channel first."""
+        """H1: rows and ledger change together. False if another worker updated the channel first."""
 
         def move(connection: Connection) -> bool:
             now = self.engine.clock.now()
@@ -126,7 +126,7 @@ class Chunks:
                 connection, step.entry, seen=step.seen, given_up=step.given_up, replayed=step.replayed, now=now
             ):
                 return False
-            if content.sequence:  # H5: a chunk without rows says nothing about where rows came from
+            if content.sequence:  # H5: a chunk without rows does not record a path of rows
                 provenance.record(connection, origin=header.origin, dataset=content.dataset.name, stores=header.path)
             faults.reach("hub.stored")
             return True
@@ -135,23 +135,23 @@ class Chunks:
             return store(self.engine, content.dataset, content.table, also=move)
         return self.engine.database.transact(move, landed=lambda c: _has_moved(c, step.entry))
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the ledger ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def ledger(self, origin: str, asked: Mapping[str, str], *, allows: Callable[[str], bool]) -> dict[str, Any]:
-        """What is told of an origin's channels: all of them, or of one dataset, of one partition.
+        """The state of an origin's channels: all of them, or those of one dataset or one partition.
 
-        Asked in version 2, it names the ranges that were given up behind the number `after`, the first of them.
+        In version 2 it has the first ranges after the number `after` that were given up.
         """
         version = 1 if asked.get("version", "1") == "1" else VERSION
         ranges_max = None if version == 1 else GIVEN_UP_RANGES_MAX
         text = asked.get("after", "0")
         after = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
         wanted = {key: asked[key] for key in ("dataset", "partition") if key in asked}
-        behind = SequenceRange(min(after, SEQUENCE_MAX - 1), SEQUENCE_MAX)
+        above = SequenceRange(min(after, SEQUENCE_MAX - 1), SEQUENCE_MAX)
 
         def given_up(connection: Connection, entry: Entry) -> list[SequenceRange]:
             more = None if ranges_max is None else ranges_max + 1
-            return ledger.given_up_within(connection, entry, behind, ranges_max=more) if entry.given_up_rows else []
+            return ledger.given_up_within(connection, entry, above, ranges_max=more) if entry.given_up_rows else []
 
         def work(connection: Connection) -> list[dict[str, Any]]:
             return [
@@ -177,7 +177,7 @@ class Chunks:
 
     def _content(self, declared: Dataset, *, header: ChunkHeader, body: bytes, encoding: str, media: str) -> _Content:
         raw = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
-        # Whole turns: threads that hand the interpreter's lock to each other inside of this are several times slower.
+        # One thread at a time: threads that compete for the interpreter's lock in here are several times slower.
         with self._parsing:
             decode = wire.decode_columns if media == COLUMNS else wire.decode_lines
             came = decode(raw, header, self.limits)
@@ -185,7 +185,7 @@ class Chunks:
         return _Content(grown, table, tuple(came.sequence))
 
     def _fitted(self, declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> tuple[Dataset, pa.Table]:
-        """Fit all rows or none, and grow the dataset by what they bring, as capture does."""
+        """Fit all rows or none, and add their new columns to the dataset, as capture does."""
         grown, fitted = fit_and_evolve(self.engine, declared, lambda current: _fit(current, header, came))
         self._known[declared.name] = grown
         return grown, fitted.table
@@ -217,11 +217,11 @@ def _fit(declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> Fit:
     return fitted
 
 
-def _fit_columns(schema: Schema, came: Columns, told: Mapping[str, ColumnType]) -> Fit:
-    """Columns of the types that the dataset has are taken as they are; others are read as lines of them would be."""
+def _fit_columns(schema: Schema, came: Columns, sent_types: Mapping[str, ColumnType]) -> Fit:
+    """Columns with the dataset's types are used unchanged; others are read like lines."""
     arrow = {field.name: from_arrow(field.type, column=field.name) for field in came.table.schema}
-    sent = {name: told.get(name, kind) for name, kind in arrow.items()}
-    # Arrow has no json: in a list or a struct it looks like a text, and only the header tells them apart.
+    sent = {name: sent_types.get(name, kind) for name, kind in arrow.items()}
+    # Arrow has no json: in a list or a struct it is a string, and only the header distinguishes them.
     if all(
         (name not in schema or schema.column(name).type == kind) and kind in {arrow[name], JSON}
         for name, kind in sent.items()
@@ -232,18 +232,18 @@ def _fit_columns(schema: Schema, came: Columns, told: Mapping[str, ColumnType]) 
     return fit(schema, columns, values, rows=len(came.sequence))
 
 
-def _look(connection: Connection, header: ChunkHeader, dataset: str) -> tuple[Entry | None, list[SequenceRange]]:
-    """A channel as it stands, and which of the ranges that it never got the chunk touches."""
+def _channel(connection: Connection, header: ChunkHeader, dataset: str) -> tuple[Entry | None, list[SequenceRange]]:
+    """The present state of a channel, and its given-up ranges that overlap the chunk."""
     seen = ledger.find(connection, origin=header.origin, dataset=dataset, partition=header.partition)
     if seen is None or not seen.given_up_rows:
         return seen, []
-    # A sender of version 1 is told of all that it gave up, by number: it knows nothing of ranges.
+    # The response to a sender of version 1 has every given-up row by number: it does not know ranges.
     within = header.range if header.version > 1 or header.replay else SequenceRange(0, SEQUENCE_MAX)
     ranges_max = GIVEN_UP_RANGES_MAX + 1 if header.version > 1 else None
     return seen, ledger.given_up_within(connection, seen, within, ranges_max=ranges_max)
 
 
-def _told(header: ChunkHeader, entry: Entry | None, given_up: Sequence[SequenceRange]) -> LedgerState:
+def _state(header: ChunkHeader, entry: Entry | None, given_up: Sequence[SequenceRange]) -> LedgerState:
     return state_of(entry, given_up, ranges_max=None if header.version == 1 else GIVEN_UP_RANGES_MAX)
 
 

@@ -1,7 +1,7 @@
-"""How many connections a worker holds: in all, and from one address.
+"""How many connections a worker accepts: in total, and from one address.
 
-An idle connection costs a descriptor. Without descriptors a worker can neither accept nor open a file, and says so in
-its log with every attempt. So it refuses in words while it still can.
+An idle connection costs a descriptor. Without descriptors a worker can neither accept connections nor open files, and
+logs every attempt. So it sends a refusal while it still can.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ REFUSAL = (
 )
 CONTENT = (
     b'{"type":"urn:floodmark:problem:Crowded","title":"Crowded","status":503,'
-    b'"detail":"The hub has as many connections as it takes. Nothing was stored.",'
+    b'"detail":"The hub has reached its limit of connections. Nothing was stored.",'
     b'"hint":"Send the same request again later, and close connections that are not used."}\n'
 )
 
 
 def connections_max() -> int:
-    """As many as this process has descriptors for."""
+    """The limit that the descriptors of this process allow."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 65_536 if soft == resource.RLIM_INFINITY else max(16, soft - DESCRIPTORS_KEPT)
 
 
 @dataclass(slots=True)
 class Connections:
-    """Those of one worker."""
+    """The connections of one worker."""
 
     all_max: int
     address_max: int = ADDRESS_MAX
     _open: Counter[str] = field(default_factory=Counter)
 
     def admit(self, address: str) -> bool:
-        """Count a connection; false, and not counted, where it is one too many."""
+        """Count a connection; false, without counting it, if the limit is reached."""
         if self._open.total() >= self.all_max or self._open[address] >= self.address_max:
             return False
         self._open[address] += 1
@@ -53,5 +53,5 @@ class Connections:
 
 
 def refusal() -> bytes:
-    """What a connection is told before it is closed."""
+    """The response to a connection before it is closed."""
     return REFUSAL % (len(CONTENT), CONTENT)

@@ -1,16 +1,16 @@
-"""What a hub does with a chunk, decided from its header and the channel's row. Pure.
+"""What a hub does with a chunk, decided from its header and the channel's entry. Pure.
 
 T is the end of the channel: everything up to T has arrived, or was given up by the sender.
 
-| the chunk                    | what becomes of it                                                               |
+| the chunk                    | the decision                                                                     |
 |------------------------------|----------------------------------------------------------------------------------|
-| no channel yet               | taken if its sender never delivered anything; else `LedgerBehind`                |
-| after = T                    | taken if the sender's totals at T are the channel's; else `DivergedHistory`      |
-| after > T                    | `LedgerBehind`: rows between T and `after` would be missing for ever             |
-| through ≤ T                  | nothing: it is there already, and the answer says how far the channel is          |
-| after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends what lies behind |
-| a replay of given-up rows    | taken, and no longer given up; totals counted them already (H3)                  |
-| a replay of some that came   | `LedgerAhead`: the sender sends them row by row                                  |
+| no channel yet               | stored if its sender never delivered anything; otherwise `LedgerBehind`          |
+| after = T                    | stored if the sender's totals at T are the channel's; else `DivergedHistory`     |
+| after > T                    | `LedgerBehind`: rows between T and `after` would be missing permanently          |
+| through ≤ T                  | nothing is stored: it has arrived before; the response has the channel's end     |
+| after < T < through          | `LedgerAhead`: the sender compares totals at T first, then sends the rest        |
+| a replay of given-up rows    | stored, and no longer given up; the totals already include them (H3)             |
+| a replay of some that arrived| `LedgerAhead`: the sender sends them row by row                                  |
 | passed through this store    | `Loop`                                                                           |
 """
 
@@ -28,39 +28,39 @@ _NOTHING = LedgerState(0, Tally())
 
 
 class Disagreement(Exception):
-    """The chunk and the ledger do not go together; the sender is told why, and how far the ledger is."""
+    """The chunk and the ledger disagree; the response has the reason and the end of the ledger."""
 
     def __init__(self, error: Permanent, state: LedgerState, *, version: int = VERSION) -> None:
         super().__init__(error.message)
         self.error = error
         self.state = state
         self.version = version
-        """The version that the sender speaks."""
+        """The protocol version of the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Store the rows, and move the channel to `entry` from the version that was seen."""
+    """Store the rows, and update the channel to `entry` from the version that was read."""
 
     entry: Entry
     seen: int | None
     given_up: tuple[SequenceRange, ...] = ()
-    """Ranges whose rows will not come by themselves."""
+    """Ranges whose rows the sender has given up."""
     replayed: SequenceRange | None = None
-    """A range whose rows have come after all."""
+    """A range whose rows have now arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """Store nothing: the channel is past this chunk."""
+    """Store nothing: the channel ends after this chunk."""
 
 
 def check_loop(header: ChunkHeader, *, store_id: str) -> None:
-    """H4: `Loop` if the rows have passed this very store, whatever way they took."""
+    """H4: `Loop` if the rows have passed this store before, on any path."""
     if store_id == header.origin or store_id in header.path:
         raise Loop(
             "The rows of this chunk have passed through this store before.",
-            hint="Nothing was stored. Remove one of the forward sinks that make the circle.",
+            hint="Nothing was stored. Remove one of the forward sinks that form the loop.",
         )
     if header.version == 1 and len(header.path) >= PATH_STORES_MAX_OF_OLD:
         raise Loop(
@@ -72,7 +72,7 @@ def check_loop(header: ChunkHeader, *, store_id: str) -> None:
 def decide(
     header: ChunkHeader, *, dataset: str, seen: Entry | None, given_up: Sequence[SequenceRange] = ()
 ) -> Take | AlreadyThere:
-    """What becomes of a chunk. `given_up` are the channel's ranges that touch the chunk's."""
+    """Decide a chunk. `given_up` are the channel's ranges that overlap the chunk's."""
     if header.replay:
         return _decide_replay(header, seen, given_up)
     if seen is None:
@@ -87,7 +87,7 @@ def decide(
     raise Disagreement(
         LedgerAhead(
             f"The ledger of this channel ends at {end}, inside the chunk {header.range}.",
-            hint=f"Nothing was stored. Compare the totals at {end}, then send what lies behind it.",
+            hint=f"Nothing was stored. Compare the totals at {end}, then send the rows after it.",
         ),
         state_of(seen),
     )
@@ -96,11 +96,11 @@ def decide(
 def state_of(
     entry: Entry | None, given_up: Sequence[SequenceRange] = (), *, ranges_max: int | None = GIVEN_UP_RANGES_MAX
 ) -> LedgerState:
-    """What is told of a channel, with the first of its ranges without rows that were asked for."""
+    """The reported state of a channel, with the first of the ranges that were given up."""
     if entry is None:
         return _NOTHING
-    told = tuple(given_up[:ranges_max])
-    return LedgerState(entry.through, entry.tally, entry.given_up_rows, told, len(given_up) > len(told))
+    shown = tuple(given_up[:ranges_max])
+    return LedgerState(entry.through, entry.tally, entry.given_up_rows, shown, len(given_up) > len(shown))
 
 
 def _ranges(header: ChunkHeader) -> tuple[SequenceRange, ...]:
@@ -108,12 +108,12 @@ def _ranges(header: ChunkHeader) -> tuple[SequenceRange, ...]:
 
 
 def _first(header: ChunkHeader, dataset: str) -> Entry:
-    # Where `after` lies does not matter: a sender that has delivered nothing leaves no hole behind.
+    # `after` may be any number: a sender that has delivered nothing leaves no gap.
     if header.before.rows:
         raise _behind(header, None)
     if header.before.checksum:
         raise MalformedChunk(
-            "The chunk is malformed: no rows, and yet a checksum, before it.", hint="Nothing was stored."
+            "The chunk is malformed: it has a checksum, but no rows, before it.", hint="Nothing was stored."
         )
     return Entry(
         origin=header.origin,
@@ -130,9 +130,9 @@ def _next(header: ChunkHeader, seen: Entry) -> Entry:
         raise Disagreement(
             DivergedHistory(
                 f"Up to {seen.through} the sender has {header.before.rows:,} rows with checksum "
-                f"{header.before.checksum_text}, and the ledger {seen.tally.rows:,} with {seen.tally.checksum_text}.",
-                hint="Nothing was stored. Was the sending store restored from a backup, or copied? Its new rows carry "
-                "numbers that others had before: send them under an origin of their own.",
+                f"{header.before.checksum_text}, but the ledger {seen.tally.rows:,} with {seen.tally.checksum_text}.",
+                hint="Nothing was stored. Was the sending store restored from a backup, or copied? Its new rows have "
+                "numbers that other rows had before: send them with another origin.",
             ),
             state_of(seen),
         )
@@ -150,7 +150,7 @@ def _decide_replay(header: ChunkHeader, seen: Entry | None, given_up: Sequence[S
     if seen is None or span.through > seen.through:
         raise Disagreement(
             LedgerBehind(
-                "Rows that were given up are sent again, and the ledger has not come so far.",
+                "Rows that were given up are sent again, but the ledger ends before them.",
                 hint="Nothing was stored. Send the chunks before them first.",
             ),
             state_of(seen),
@@ -160,7 +160,7 @@ def _decide_replay(header: ChunkHeader, seen: Entry | None, given_up: Sequence[S
     if given_up[0].intersect(span) != span:
         raise Disagreement(
             LedgerAhead(
-                f"Some of the rows of {span} have come since they were given up.",
+                f"Some of the rows of {span} have arrived since they were given up.",
                 hint="Nothing was stored. Send the others one by one.",
             ),
             state_of(seen, given_up),
@@ -173,9 +173,10 @@ def _behind(header: ChunkHeader, seen: Entry | None) -> Disagreement:
     end = state_of(seen).through
     return Disagreement(
         LedgerBehind(
-            f"The ledger of this channel ends at {end}, and the chunk begins after {header.range.after}: "
+            f"The ledger of this channel ends at {end}, but the chunk begins after {header.range.after}: "
             "rows in between would be missing.",
-            hint="Nothing was stored. If the hub was restored from a backup, let the sender go back to its end.",
+            hint="Nothing was stored. If the hub was restored from a backup, let the sender continue where the ledger "
+            "ends.",
         ),
         state_of(seen),
     )

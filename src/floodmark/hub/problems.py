@@ -1,7 +1,7 @@
-"""Errors as a client sees them: `application/problem+json`, with the error's own name and the way out.
+"""Errors as a client sees them: `application/problem+json`, with the error's name and a hint.
 
-What a request did wrong is said in full. What is wrong inside the hub is said in general: its own words may hold paths,
-and are for its operator's log.
+An error of the request is reported in full. An error inside the hub is reported in general: its own message may contain
+paths, and is for the operator's log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPOOL_RETRY_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An answer that is not a success."""
+    """An error response."""
 
     name: str
     status: int
@@ -83,37 +83,37 @@ _STATUS: dict[type[FloodmarkError], int] = {
     DivergedHistory: 409,
     Loop: 409,
 }
-"""What a request is to blame for: told in the error's own words."""
+"""Errors that the request caused: reported with the error's own message."""
 
 
 def problem_of(error: BaseException) -> Problem:
-    """The answer for anything that was raised."""
+    """The response to an exception."""
     if isinstance(error, Refusal):
         return error.problem
     if isinstance(error, Disagreement):
-        told = problem_of(error.error)
-        return Problem(told.name, told.status, told.detail, told.hint, ledger=error.state.content(error.version))
+        found = problem_of(error.error)
+        return Problem(found.name, found.status, found.detail, found.hint, ledger=error.state.content(error.version))
     status = _STATUS.get(type(error))  # type: ignore[arg-type]
     if isinstance(error, FloodmarkError) and status is not None:
-        if isinstance(error, UnknownDataset):  # its own words name the others, which this client may not know
+        if isinstance(error, UnknownDataset):  # its own message names other datasets, which this client may not know
             return Problem("UnknownDataset", 404, "There is no such dataset here.", "Declare it at the hub first.")
         return Problem(type(error).__name__, status, error.message, error.hint)
     return _trouble(error)
 
 
 def _trouble(error: BaseException) -> Problem:
-    """What the request is not to blame for: who sent it, or the state of the hub."""
+    """Errors of authorisation, and errors that the request did not cause."""
     match error:
         case Unauthorised():
             found = Problem(
                 "Unauthorised",
                 401,
-                "This hub needs a token, and none that it knows came with the request.",
+                "This hub requires a token, and the request has none that it knows.",
                 "Send `Authorization: Bearer …` with a token made by `floodmark token add`.",
                 headers={"WWW-Authenticate": 'Bearer realm="floodmark"'},
             )
         case Forbidden():
-            found = Problem("Forbidden", 403, str(error), "Use a token that is bound to it.")
+            found = Problem("Forbidden", 403, str(error), "Use a token that allows it.")
         case SpoolFull():
             found = _later("SpoolFull", error.message, seconds=SPOOL_RETRY_SECONDS)
         case Retryable():
@@ -121,14 +121,16 @@ def _trouble(error: BaseException) -> Problem:
         case OutcomeUnknown():
             found = _later(
                 "OutcomeUnknown",
-                "The hub lost sight of this request: its rows may or may not be stored.",
+                "The result of this request is unknown: its rows may or may not be stored.",
                 seconds=RETRY_SECONDS,
                 hint="A chunk, or a capture with an idempotency key, may be sent again: it is stored once.",
             )
         case Corrupt():
-            found = Problem("Corrupt", 500, "The hub's own records contradict each other.", "Its operator must look.")
+            found = Problem(
+                "Corrupt", 500, "The hub's own records contradict each other.", "Its operator must check the store."
+            )
         case _:
-            found = Problem("Unexpected", 500, "Something unexpected happened in the hub.", "Its log says where.")
+            found = Problem("Unexpected", 500, "An unexpected error occurred in the hub.", "Its log has the details.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A log that nobody can fill: lines that say the same are written a few times, and then counted."""
+"""A rate limit for the log: equal lines are written a few times, and then counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LINES_MAX = 20
-"""Lines of one kind that are written in so many seconds."""
+"""Lines of one kind that are written in `SECONDS`."""
 SECONDS = 60.0
 KINDS_MAX = 1_000
 
@@ -22,7 +22,7 @@ class _Kind:
 
 
 class Quiet(logging.Filter):
-    """Lines are of one kind if they are made by the same words in the code, whatever stands in them."""
+    """Lines are of one kind if they have the same format string in the code."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -27,17 +27,17 @@ from floodmark.hub.settings import HubSettings
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.store import Store, open_store
 
-# ── uvicorn's HTTP protocol, with an end to patience: a client that never ends its headers is cut off ────────────────
+# ── uvicorn's HTTP protocol with a timeout for headers ───────────────────────────────────────────────────────────────
 
 
 HEADER_SECONDS_MAX = 20.0
 
 
 class BoundedProtocol(H11Protocol):
-    """Between requests uvicorn's keep-alive limit counts; while a body comes, the hub's own. This is for headers."""
+    """Between requests uvicorn's keep-alive limit applies; during a body, the hub's own. This one is for headers."""
 
     counted: ClassVar[Connections | None] = None
-    """Those of this worker, made with its first one."""
+    """The connections of this worker, created with the first one."""
     _header_timer: asyncio.TimerHandle | None = None
     _address: str | None = None
 
@@ -93,11 +93,11 @@ BACKLOG = 1024
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS_MAX = 30
 WORKER_PATIENCE_SECONDS = 60
-"""A worker that does not answer its supervisor for so long is taken for dead."""
+"""A worker that does not respond to its supervisor for this time counts as dead."""
 DESCRIPTORS_WANTED = 65_536
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 COUNTERS = "hub"
-SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # the name that prometheus_client gives it
+SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # the name in prometheus_client
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ def serve(
     allowed_hosts: Sequence[str] = (),
     tls: Tls | None = None,
 ) -> None:
-    """Serve the store until SIGTERM or SIGINT; requests at hand are finished first.
+    """Serve the store until SIGTERM or SIGINT; present requests are finished first.
 
-    `listening` is told the address before the first request is taken, and `warn` what is not safe about it.
+    `listening` is called with the address before the first request is accepted, and `warn` with what is unsafe.
     """
     if tls is not None:
         tls.check()
     raise_descriptors()
-    with open_store(path) as store:  # what is wrong with it is told here, once, and not by every worker
+    with open_store(path) as store:  # its errors are reported here once, not by every worker
         store.check_writable()
         check_exposure(store, host)
         root = store.path
@@ -145,8 +145,8 @@ def serve(
     listening(_address(host, listener, tls))
     if tls is None and not is_loopback(host):
         warn(
-            f"WARNING: The hub listens on {host} without TLS. Tokens and rows travel in the clear, and whoever sees a "
-            "token can use it. Give --tls-cert and --tls-key, or put a proxy that speaks TLS in front of it."
+            f"WARNING: The hub listens on {host} without TLS. Tokens and rows are sent unencrypted, and anyone who "
+            "sees a token can use it. Pass --tls-cert and --tls-key, or put a proxy with TLS in front of it."
         )
     settings = replace(settings, hosts=hosts_of(host, allowed_hosts))
     try:
@@ -158,13 +158,13 @@ def serve(
 
 @contextlib.contextmanager
 def _shared_counters(root: Path) -> Iterator[None]:
-    """A directory for the counters of all workers, as long as this hub runs; those of hubs that were killed go."""
+    """A directory for the counters of all workers, while this hub runs; directories of killed hubs are removed."""
     for left in (root / COUNTERS).glob("*"):
         if left.name.count("~") == 3 and is_certainly_dead(left.name.replace("~", "/")):
             shutil.rmtree(left, ignore_errors=True)
     own = root / COUNTERS / process_identity().replace("/", "~")
     make_directory(own, private=True)
-    os.environ[SHARED_VARIABLE] = str(own)  # looked at when prometheus_client is imported: not before workers start
+    os.environ[SHARED_VARIABLE] = str(own)  # prometheus_client reads it at import, after workers start
     try:
         yield
     finally:
@@ -202,8 +202,8 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
     if workers > 1:
         Supervisor(config, sockets=[listener]).run()
         return
-    # uvicorn stops gracefully, and then sends itself the signal again, to whoever had it before: without this the
-    # process would be dead before it has tidied up.
+    # uvicorn stops gracefully, and then raises the signal again for the previous handler: without this the process
+    # would end before it has cleaned up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     with contextlib.suppress(_Stopped):
@@ -211,7 +211,7 @@ def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSett
 
 
 class _Stopped(BaseException):
-    """A signal asked for the end."""
+    """A signal requested the stop."""
 
 
 def _stop(_number: int, _frame: object) -> None:
@@ -219,15 +219,15 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def check_exposure(store: Store, host: str) -> None:
-    """A store without tokens is open to whoever reaches it, so only this machine may."""
+    """A store without tokens accepts every client, so only this machine may connect."""
     if is_loopback(host):
         return
     engine = store.engine
     found = engine.database.read(tokens.everyone)
     if not any(token.is_in_force(engine.clock.now()) for token in found):
         raise Permanent(
-            f"The hub would listen on {host}, and the store has no token in force: whoever reaches it could send rows.",
-            hint="Make one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that checks.",
+            f"The hub would listen on {host}, but the store has no valid token: anyone who reaches it could send rows.",
+            hint="Create one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that authenticates.",
         )
 
 
@@ -245,7 +245,7 @@ def is_loopback(host: str) -> bool:
 
 
 def hosts_of(host: str, allowed: Sequence[str]) -> frozenset[str] | None:
-    """What requests may call this hub; anything where others reach it, unless names are given."""
+    """The allowed host names of requests; any if other machines reach the hub and no names are given."""
     if is_loopback(host):
         return frozenset({*LOOPBACK_NAMES, host.lower(), *(name.lower() for name in allowed)})
     return frozenset(name.lower() for name in allowed) or None
@@ -256,7 +256,7 @@ def raise_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # then the limit is what it was, and connections are fewer
+        with contextlib.suppress(OSError, ValueError):  # then the limit stays, with fewer connections
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -269,14 +269,14 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(BACKLOG)  # from here on requests wait for the first worker instead of being refused
+            listener.listen(BACKLOG)  # from now on requests wait for the first worker instead of being refused
         except OSError:
             listener.close()
             raise
     except OSError as error:
         raise InvalidSetting(
             f"The hub cannot listen on {host}, port {port}: {error.strerror or error}.",
-            hint="Choose another with --host and --port; port 0 takes any that is free.",
+            hint="Choose another with --host and --port; port 0 selects a free port.",
         ) from error
     listener.set_inheritable(True)
     return listener

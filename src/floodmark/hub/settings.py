@@ -9,36 +9,36 @@ from floodmark.wire import Limits
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """What a worker allows."""
+    """The limits of a worker."""
 
     body_bytes_max: int = 16 << 20
     """A body as it is sent, compressed or not."""
     content_bytes_max: int = 32 << 20
-    """A body once it is decompressed. A text in memory takes up to four times the bytes that it is sent with."""
+    """A body once it is decompressed. Text in memory needs up to four times the bytes of the body."""
     rows_max: int = 200_000
     columns_max: int = 2_000
     values_max: int = 1_000_000
     nesting_max: int = 64
-    """What a body may hold; see `wire.Limits`."""
+    """What a body may contain; see `wire.Limits`."""
     header_bytes_max: int = 384 << 10
-    """All headers of a request: a chunk's own holds the numbers that were given up."""
+    """All headers of a request: a chunk's header has the numbers that were given up."""
     request_seconds_max: float = 60.0
     """How long a client may take to send a request."""
     threads: int = 4
-    """Requests that a worker works on at the same time."""
+    """Requests that a worker processes at the same time."""
     requests_max: int = 64
-    """Requests that a worker has in memory at the same time; others are told to come again."""
+    """Requests that a worker has in memory at the same time; others get a response to retry."""
     client_requests_max: int = 32
-    """… and of them those of one token, and of one address: a client that sends slowly holds up itself."""
+    """… and of them those of one token, and of one address: a slow client blocks only itself."""
     key_days: int = 7
     """How long the key of a capture is remembered."""
     quarantine_max: int = 10_000
-    """Entries of a dataset that wait in quarantine; captures with rows that do not fit are refused beyond it."""
+    """Quarantined entries of a dataset; above it, captures with rows that do not fit are refused."""
     quarantine_token_max: int = 1_000
     """… and of them those that came with one token."""
     hosts: frozenset[str] | None = None
-    """What the `Host` of a request may say; None: anything. A page of somebody else's, opened in a browser on this
-    machine, can make its own name point to 127.0.0.1: the name is then the only thing that tells it apart."""
+    """The allowed `Host` names of requests; None: any. A foreign page in a browser on this machine can resolve its own
+    name to 127.0.0.1 (DNS rebinding): only the name distinguishes its requests."""
 
     @property
     def limits(self) -> Limits:

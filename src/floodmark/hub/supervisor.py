@@ -14,12 +14,12 @@ log = logging.getLogger("floodmark.hub")
 
 
 class Supervisor(Multiprocess):
-    """uvicorn's, but a worker that dies is replaced at the next look, half a second later, whatever others do."""
+    """uvicorn's, but a worker that dies is replaced at the next check, half a second later, whatever others do."""
 
     def __init__(self, config: Config, sockets: list[socket]) -> None:
         super().__init__(config, sockets)
         self._asked: WeakKeyDictionary[Process, float] = WeakKeyDictionary()
-        """When each worker was asked whether it lives, as far as it has not answered yet."""
+        """When each worker was pinged, if it has not responded yet."""
 
     def keep_subprocess_alive(self) -> None:
         for index, worker in enumerate(self.processes):
@@ -38,7 +38,7 @@ class Supervisor(Multiprocess):
             self.processes[index] = replacement
 
     def _answers(self, worker: Process) -> bool:
-        """Never waits: a worker that dies after it was asked would hold up the supervision of all others."""
+        """Never waits: a worker that dies after its ping would block the supervision of all others."""
         now = time.monotonic()
         try:
             while worker.parent_conn.poll(0):
@@ -56,7 +56,7 @@ class Supervisor(Multiprocess):
         worker.kill()
         worker.join()
         log.warning(
-            "Worker %s %s; another one is started.",
+            "Worker %s %s; a new one is started.",
             worker.pid,
-            "did not answer and was ended" if hangs else f"ended with {worker.exitcode}",
+            "did not respond and was killed" if hangs else f"exited with {worker.exitcode}",
         )

@@ -1,4 +1,4 @@
-"""Tokens, as the operator of a store makes and revokes them."""
+"""Creating, listing and revoking the tokens of a store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def add_token(
     rights: Sequence[str] = (),
     expires: timedelta | None = None,
 ) -> tuple[Token, str]:
-    """Make a token; returns what it allows, and its text, which is kept nowhere.
+    """Create a token; returns what it allows, and its text, which is not stored.
 
-    It allows what is named, and nothing else: whoever wants it to be for all stores or datasets says so. One that is
-    bound to origins brings rows of those alone, unless `relay`: then also what others have sent to them.
+    It allows only what is named; all stores or all datasets must be requested explicitly. A token that is bound to
+    origins allows only their own rows, unless `relay`: then also rows that others have sent to them.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidName(
@@ -41,7 +41,7 @@ def add_token(
     if expires is not None and expires <= timedelta():
         raise InvalidSetting("The token would expire before it is used.", hint="Give a time such as 90d.")
     engine, secret, now = store.engine, tokens.new_secret(), store.engine.clock.now()
-    for dataset in datasets or ():  # a misspelt one would be a token for nothing
+    for dataset in datasets or ():  # a token for a misspelt dataset would allow nothing
         engine.database.read(partial(dataset_records.get, name=dataset))
     made = Token(
         name,
@@ -66,9 +66,9 @@ def _check_bounds(
 ) -> None:
     unknown = sorted(set(rights) - set(tokens.RIGHTS))
     if unknown:
-        raise InvalidSetting(f"{unknown[0]!r} is no right.", hint=f"There are {', '.join(tokens.RIGHTS)}.")
+        raise InvalidSetting(f"{unknown[0]!r} is not a right.", hint=f"There are {', '.join(tokens.RIGHTS)}.")
     if (any_origin and origins) or (any_dataset and datasets):
-        raise InvalidSetting("A token is for some or for any, not both.", hint="Leave one of the two out.")
+        raise InvalidSetting("A token allows some or any, not both.", hint="Leave one of the two out.")
     sends = any_origin or bool(origins) or tokens.CAPTURE in rights
     if not sends and tokens.METRICS not in rights:
         raise InvalidSetting(

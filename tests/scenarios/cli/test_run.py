@@ -55,7 +55,7 @@ def test_a_second_one_is_refused_with_the_way_out(shop, tmp_path: Path):
     with present(tmp_path / "store", beside=False):
         refused = shop("run", "--once")
         assert refused.code == 1
-        assert refused.err.startswith(f"Error: `floodmark run` is at work on {tmp_path / 'store'} already (process ")
+        assert refused.err.startswith(f"Error: `floodmark run` is already running on {tmp_path / 'store'} (process ")
         assert "--beside" in refused.err
         assert shop("run", "--once", "--beside").code == 0
 

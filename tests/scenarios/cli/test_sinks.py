@@ -134,14 +134,14 @@ def test_status_tells_how_far_each_sink_is_and_what_keeps_it_back(shop, tmp_path
     assert "A part of the path is a file" in told["bad"]["reason"]
     assert datetime.fromisoformat(told["bad"]["next_attempt"])
     assert {item["partition"]: item["lag"] for item in told["bad"]["channels"]} == {"site=a": 2, "site=b": 1}
-    assert told["none"]["warnings"] == ["No partition that is there has site=z."]
+    assert told["none"]["warnings"] == ["No existing partition has site=z."]
     shown = shop("status").out
     assert [line.split()[:5] for line in shown.splitlines() if line.startswith(("good", "bad "))] == [
         ["bad", "blob", (tmp_path / "file").as_uri(), "blocked", "3"],
         ["good", "blob", (tmp_path / "good").as_uri(), "active", "0"],
     ]
     warning = "Warning: sink none does not deliver everything that its settings name."
-    assert f"{warning} No partition that is there has site=z." in shown
+    assert f"{warning} No existing partition has site=z." in shown
     assert [line.split() for line in shown.splitlines() if "site=" in line][:2] == [
         ["visits", "site=a", "2", "3"],
         ["visits", "site=b", "1", "2"],

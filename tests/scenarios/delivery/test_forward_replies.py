@@ -250,7 +250,7 @@ def test_a_history_that_the_hub_finds_parted_is_told(sender: Sender, server: Key
 def test_rows_that_would_go_round_are_told(sender: Sender, server: KeyOnlyServer) -> None:
     error = reply_of_a_hub(sender, server, problem("Loop"))
     assert isinstance(error, Loop)
-    assert "the circle" in (error.hint or "")
+    assert "the loop" in (error.hint or "")
 
 
 @pytest.mark.parametrize("answer", [Answer(409, "taken"), problem("LedgerAhead", ledger={"through": "x"})])
@@ -321,13 +321,13 @@ def test_another_hub_behind_the_address_acknowledges_nothing(sender: Sender, ser
     sink = sender.sink(server.url, accept="hub")
     sink.deliver(first)
     server.script = hub_says(hub="another")
-    with pytest.raises(Permanent, match="is another hub than this sink delivers to") as blocked:
+    with pytest.raises(Permanent, match="is not the hub of this sink") as blocked:
         sink.deliver(second)
     assert "remove this sink and add it again" in (blocked.value.hint or "")
     server.stop()
     server.start()
     posted = len(server.chunks_seen())
-    with pytest.raises(Permanent, match="another hub"):
+    with pytest.raises(Permanent, match="not the hub of this sink"):
         sink.deliver(second)
     assert len(server.chunks_seen()) == posted, "on a new connection it was asked first, and nothing left"
 
@@ -342,7 +342,7 @@ def test_a_refusal_by_something_else_than_the_hub_gives_no_row_up(
     assert type(error) is Permanent
     assert "not as a hub does" in str(error)
     server.script = lambda request: met() if request.method == "GET" else Answer(status, {"hub": "another"})
-    assert "is another hub" in str(outcome(sender, server, accept="hub"))
+    assert "is not the hub of this sink" in str(outcome(sender, server, accept="hub"))
 
 
 def test_a_proxy_that_finds_a_body_too_large_has_it_split(sender: Sender, server: KeyOnlyServer) -> None:

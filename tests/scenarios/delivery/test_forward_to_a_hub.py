@@ -191,7 +191,7 @@ def test_another_hub_at_the_same_address_gets_nothing_until_the_sink_is_added_ag
     with RunningHub(emptied.store, port=hub.port) as again:
         edge.commit(5, 6)
         report = edge.store.export("central")
-        assert "is another hub than this sink delivers to" in (report.blocked or "")
+        assert "is not the hub of this sink" in (report.blocked or "")
         assert emptied.numbers() == []
         edge.store.remove_sink("central")
         forward(edge.store, again)

@@ -148,7 +148,7 @@ def test_the_same_key_again_gets_the_same_receipt_and_stores_nothing(hub, store,
 def test_the_same_key_for_other_rows_is_refused(hub, store):
     hub.capture(rows(1), key="k")
     content = problem(hub.capture(rows(2), key="k"), 422, "KeyReused")
-    assert "fresh key" in content["hint"]
+    assert "new key" in content["hint"]
     assert committed(store) == [1]
 
 

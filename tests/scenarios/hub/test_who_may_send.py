@@ -165,7 +165,7 @@ def test_a_token_that_has_expired_is_refused(hub, store, sender, clock):
     clock.advance(90 * 86_400)
     for answer in ask_all(hub, sender, secret):
         problem(answer, 401, "Unauthorised")
-    with pytest.raises(Permanent, match="no token in force"):
+    with pytest.raises(Permanent, match="no valid token"):
         check_exposure(store, "0.0.0.0")
 
 
@@ -226,11 +226,11 @@ def test_only_this_machine_is_loopback(host, loopback):
 
 def test_an_open_store_is_not_served_to_the_world(store):
     check_exposure(store, "127.0.0.1")
-    with pytest.raises(Permanent, match="no token") as refused:
+    with pytest.raises(Permanent, match="no valid token") as refused:
         check_exposure(store, "0.0.0.0")
     assert "floodmark token add" in refused.value.hint
     add_token(store, "edge", **ALL)
     check_exposure(store, "0.0.0.0")
     revoke_token(store, "edge")
-    with pytest.raises(Permanent, match="no token"):
+    with pytest.raises(Permanent, match="no valid token"):
         check_exposure(store, "0.0.0.0")

@@ -2,12 +2,12 @@
 
     <prefix>/<dataset>/<partition>/<after>-<through>.<format>
 
-The name carries the range, so a repeated delivery meets its own object: it is compared, and equal means delivered.
-Nothing is ever replaced, by whomever and however late. The prefix belongs to one sink of one store, which has signed
-it (`_floodmark_claim.json`).
+The name has the range, so a repeated delivery finds its own object: it is compared, and equal means delivered.
+No process ever replaces an object, not even by a late request. The prefix belongs to one sink of one store, which has
+claimed it (`_floodmark_claim.json`).
 
-Objects also remember what was delivered: a control database that was restored from a backup reads its way back from
-their names, and cuts its ranges where they are cut already.
+Objects also record what was delivered: after a restore of the control database from a backup, the sink reads their
+names and uses the same ranges.
 """
 
 from __future__ import annotations
@@ -46,30 +46,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ── Whether the objects of a channel are those that the records speak of ─────────────────────────────────────────────
-# An object's own rows give the checksum that was recorded when it was delivered: a row's content id covers its user
-# columns, and an object has all of them. Where they do not (a settle function changed values after the id was made),
-# the
-# object is compared with the rows as the lake has them today; where the lake has fewer by now, that cannot be told.
+# ── Whether the objects of a channel are those in the records ────────────────────────────────────────────────────────
+# The rows of an object have the checksum that was recorded at delivery: a row's content id covers its user columns, and
+# an object has all of them. If they do not (a settle function changed values after the id was computed), the object is
+# compared with the present rows of the lake; if the lake has fewer rows now, the object cannot be verified.
 
 
-_RESTORE = "Put the object back from a backup; or deliver everything to a new prefix, with a sink of its own."
-_MOVE_AWAY = "Move it away: whoever reads the prefix takes its rows for delivered ones."
+_RESTORE = "Restore the object from a backup, or deliver everything to a new prefix with a new sink."
+_MOVE_AWAY = "Move it away: readers of the prefix count its rows as delivered."
 
 
 @dataclass(slots=True)
 class ObjectAudit:
-    """One look at one channel's folder."""
+    """One audit of one channel's folder."""
 
     place: ObjectPlace
     folder: str
     schema: Schema
     account: Account
     listed: Mapping[str, tuple[SequenceRange, str] | None]
-    """Every name in the folder: the range and format that it says, None for one that no sink gives."""
+    """Every name in the folder with its range and format; None for a name that no sink writes."""
     rows: int = 0
     unproven: int = 0
-    """Objects whose rows could not be proved, though nothing speaks against them."""
+    """Objects whose rows could not be verified, without evidence of damage."""
     _used: set[str] = field(default_factory=set)
 
     def run(self, *, deep: bool) -> Audited:
@@ -77,56 +76,56 @@ class ObjectAudit:
         found += self._extra()
         note = None
         if self.unproven:
-            note = f"{self.unproven} objects hold as many rows as they should; which, cannot be proved any more."
+            note = f"{self.unproven} objects have the expected number of rows; their content can no longer be verified."
         return Audited(self.rows if deep else None, tuple(found), note)
 
     def _missing(self) -> Iterator[Discrepancy]:
         for settled in self.account.settled:
             names = self._names(settled) if settled.tally.rows else []
             if settled.replayed and names != self._whole(settled) and len(names) < len(settled.replayed):
-                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, and {len(names)} are there."
+                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, but only {len(names)} exist."
                 yield Discrepancy("object-missing", what, self._where(), settled.range, _RESTORE)
             elif settled.tally.rows and not names:
-                what, kind = f"The object of {settled.range} is not there: {settled.tally.rows} rows.", "object-missing"
+                what, kind = f"The object of {settled.range} is missing: {settled.tally.rows} rows.", "object-missing"
                 if not settled.recorded:
                     kind = "never-sent"
                     what = (
-                        f"{settled.tally.rows} rows of {settled.range} lie below the watermark, and there is neither "
-                        "a delivered chunk on record nor an object."
+                        f"{settled.tally.rows} rows of {settled.range} are below the watermark, but have neither "
+                        "a recorded chunk nor an object."
                     )
                 yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
 
     def _names(self, settled: Settled) -> list[str]:
-        """The objects that hold a settled range: its own, or pieces of it where it may have come in pieces."""
+        """The objects of a delivered range: its own, or several if it may have been delivered in parts."""
         found = self._whole(settled) if settled.recorded else []
         if settled.replayed and not found:
             alone = {SequenceRange(seq - 1, seq) for seq in settled.replayed}
-            found = [name for name, told in self.listed.items() if told is not None and told[0] in alone]
+            found = [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] in alone]
         if not settled.recorded:
-            inside = ((name, told) for name, told in self.listed.items() if told is not None)
-            found = [name for name, told in inside if settled.range.intersect(told[0]) == told[0]]
+            inside = ((name, parsed) for name, parsed in self.listed.items() if parsed is not None)
+            found = [name for name, parsed in inside if settled.range.intersect(parsed[0]) == parsed[0]]
         self._used.update(found)
         return found
 
     def _whole(self, settled: Settled) -> list[str]:
-        return [name for name, told in self.listed.items() if told is not None and told[0] == settled.range][:1]
+        return [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] == settled.range][:1]
 
     def _extra(self) -> Iterator[Discrepancy]:
         allowed = set(self.account.pending)
-        for name, told in sorted(self.listed.items()):
-            if name in self._used or (told is not None and told[0] in allowed):
+        for name, parsed in sorted(self.listed.items()):
+            if name in self._used or (parsed is not None and parsed[0] in allowed):
                 continue
-            if told is None and not name.endswith(tuple(f".{format}" for format in FORMATS)):
-                continue  # not an object of rows: somebody's own file
-            yield self._unknown(name, None if told is None else told[0])
+            if parsed is None and not name.endswith(tuple(f".{format}" for format in FORMATS)):
+                continue  # not an object with rows: another file of the user
+            yield self._unknown(name, None if parsed is None else parsed[0])
 
     def _unknown(self, name: str, span: SequenceRange | None) -> Discrepancy:
         where = f"{self._where()}/{name}"
         if span is not None and self.account.watermark <= span.after < span.through <= self.account.horizon:
-            what = f"The object {name} is there and not on record: a delivery that was forgotten, or is under way."
-            remedy = "The next export compares it, and takes it over."
+            what = f"The object {name} exists but is not recorded: its delivery was forgotten, or is in progress."
+            remedy = "The next export compares its rows, and records it."
             return Discrepancy("object-unrecorded", what, where, span, remedy, wrong=False)
-        what = f"The object {name} belongs to no chunk on record."
+        what = f"The object {name} belongs to no recorded chunk."
         return Discrepancy("object-extra", what, where, span, _MOVE_AWAY)
 
     # ── row by row ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,12 +154,12 @@ class ObjectAudit:
             if today.num_rows < wanted:
                 self.unproven += 1
             elif not holds_rows(content, today, self.listed[name][1], self.schema):  # type: ignore[index]
-                what = f"The object {name} has {wanted} rows, as it should, and not those that were delivered."
+                what = f"The object {name} has {wanted} rows as expected, but not the rows that were delivered."
                 yield Discrepancy("rows-altered", what, where, settled.range, _RESTORE)
             return
         twice = sum(count - 1 for count in Counter(ids.to_pylist()).values())
         kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
-        what = f"The object {name} has {rows.num_rows} rows, and {wanted} were delivered."
+        what = f"The object {name} has {rows.num_rows} rows, but {wanted} were delivered."
         yield Discrepancy(kind, what, where, settled.range, _RESTORE)
 
     def _counted(self, settled: Settled, names: list[str]) -> Iterator[Discrepancy]:
@@ -172,23 +171,23 @@ class ObjectAudit:
             count += 0 if rows is None else rows.num_rows
         self.rows += count
         if count != settled.tally.rows:
-            what = f"The objects within {settled.range} have {count} rows, and the lake has {settled.tally.rows}."
+            what = f"The objects within {settled.range} have {count} rows, but the lake has {settled.tally.rows}."
             kind = "rows-missing" if count < settled.tally.rows else "rows-extra"
             yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
 
     def _read(self, name: str) -> tuple[bytes, pa.Table | None, Discrepancy | None]:
-        told = self.listed[name]
+        parsed = self.listed[name]
         content = self.place.read(f"{self.folder}/{name}")
-        if content is None or told is None:
+        if content is None or parsed is None:
             return b"", None, None
         try:
-            return content, decoded(content, told[1], self.schema), None
+            return content, decoded(content, parsed[1], self.schema), None
         except ValueError as error:
             what = f"The object {name} cannot be read ({len(content)} bytes): {reason_of(error)}."
-            return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", told[0], _RESTORE)
+            return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", parsed[0], _RESTORE)
 
     def _gone(self, settled: Settled, name: str) -> Discrepancy:
-        return Discrepancy("object-missing", f"The object {name} is not there.", self._where(), settled.range, _RESTORE)
+        return Discrepancy("object-missing", f"The object {name} is missing.", self._where(), settled.range, _RESTORE)
 
     def _where(self) -> str:
         return f"{self.place.where}/{self.folder}"
@@ -200,12 +199,12 @@ class ObjectAudit:
 # ── One chunk becomes one object: encoded, created if absent, else compared ──────────────────────────────────────────
 
 
-REPLACES = "Use a store, or a newer version of it, that knows conditional writes (If-None-Match)."
+REPLACES = "Use an object store, or a newer version of it, that supports conditional writes (If-None-Match)."
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectWriter:
-    """Stores the rows of a range of one channel under the range's name. Can be pickled: tasks of Spark's run it."""
+    """Stores the rows of a range of one channel under the range's name. Can be pickled: Spark tasks run it."""
 
     place: ObjectPlace
     folder: str
@@ -213,15 +212,15 @@ class ObjectWriter:
     schema: Schema
     chunk_bytes: int
     found: Mapping[SequenceRange, str] = field(default_factory=dict)
-    """Ranges that are there already in another format, and in which: a retry compares, and adds no second copy."""
+    """Ranges that exist in another format, with that format: a retry compares, and adds no second copy."""
     claim: Claim | None = None
-    """Created again behind each object that a server says it created: else nothing would tell that it has replaced
-    somebody's object. One small request for each object."""
+    """Created again after each object that a server reports as created: otherwise a server that replaces objects would
+    not be detected. One small request per object."""
 
     def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
-        """Returns the object's `bytes`, and whether it was `created` now or found to hold these rows already."""
+        """Returns the object's `bytes`, and whether it was `created` now or already had these rows."""
         if rows.num_rows == 0:
-            return {"bytes": 0, "created": False}  # a stretch without rows has no object
+            return {"bytes": 0, "created": False}  # a range without rows has no object
         format = self.found.get(range, self.format)
         key = f"{self.folder}/{range.after}-{range.through}.{format}"
         if rows.num_rows > 1 and rows.nbytes > self.chunk_bytes:
@@ -232,21 +231,21 @@ class ObjectWriter:
             self._compare(key, range, content, rows, format)
         elif self.place.remote and self.claim is not None and not self.claim.proves(self.place):
             raise Permanent(
-                f"{self.place.where} does not refuse any more to replace objects. {key} was written now; if another "
-                "object had that name, it is gone.",
-                hint=f"Look at earlier versions of it. {REPLACES}",
+                f"{self.place.where} no longer refuses to replace objects. {key} was written now; if another "
+                "object had that name, it was replaced.",
+                hint=f"Check earlier versions of it. {REPLACES}",
             )
         return {"bytes": len(content), "created": created}
 
     def _split_unless_there(self, key: str, size: int) -> None:
-        """Objects are never cut anew: one that was made under a larger limit is compared as it stands."""
+        """Existing objects are never split again: one that was written with a larger limit is compared unchanged."""
         if self.place.read(key) is None:
             raise Oversized(f"{size} bytes of rows for {key}, and chunk_bytes is {self.chunk_bytes}")
 
     def _compare(self, key: str, range: SequenceRange, content: memoryview, rows: pa.Table, format: str) -> None:
         found = self.place.read(key)
         if found is None:
-            raise Busy(f"{self.place.where}/{key} is being written by somebody else.", hint="Export again.")
+            raise Busy(f"{self.place.where}/{key} is being written by another process.", hint="Export again.")
         if found == content:
             return
         try:
@@ -279,33 +278,33 @@ class BlobSink:
     store_id: str
     sink: str
     _found: dict[Channel, dict[SequenceRange, str]] = field(default_factory=dict, repr=False)
-    """What each channel has in other formats than ours, beyond what was delivered when it was last looked at."""
+    """Objects of each channel in other formats than ours, beyond the watermark at the last listing."""
 
     @property
     def place(self) -> ObjectPlace:
-        """Where objects go, with the credentials as they are now: one that was rotated needs no restart."""
+        """Where objects are written, with the present credentials: a rotated one needs no restart."""
         return place_of(self.settings)
 
     def open(self) -> None:
-        """Sign the prefix, or find our own signature there; and prove that nothing in it is ever replaced.
+        """Claim the prefix, or find our own claim there, and verify that the server never replaces objects.
 
-        Each time: the server may be another one than the one that took the signature, or be set up in another way.
+        Each time: the server, or its configuration, may have changed since the prefix was claimed.
         """
         place = self.place
         found = place.read(CLAIM)
         if found is not None:
-            self._check_ours(place, found)  # before it is created again, perhaps over the other's
+            self._check_ours(place, found)  # before it is created again, which might replace another sink's claim
         if (found is None or place.remote) and not self.claim.proves(place):
-            raise Permanent(f"{place.where} replaces an object that was to be created only if absent.", hint=REPLACES)
+            raise Permanent(f"{place.where} replaces an object that should be created only if absent.", hint=REPLACES)
         if found is None:
             found = place.read(CLAIM)
         if found is None:
-            raise Busy(f"{place.where} is being signed by somebody else.", hint="Export again.")
+            raise Busy(f"{place.where} is being claimed by another process.", hint="Export again.")
         self._check_ours(place, found)
 
     @property
     def claim(self) -> Claim:
-        """What stands in the prefix of this sink."""
+        """The claim in the prefix of this sink."""
         return Claim(CLAIM, json.dumps({"store": self.store_id, "sink": self.sink}, sort_keys=True).encode())
 
     def _check_ours(self, place: ObjectPlace, found: bytes) -> None:
@@ -323,7 +322,7 @@ class BlobSink:
         return Holdings(tuple(range for range, _ in found))
 
     def task(self, channel: Channel) -> ObjectWriter:
-        """How one chunk of a channel is stored, here or in a task of Spark's."""
+        """The task that stores one chunk of a channel, here or in a Spark task."""
         return ObjectWriter(
             self.place,
             _folder(channel),
@@ -348,9 +347,9 @@ class BlobSink:
             found is not None and _signature(found) == {"store": self.store_id, "sink": self.sink}
         ):
             return audit
-        what = "The prefix is not signed by this sink any more." if found else "The signature of the prefix is gone."
+        what = "The prefix is no longer claimed by this sink." if found else "The claim of the prefix is missing."
         unsigned = Discrepancy(
-            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Put it back from a backup, or deliver to a new prefix."
+            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Restore it from a backup, or deliver to a new prefix."
         )
         return replace(audit, discrepancies=(unsigned, *audit.discrepancies))
 
@@ -363,22 +362,22 @@ def _folder(channel: Channel) -> str:
 
 
 def _check_cuts(found: Sequence[SequenceRange], where: str, *, after: int) -> None:
-    """Each object beyond a number begins there or behind it, and behind the one before it."""
+    """Check that objects beyond a number do not overlap it or each other."""
     if found and found[0].after < after:
         raise DivergedHistory(
-            f"An object in {where} holds the range {found[0]}, and this store has delivered only a part of it.",
+            f"An object in {where} has the range {found[0]}, but this store has delivered only a part of it.",
             hint="Another history was delivered there: keep it, and deliver to a new prefix.",
         )
     for left, right in pairwise(found):
         if right.after < left.through:
             raise DivergedHistory(
-                f"Two objects in {where} hold the same rows: those of {left} and {right}.",
+                f"Two objects in {where} have the same rows: {left} and {right}.",
                 hint="Find out which history is yours and move the other away, or deliver to a new prefix.",
             )
 
 
 def _ranges(names: Iterable[str]) -> Iterable[tuple[SequenceRange, str]]:
-    """What the names of objects say; a name that no sink would give is somebody else's."""
+    """The ranges and formats in object names; other names are ignored."""
     for name in names:
         match = _NAME.fullmatch(name)
         if match is not None and int(match[1]) < int(match[2]) <= SEQUENCE_MAX:
@@ -397,9 +396,9 @@ def _signature(content: bytes) -> Any:
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 128 << 20
 CHUNK_BYTES_MAX = 1 << 30
-"""An object is made in memory and sent in one request."""
+"""An object is built in memory and sent in one request."""
 CONCURRENCY = 4
-"""Partitions that are delivered to a bucket at the same time: an object costs a round trip, which is mostly waiting."""
+"""Partitions that are delivered to a bucket in parallel: an object costs a round trip, which is mostly idle time."""
 
 
 def _check(settings: dict[str, Any]) -> None:
@@ -434,7 +433,7 @@ KIND = Kind(
     required=("url",),
     check=_check,
     connect=_connect,
-    # Not how the place is reached: an intent that had pinned a misspelt endpoint could never be fulfilled.
+    # Not the connection options: an intent with a misspelt endpoint could never be delivered.
     pinned=("url", "format", "chunk_rows", "chunk_bytes"),
     secret=SECRET,
 )

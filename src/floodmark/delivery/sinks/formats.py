@@ -3,13 +3,13 @@
 | format      | an object is                                                                          |
 |-------------|---------------------------------------------------------------------------------------|
 | `parquet`   | one Parquet file, zstd                                                                |
-| `jsonl`     | one JSON object per row and line, in the forms that capture takes                     |
+| `jsonl`     | one JSON object per row and line, in the forms that capture accepts                   |
 | `jsonl.gz`  | the same, gzip                                                                        |
 | `jsonl.zst` | the same, Zstandard                                                                   |
 
-The same rows give the same bytes, however Arrow holds them: that makes recognising an object a comparison of bytes.
-Other bytes may still be the same rows, written by another version of a library or before a column was widened: then
-both sides are brought into one form and compared again.
+The same rows give the same bytes, whatever their layout in Arrow, so objects are compared by their bytes. Other bytes
+may still be the same rows, written by another version of a library or before a column was widened: then both sides are
+converted to one form and compared again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
 ROW_GROUP_ROWS = 131_072
-"""A whole object of the usual size is one row group: readers get the longest runs, and footers stay small."""
+"""A whole object of the usual size is one row group: readers get long runs, and footers stay small."""
 SAMPLE_ROWS = 2_000
 _ZSTD_LEVEL = 1
 _SLACK_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
 UNPACKED_BYTES_MAX = 4 << 30
-"""How long an object may be once it is unpacked, where nothing says how long it should be."""
+"""The maximum size of a decompressed object, if its expected size is unknown."""
 
 Convert = Callable[[Any], Any]
 
@@ -62,14 +62,14 @@ def check_format(format: str) -> str:
 
 
 def encoded(rows: pa.Table, format: str, schema: Schema) -> memoryview:
-    """The rows as the bytes of one object. The schema tells `json` columns from other text."""
+    """The rows as the bytes of one object. The schema distinguishes `json` columns from other text."""
     if format == "parquet":
         return _parquet(_in_one_form(rows))
     return _packed(_lines(_in_one_form(rows), schema), format)
 
 
 def holds_rows(content: bytes, rows: pa.Table, format: str, schema: Schema) -> bool:
-    """Whether the bytes of an object are exactly these rows, in this order. `ValueError` for what is no such object."""
+    """Whether the bytes of an object are exactly these rows, in this order. `ValueError` if it cannot be read."""
     if format == "parquet":
         return _parquet_holds(content, rows)
     expected = _lines(_in_one_form(rows), schema)
@@ -78,7 +78,7 @@ def holds_rows(content: bytes, rows: pa.Table, format: str, schema: Schema) -> b
 
 
 def decoded(content: bytes, format: str, schema: Schema) -> pa.Table:
-    """The rows of an object, in the types of the schema. `ValueError` for what is no such object."""
+    """The rows of an object, in the types of the schema. `ValueError` if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -92,14 +92,14 @@ def decoded(content: bytes, format: str, schema: Schema) -> pa.Table:
 
 
 def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
-    """Lines have the forms that capture takes, so capture's own parser reads them."""
+    """Lines have the forms that capture accepts, so capture's parser reads them."""
     from floodmark.errors import FloodmarkError
     from floodmark.jsonread import read_json
     from floodmark.rows import fit
     from floodmark.rows.fit import rows_to_columns
 
     if lines and not lines.endswith(b"\n"):
-        raise ValueError("its last line is torn")
+        raise ValueError("its last line is incomplete")
     rows = [read_json(line) for line in lines.split(b"\n")[:-1]]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a line of it is not an object")
@@ -114,7 +114,7 @@ def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
 
 
 def _in_one_form(rows: pa.Table) -> pa.Table:
-    """The rows in canonical types, each column in one piece: pages end where pieces do, and bytes must not differ."""
+    """The rows in canonical types, each column in one chunk: the bytes of Parquet pages depend on the chunks."""
     import pyarrow as pa
 
     fields, arrays = [], []
@@ -140,12 +140,12 @@ def _parquet(rows: pa.Table) -> memoryview:
         buffer,
         compression="zstd",
         compression_level=_ZSTD_LEVEL,
-        # A dictionary that outgrows its limit is thrown away half-way: it is worth trying only where values repeat.
+        # A dictionary that exceeds its limit is discarded: it is useful only if values repeat.
         use_dictionary=[name for name in rows.column_names if _repeats(rows[name])],
         row_group_size=ROW_GROUP_ROWS,
         write_batch_size=8192,
-        store_schema=False,  # Parquet's own types say all of it
-        write_page_checksum=True,  # costs nothing, and a reader can tell a damaged object
+        store_schema=False,  # Parquet's own types are sufficient
+        write_page_checksum=True,  # costs nothing, and a reader can detect a damaged object
     )
     return memoryview(buffer.getvalue()).cast("B")
 
@@ -167,7 +167,7 @@ def _parquet_holds(content: bytes, rows: pa.Table) -> bool:
     wanted = _in_one_form(rows)
     try:
         found = pq.read_table(pa.BufferReader(content))
-        # A column that no row has a value in is as good as none: whether it is written depends on when it was added.
+        # A column with nulls only equals a missing column: whether it is written depends on when it was added.
         extra = [name for name in found.column_names if name not in wanted.column_names]
         if found.num_rows != wanted.num_rows or any(found[name].null_count < found.num_rows for name in extra):
             return False
@@ -178,7 +178,7 @@ def _parquet_holds(content: bytes, rows: pa.Table) -> bool:
         same = _in_one_form(pa.Table.from_arrays(arrays, schema=wanted.schema))
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
-    # Bytes again, and not Arrow's comparison: to that NaN is never the same as NaN.
+    # Compared by bytes, not by Arrow: there NaN never equals NaN.
     return _parquet(same) == _parquet(wanted)
 
 
@@ -214,7 +214,7 @@ def _json_values(column: pa.ChunkedArray, kind: ColumnType | None) -> list[Any]:
 
 
 def _instant_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Instants as `datetime.isoformat` writes them. A Python object for each would take ten times as long."""
+    """Instants as `datetime.isoformat` writes them. Python objects would take ten times as long."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -224,7 +224,7 @@ def _instant_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _conversion(kind: ColumnType) -> Convert | None:
-    """What makes a value of the type one that JSON can hold; None where it is one already."""
+    """Converts a value of the type to JSON; None if no conversion is needed."""
     if isinstance(kind, ListType):
         inside = _conversion(kind.element)
         return None if inside is None else lambda items: [None if item is None else inside(item) for item in items]
@@ -280,7 +280,7 @@ def _packed(lines: bytes, format: str) -> memoryview:
 
 
 def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
-    """The lines of an object; more of them than could be expected are not even unpacked."""
+    """The lines of an object. More than `bytes_max` are not decompressed."""
     import pyarrow as pa
 
     if format == "jsonl":
@@ -295,12 +295,12 @@ def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise ValueError(str(error)) from error
     if len(found) > bytes_max:
-        raise ValueError("it is far longer than these rows are")
+        raise ValueError("it is far longer than these rows")
     return found
 
 
 def _beginning(read: Callable[[int], bytes], bytes_max: int) -> bytes:
-    """Up to so many bytes, piece by piece: asked for all of them at once, Arrow would make room for all at once."""
+    """Up to this many bytes, in pieces: for one large read Arrow would allocate all of it at once."""
     found = bytearray()
     while len(found) < bytes_max and (piece := read(min(_PIECE_BYTES, bytes_max - len(found)))):
         found += piece

@@ -1,18 +1,18 @@
-"""A forward sink: each chunk is one POST to another store's hub, or to a server that knows keys.
+"""A forward sink: each chunk is one POST to another store's hub, or to a server that supports idempotency keys.
 
     POST {url}/v1/datasets/{dataset}/chunks      rows, compressed, with the chunk's header and key
-    GET  {url}/v1/ledger/{origin}                what a hub has of us
+    GET  {url}/v1/ledger/{origin}                what a hub has of this store
 
-Terms. The *origin* is the name that a hub knows the sender by: the store's id, unless another one is set. The *key* is
-made of origin, dataset, partition and range, so a retry has the same one. The *path* names the stores that the rows
-passed before: a hub that finds itself there refuses them, for they would go round for ever.
+Terms. The *origin* is the sender's name at a hub: the store's id, unless another one is set. The *key* is made of
+origin, dataset, partition and range, so a retry has the same key. The *path* names the stores that the rows passed
+before: a hub that finds itself there refuses them, because they would loop forever.
 
-D8. A sink delivers to one hub: the store that answered at first contact. It is kept with the sink, asked for at every
-new connection, and named by every acknowledgement; what comes from anything else counts for nothing. Only where the
-settings say `accept = "status"` does the status alone decide.
+D8. A sink delivers to one hub: the store that responded at the first connection. It is recorded with the sink, checked
+at every new connection, and named in every acknowledgement; responses of other servers are ignored. Only with
+`accept = "status"` does the status alone decide.
 
-What a chunk's body is depends on its rows alone, so it may be made ahead (`prepare`), while the one before it is under
-way. What its header says depends on what was delivered before, so that is made last.
+A chunk's body depends on its rows alone, so it may be encoded ahead (`prepare`), while the chunk before it is sent. Its
+header depends on what was delivered before, so it is built last.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# ── Whether a hub's ledger says what the records of a channel say ────────────────────────────────────────────────────
+# ── Whether a hub's ledger agrees with the records of a channel ──────────────────────────────────────────────────────
 
 
 _BEHIND = (
-    "Was the hub restored from a backup? Remove this sink and add it again: it asks the hub, and goes on where its "
-    "ledger ends."
+    "Was the hub restored from a backup? Remove this sink and add it again: it asks the hub, and continues where "
+    "its ledger ends."
 )
 _PARTED = "Was one of the two restored from a backup, or this store copied? Audit the hub's own store as well."
 
@@ -80,22 +80,20 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
     pending = max((item.through for item in account.pending), default=account.watermark)
     if end < account.end:
         gap = SequenceRange(end, account.end)
-        what = f"The hub's ledger ends at {end}, and everything up to {account.end} was acknowledged."
+        what = f"The hub's ledger ends at {end}, but everything up to {account.end} was acknowledged."
         yield Discrepancy("rows-missing", what, where, gap, _BEHIND)
     elif end > max(pending, account.watermark):
-        what = f"The hub's ledger ends at {end}, and nothing above {pending} has left this store."
+        what = f"The hub's ledger ends at {end}, but nothing above {pending} was sent."
         yield Discrepancy("rows-extra", what, where, SequenceRange(account.watermark, end), _PARTED)
     elif end == account.end and tally != account.totals:
         yield _other_totals(tally, account, where)
     ours = sorted(account.given_up)
     never_got = held.given_up_rows - sum(1 for seq in ours if seq <= end)
     if never_got > 0:
-        # Of a range that has some of ours it cannot be told which of its rows are meant.
+        # In a range that has some of ours, it is unknown which of its rows the hub means.
         unknown = [span for span in held.given_up if not _any_within(ours, span)] or list(held.given_up)
         span = SequenceRange(unknown[0].after, unknown[-1].through) if unknown else SequenceRange(0, max(end, 1))
-        what = (
-            f"The hub says that it never got {never_got} rows of {span}, and the records say that they were delivered."
-        )
+        what = f"The hub never received {never_got} rows of {span}, but the records say that they were delivered."
         yield Discrepancy("rows-missing", what, where, span, _PARTED)
 
 
@@ -108,12 +106,12 @@ def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:
     ours = account.totals
     if tally.rows == ours.rows:
         what, kind = (
-            f"The hub counts {tally.rows} rows up to {account.end}, as many as left, and others.",
+            f"The hub counts {tally.rows} rows up to {account.end}, as many as were sent, but with another checksum.",
             "rows-altered",
         )
     else:
         kind = "rows-missing" if tally.rows < ours.rows else "rows-extra"
-        what = f"The hub counts {tally.rows} rows up to {account.end}, and {ours.rows} left."
+        what = f"The hub counts {tally.rows} rows up to {account.end}, but {ours.rows} were sent."
     return Discrepancy(kind, what, where, SequenceRange(0, account.end), _PARTED)
 
 
@@ -121,22 +119,22 @@ def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:
 
 
 ACCEPT = ("hub", "status")
-"""What counts as yes: the acknowledgement of a hub, or any 2xx."""
+"""What counts as delivered: the acknowledgement of a hub, or any 2xx."""
 REPLY_BYTES_MAX = 1 << 20
-"""A hub's reply names ranges that were given up: room for all that it names at once."""
+"""A hub's reply names ranges that were given up: enough for all that it names at once."""
 LEDGER_BYTES_MAX = 16 << 20
-"""A ledger has a line for each channel of ours: room for some 100,000."""
+"""A ledger has an entry for each of our channels: enough for about 100,000."""
 LEDGER_PAGES_MAX = 10_000
-"""How often a ledger is asked for more of what was given up, a thousand ranges at a time."""
+"""The maximum number of requests for a ledger, each for a thousand ranges that were given up."""
 PREPARED_MAX = 8
-"""How many bodies wait for their turn at most."""
+"""The maximum number of prepared bodies."""
 HOPELESS = 4
-"""Rows that take this many times `chunk_bytes` in memory are not encoded to find out that they are too many."""
+"""Rows that need this many times `chunk_bytes` in memory are split without encoding them first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A parcel's rows as they travel."""
+    """A parcel's rows, encoded."""
 
     media: str
     body: bytes
@@ -146,11 +144,11 @@ class Prepared:
 
 
 class _AnotherMedia(Exception):
-    """The server does not read what the body is made of."""
+    """The server does not support the media type of the body."""
 
 
 class ForwardSink:
-    """The way to one server. The channels of a dataset share it, each in a thread of its own."""
+    """Delivers to one server. The channels of a dataset share it, each in its own thread."""
 
     def __init__(self, engine: Engine, instance: str, settings: Mapping[str, Any]) -> None:
         self._engine = engine
@@ -167,26 +165,26 @@ class ForwardSink:
         hide = str if self._credential is None else self._credential.hide
         self._judge = Judge(urlsplit(self._url).netloc, engine.clock.now, hide)
         self._hub: str | None = None
-        """The hub that the sink delivers to, once this process has met it."""
-        # A sink of before this setting: whoever meant another server is told how to say so.
+        """The hub of the sink, after this process has connected to it."""
+        # A sink may be older than this setting: if its server is not a hub, the error names the setting.
         self.keeps_ledger = settings.get("accept", "hub") == "hub"
         self._media = LINES
-        """What bodies are made of: lines, until a hub says that it reads columns."""
+        """The media type of bodies: lines, until a hub reports that it supports columns."""
         self._lock = threading.Lock()
         self._ahead: list[tuple[pa.Table, Future[Prepared]]] = []
-        """Bodies that are made ahead, or being made, by the very rows they are made of."""
+        """Bodies that are or will be prepared, with the rows that they are made of."""
 
     def __repr__(self) -> str:
         return f"ForwardSink({self._url})"
 
     def open(self) -> None:
-        """Nothing: whether we may deliver there shows with the first chunk."""
+        """Nothing: the first chunk shows whether we may deliver there."""
 
     def close(self) -> None:
         self._exchange.close()
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
-        """What the hub's ledger says. A server without one says nothing, and keys must do."""
+        """What the hub's ledger reports. A server without one reports nothing, and only keys prevent duplicates."""
         if not self.keeps_ledger:
             return Holdings()
         spans: list[SequenceRange] = []
@@ -219,36 +217,36 @@ class ForwardSink:
         )
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:  # noqa: ARG002 - rows are the hub's
-        """Compare the hub's ledger with our totals. What became of the rows there is for the hub's own audit."""
+        """Compare the hub's ledger with our totals. The hub's own audit checks its rows."""
         if not self.keeps_ledger:
             note = f"{self._judge.place} keeps no ledger: only the records were compared."
             return Audited(note=note, asked=False)
         try:
             held = self.held(channel, after=0)
         except FloodmarkError as error:
-            note = f"{self._judge.place} could not be asked what it holds: only the records were compared. {error}"
+            note = f"{self._judge.place} did not report what it has: only the records were compared. {error}"
             return Audited(note=note, asked=False, failed=True)
         return Audited(None if held.tally is None else held.tally.rows, tuple(differences(held, account, self._url)))
 
     def prepare(self, parcel: Parcel) -> Prepared:
-        """Make the body of a parcel ahead of its turn; `deliver` finds it here. Raises `Oversized` as that does."""
+        """Encode the body of a parcel ahead; `deliver` uses it. Raises `Oversized` as that does."""
         making: Future[Prepared] = Future()
         with self._lock:
             self._ahead = [*self._ahead, (parcel.rows, making)][-PREPARED_MAX:]
         try:
             making.set_result(self._encoded(parcel))
-        except BaseException as error:  # whoever waits for it must not wait for ever
+        except BaseException as error:  # a thread that waits for it must not wait forever
             making.set_exception(error)
             raise
         return making.result()
 
     def deliver(self, parcel: Parcel) -> Delivered:
-        """Send a parcel. It counts as delivered when our hub acknowledges it, and its ledger agrees."""
+        """Send a parcel. It is delivered when our hub acknowledges it, and its ledger agrees."""
         making = self._taken(parcel)
         prepared = self._encoded(parcel) if making is None else making.result()
         try:
             return self._deliver(parcel, prepared)
-        except _AnotherMedia:  # the hub was exchanged for one that reads less
+        except _AnotherMedia:  # the hub was replaced by an older version
             self._media = LINES
             return self._deliver(parcel, self._encoded(parcel))
 
@@ -273,7 +271,7 @@ class ForwardSink:
         try:
             self._judge.check(reply, header=header, dataset=channel.dataset, hub=self._hub)
         except Ahead as error:
-            # A reply names what it never got of this chunk; those behind it are decided by the same comparison.
+            # A reply names only the missing rows of this chunk; the ledger names those of later chunks, too.
             raise Ahead(str(error), self.held(channel, after=header.range.after)) from error
         return Delivered(len(prepared.body))
 
@@ -285,7 +283,7 @@ class ForwardSink:
         return f"/v1/ledger/{quote(self._origin, safe='')}?{question}"
 
     def _meet(self, reply: Reply) -> None:
-        """D8: the first hub that this sink meets is the one it delivers to; any other is refused."""
+        """D8: the sink delivers to the first hub that it connects to; any other is refused."""
         database, instance = self._engine.database, self._instance
         pinned = self._hub or database.read(lambda c: sinks.hub_of(c, instance))
         hub = self._judge.met(reply, pinned=pinned)
@@ -333,15 +331,15 @@ class ForwardSink:
 
     def _path(self, dataset: str) -> tuple[str, ...]:
         """H4: every store that rows of the dataset have passed, this one last; `Loop` if the hub is one of them."""
-        # Read for each chunk, after its rows: what brought a row here was recorded before the row was committed.
+        # Read for each chunk, after its rows: the path of a row was recorded before the row was committed.
         before = self._engine.database.read(lambda c: provenance.stores_before(c, dataset))
         if self._hub in before:
             raise Loop(
                 f"Rows of {dataset!r} have passed through {self._judge.place} before: it is the store {self._hub!r}.",
-                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
-                "so: `floodmark provenance list`.",
+                hint="Remove one of the forward sinks that form the loop. If the rows never took this path, see which "
+                "origin reported it: `floodmark provenance list`.",
             )
-        # Under another origin the store itself is still one that the rows passed.
+        # With another origin, the store itself is still one that the rows passed.
         own = tuple(dict.fromkeys((self._engine.store_id, self._origin)))
         return (*[store for store in before if store not in own], *own)
 
@@ -357,7 +355,7 @@ class ForwardSink:
         reply_bytes_max: int = REPLY_BYTES_MAX,
         greet: Channel | None = None,
     ) -> Reply:
-        """Send with the token; if that is refused, once more with what its source holds now."""
+        """Send with the token; if it is refused, once more with the present token of its source."""
 
         def once(token: str | None) -> Reply:
             proof = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -366,7 +364,7 @@ class ForwardSink:
                 if greet is None:
                     return
                 reply = ask("GET", f"{self._url}{self._question(greet, after=SEQUENCE_MAX)}", proof)
-                if reply.status != 401:  # else the request itself is refused for the same, and its token read again
+                if reply.status != 401:  # otherwise the request itself gets 401, and its token is read again
                     self._meet(reply)
 
             return self._exchange.send(
@@ -385,10 +383,10 @@ class ForwardSink:
 
 
 def _too_many_stores(dataset: str, stores: int) -> Permanent:
-    """H4: with some of them left out, rows could go round for ever. So nothing is sent."""
+    """H4: if some stores were left out, rows could loop forever. So nothing is sent."""
     return Permanent(
-        f"Rows of {dataset!r} have passed through {stores:,} stores, and a chunk cannot name so many.",
-        hint="Let some of those stores forward to the last hub directly, or take back what is not true: "
+        f"Rows of {dataset!r} have passed through {stores:,} stores, more than a chunk can name.",
+        hint="Let some of those stores forward to the last hub directly, or remove wrong entries: "
         "`floodmark provenance list`.",
     )
 
@@ -411,7 +409,7 @@ def _check(settings: dict[str, Any]) -> None:
     if settings["accept"] not in ACCEPT:
         raise InvalidSetting(
             f"accept is {settings['accept']!r}.",
-            hint="It is hub, or status for a server that is no hub: any 2xx then means that rows are stored.",
+            hint="It is hub, or status for a server that is not a hub: any 2xx then means that rows are stored.",
         )
     origin = settings["origin"]
     if origin is not None and not (isinstance(origin, str) and 0 < len(origin) <= 200 and origin.isprintable()):
@@ -419,22 +417,22 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _checked_url(url: Any) -> str:
-    """The address without a slash at its end. It is not shown where it might hold a secret."""
+    """The address without a final slash. It is not shown if it might contain a secret."""
     import httpx
 
     try:
         parts = httpx.URL(url)
         whole = parts.scheme in {"http", "https"} and bool(parts.host)
-    except (httpx.InvalidURL, TypeError, ValueError):  # the latter for halves of characters
+    except (httpx.InvalidURL, TypeError, ValueError):  # ValueError for unpaired surrogates
         whole = False
     if not whole:
         raise InvalidSetting(
             f"The url {shown_url(url)} is not the address of a hub.", hint="Write https://host[:port][/path]."
         )
-    if parts.userinfo or "@" in str(parts.path):  # a password with a slash in it ends up in the path
-        raise InvalidSetting("The url holds a user's name or password.", hint="Give a credential as the token.")
+    if parts.userinfo or "@" in str(parts.path):  # a password that contains a slash is parsed as part of the path
+        raise InvalidSetting("The url contains a user name or password.", hint="Give a credential as the token.")
     if parts.query or parts.fragment:
-        raise InvalidSetting("The url has a ? or # in it.", hint="Write the address up to there.")
+        raise InvalidSetting("The url contains ? or #.", hint="Write only the part before it.")
     return str(parts).rstrip("/")
 
 
@@ -454,8 +452,8 @@ KIND = Kind(
     required=("url",),
     check=_check,
     connect=lambda engine, channel, settings: ForwardSink(engine, channel.sink, settings),
-    # The url and the origin are where an intent goes: half of it elsewhere, or under another key, would be a hole there
-    # and rows twice here.
+    # The url and the origin identify the destination of an intent: a part of it at another url or origin would be a gap
+    # there, and duplicates here.
     pinned=("url", "origin", "chunk_rows", "chunk_bytes"),
     secret=frozenset({"token"}),
     contiguous=True,

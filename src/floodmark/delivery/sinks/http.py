@@ -1,8 +1,8 @@
-"""HTTP exchanges with one server, bounded in time and in bytes.
+"""HTTP requests to one server, bounded in time and in bytes.
 
-A server may be slow, hang, break off, answer without end or one byte a minute: whatever it does, an exchange ends in an
-`Reply` or in `Busy`, and other exchanges go on. Connections are kept alive. Each is one thread's at a time: where
-threads share a pool of them, it may take a reply that has just begun to arrive for the end of an idle connection.
+A server may be slow, hang, close the connection, respond without end or with one byte a minute: every request ends in a
+`Reply` or in `Busy`, and other requests continue. Connections are kept alive. Each is used by one thread at a time: a
+shared pool may mistake a response that begins to arrive for the end of an idle connection.
 """
 
 from __future__ import annotations
@@ -32,59 +32,58 @@ if TYPE_CHECKING:
 # ── What a server's reply to a chunk means ───────────────────────────────────────────────────────────────────────────
 # | reply                         | meaning                                                       |
 # |-------------------------------|---------------------------------------------------------------|
-# | 2xx by our hub                | stored, if it names this very chunk and its ledger counts what we count |
-# | 400, 422 by our hub; 413      | `Refused`: these rows will never be taken                     |
+# | 2xx by our hub                | stored, if it names this chunk and its totals equal ours      |
+# | 400, 422 by our hub; 413      | `Refused`: these rows will never be accepted                  |
 # | 409 by our hub                | `Ahead`, `LedgerBehind`, `DivergedHistory` or `Loop`          |
-# | the same by anything else     | `Permanent`: something else answers in the hub's place        |
-# | 408, 425, 429, 5xx            | `Busy`, for as long as `Retry-After` says                     |
-# | every other 4xx, and 3xx      | `Permanent`: no row's fault (a wrong address, a missing right) |
+# | the same by anything else     | `Permanent`: another server responds at the hub's address     |
+# | 408, 425, 429, 5xx            | `Busy`, with the wait of `Retry-After`                        |
+# | every other 4xx, and 3xx      | `Permanent`: not caused by rows (wrong url, missing right)    |
 #
-# D8. Our hub is the one that the sink met first: it names its store in every answer that has consequences. Where a
-# sink
-# says that its server is no hub (`accept = "status"`), the status alone decides.
+# D8. Our hub is the one of the sink's first connection: it names its store in every response that has consequences. If
+# the sink's server is not a hub (`accept = "status"`), the status alone decides.
 
 
 WORDS_CHARACTERS_MAX = 300
 WORDS_BYTES_MAX = 64 << 10
-"""Where no JSON says which are a reply's words, they are looked for in its beginning."""
+"""Without JSON, the message of a reply is taken from this many bytes at its beginning."""
 
 POISON = frozenset({400, 413, 422})
 PATIENCE = frozenset({408, 425, 429})
 NO_HUB = frozenset({404, 405, 501})
-"""What a server that is not a hub says to the question for its ledger."""
+"""How a server that is not a hub responds to a request for its ledger."""
 
 _ELSEWHERE = "If the url is wrong, remove this sink and add it again with the right one."
 _ADVICE = {
     401: "The token is missing, unknown or revoked there: give another (`floodmark sink change NAME --set token=…`).",
-    403: "Ask for the right there: a token is bound to origins and datasets.",
-    404: f"Is the dataset there? {_ELSEWHERE}",
+    403: "Ask there for a token that allows it: a token is bound to origins and datasets.",
+    404: f"Does the dataset exist there? {_ELSEWHERE}",
     405: _ELSEWHERE,
     410: _ELSEWHERE,
-    409: "The server will not have this chunk, for the reason that it gives.",
+    409: "The server rejects this chunk for the reason that it gives.",
     415: _ELSEWHERE,
 }
 _BEHIND = (
-    "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and goes on where "
-    "its ledger ends."
+    "Was the hub restored from a backup? Remove this sink and add it again: it then asks the hub, and continues "
+    "where its ledger ends."
 )
 _NO_HUB = (
     "Nothing counts as delivered. If a proxy or a login page answers here, correct that. If the url is wrong, remove "
-    "this sink and add it again. If the server is no hub and any 2xx from it means that rows are stored, say so: "
+    "this sink and add it again. If the server is not a hub and any 2xx from it means that rows are stored: "
     "`floodmark sink change NAME --set accept=status`."
 )
 _ANOTHER_HUB = (
-    "Nothing counts as delivered. If the address is wrong, correct what it leads to. If the hub was replaced on "
-    "purpose, remove this sink and add it again: it then asks the new hub, and sends what that does not have."
+    "Nothing counts as delivered. If the address is wrong, correct it. If the hub was replaced on "
+    "purpose, remove this sink and add it again: it then asks the new hub, and sends the rows that are missing there."
 )
 _PARTED = (
     "Was one of the two restored from a backup, or this store copied? Remove the sink and add it again with an "
-    "`origin` of its own: the hub then takes everything as another store's."
+    "`origin` of its own: the hub then treats all rows as those of another store."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server said; of its body no more than is read of any."""
+    """The response of a server, with the beginning of its body."""
 
     status: int
     body: bytes = b""
@@ -96,7 +95,7 @@ class Reply:
         return 200 <= self.status < 300
 
     def content(self) -> dict[str, Any]:
-        """The JSON object that the body is; empty where it is none."""
+        """The body as a JSON object; empty if it is not one."""
         import orjson
 
         try:
@@ -106,7 +105,7 @@ class Reply:
         return content if type(content) is dict else {}
 
     def ledger(self) -> LedgerState | None:
-        """The ledger of the channel, where the reply carries one."""
+        """The ledger of the channel, if the reply has one."""
         try:
             return LedgerState.parse(self.content().get("ledger"))
         except MalformedChunk:
@@ -114,38 +113,38 @@ class Reply:
 
     @property
     def hub(self) -> str | None:
-        """The store that a hub says it is."""
+        """The id of the hub's store, if the reply has one."""
         found = self.content().get("hub")
         return found if isinstance(found, str) and found else None
 
     @property
     def problem(self) -> str:
-        """The name of the error that a hub replies with."""
+        """The name of the hub's error."""
         kind = self.content().get("type")
         return kind.rpartition(":")[2] if isinstance(kind, str) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Turns replies into what the tick understands."""
+    """Converts replies to errors of the delivery contract."""
 
     place: str
-    """The server, in words that may be shown."""
+    """The server, for messages."""
     now: Callable[[], datetime]
     hide: Callable[[str], str]
-    """Takes our own secret out of a text."""
+    """Removes our own secret from a text."""
 
     def met(self, reply: Reply, *, pinned: str | None) -> str:
-        """The hub that answered the question for its ledger; raises where that is no hub, or not the `pinned` one."""
+        """The hub that responded with its ledger; raises if it is not a hub, or not the `pinned` one."""
         if reply.status in NO_HUB:
             raise Permanent(f"There is no hub at {self.place}: it answered {reply.status}.", hint=_NO_HUB)
         if not reply.good:
-            error = self.error(reply, about="the question for its ledger")
-            # Taken for poison, the answer to a question would be held against the rows that follow.
+            error = self.error(reply, about="the request for its ledger")
+            # As `Refused`, the response to this request would be attributed to the rows that follow.
             raise Permanent(error.message, hint=_NO_HUB) if isinstance(error, Refused) else error
         content = reply.content()
         if type(content.get("channels")) is not list:
-            raise Permanent(f"What answers at {self.place} is no hub.", hint=_NO_HUB)
+            raise Permanent(f"The server at {self.place} is not a hub.", hint=_NO_HUB)
         versions = content.get("versions")
         if reply.hub is None or type(versions) is not list or VERSION not in versions:
             raise Permanent(
@@ -156,7 +155,7 @@ class Judge:
         return reply.hub
 
     def check(self, reply: Reply, *, header: ChunkHeader, dataset: str, hub: str | None) -> None:
-        """Return if the chunk is stored; raise what it means if it is not. `hub`: None where the status decides."""
+        """Return if the chunk is stored; otherwise raise. `hub`: None if the status alone decides."""
         where = f"{dataset!r} ({header.partition})"
         about = f"rows {header.range} of {where}"
         if hub is None:
@@ -170,41 +169,42 @@ class Judge:
         if ledger is None:
             raise Permanent(f"{self.place} acknowledged {about} without its ledger.", hint=_NO_HUB)
         if header.replay:
-            return  # a replay moves no ledger: its rows were counted when they were given up
+            return  # a replay does not change the ledger: its rows were counted when they were given up
         if ledger.through > header.range.through:
             raise Ahead(f"{self.place} has more than {about}: everything up to {ledger.through}.", holdings_of(ledger))
         if ledger.through < header.range.through:
             raise self._behind(ledger, about)
         if ledger.tally != header.total:
-            # It had the range already and did not look at our rows: only the totals tell that those are others.
+            # It had the range already and did not compare our rows: only the totals show that they differ.
             ours, theirs = header.total.rows, ledger.tally.rows
-            others = " others" if ours == theirs else ""
+            others = ", with another checksum" if ours == theirs else ""
             raise DivergedHistory(
-                f"{self.place} counts {theirs} rows of {where} up to {ledger.through}, and this store {ours}{others}.",
+                f"{self.place} counts {theirs} rows of {where} up to {ledger.through}, but this store counts "
+                f"{ours}{others}.",
                 hint=_PARTED,
             )
         ours_too = [item.range for item in header.given_up]
         if ledger.more or any(not _covered(span, header, ours_too) for span in ledger.given_up):
-            raise Ahead(f"{self.place} has {about}, but for rows that were given up.", holdings_of(ledger))
+            raise Ahead(f"{self.place} has {about}, except rows that were given up.", holdings_of(ledger))
 
     def _check_acknowledged(self, reply: Reply, wanted: Acknowledgement, about: str) -> None:
-        """D8: an acknowledgement says who gives it, and for what. Anything else is not one, whatever its status."""
-        told = reply.content().get("acknowledged")
-        if type(told) is not dict:
-            raise Permanent(f"{self.place} answered {reply.status} to {about}, and not as a hub does.", hint=_NO_HUB)
-        if told.get("hub") != wanted.hub:
-            raise self._another_hub(told.get("hub"), wanted.hub)
-        if told != wanted.content():
-            odd = next(key for key, value in wanted.content().items() if told.get(key) != value)
-            raise Permanent(f"{self.place} acknowledged something else than {about}: {odd!r} differs.", hint=_NO_HUB)
+        """D8: an acknowledgement names its hub and its chunk. Anything else is not one, whatever its status."""
+        found = reply.content().get("acknowledged")
+        if type(found) is not dict:
+            raise Permanent(f"{self.place} answered {reply.status} to {about}, but not as a hub does.", hint=_NO_HUB)
+        if found.get("hub") != wanted.hub:
+            raise self._another_hub(found.get("hub"), wanted.hub)
+        if found != wanted.content():
+            odd = next(key for key, value in wanted.content().items() if found.get(key) != value)
+            raise Permanent(f"{self.place} acknowledged something other than {about}: {odd!r} differs.", hint=_NO_HUB)
 
     def _refusal(self, reply: Reply, *, about: str, hub: str) -> FloodmarkError:
-        """D8: rows are given up, and a ledger is believed, only on the word of the hub itself."""
+        """D8: only the hub itself can refuse rows or report a ledger."""
         error = self.error(reply, about=about)
-        if reply.status not in {400, 409, 422}:  # a proxy may well say that a body is too large for it
+        if reply.status not in {400, 409, 422}:  # a proxy may also refuse a body as too large
             return error
         if reply.hub is None:
-            return Permanent(f"{error.message.rstrip('.')}, and not as a hub does.", hint=_NO_HUB)
+            return Permanent(f"{error.message.rstrip('.')}, but not as a hub does.", hint=_NO_HUB)
         if reply.hub != hub:
             return self._another_hub(reply.hub, hub)
         return self._conflict(reply, error.message, about) if reply.status == 409 else error
@@ -214,9 +214,9 @@ class Judge:
             raise self._another_hub(reply.hub, pinned)
 
     def _another_hub(self, found: Any, pinned: str) -> Permanent:
-        told = self.hide(plain(str(found)))[:80]
+        shown = self.hide(plain(str(found)))[:80]
         return Permanent(
-            f"{self.place} is another hub than this sink delivers to: {told!r} and not {pinned!r}.", hint=_ANOTHER_HUB
+            f"{self.place} is not the hub of this sink: it is {shown!r}, and not {pinned!r}.", hint=_ANOTHER_HUB
         )
 
     def error(self, reply: Reply, *, about: str) -> FloodmarkError:
@@ -230,7 +230,7 @@ class Judge:
             return Busy(said, retry_after_seconds=retry_after_seconds(reply.retry_after, now=self.now()))
         if 300 <= reply.status < 400:
             to = self.hide(plain(reply.location or ""))[:WORDS_CHARACTERS_MAX]
-            leads = f" It leads to {to} ." if to else ""
+            leads = f" It redirects to {to} ." if to else ""
             return Permanent(said, hint=f"Redirects are not followed.{leads} {_ELSEWHERE}")
         return Permanent(said, hint=_ADVICE.get(reply.status, "Correct the sink's settings, or the server's."))
 
@@ -245,23 +245,25 @@ class Judge:
         if reply.problem == "Loop":
             return Loop(
                 said,
-                hint="Remove one of the forward sinks that make the circle. If rows never went that way, see who says "
-                "so: `floodmark provenance list`.",
+                hint="Remove one of the forward sinks that form the loop. If the rows never took this path, see which "
+                "origin reported it: `floodmark provenance list`.",
             )
-        return Permanent(said, hint="The server will not have this chunk, for the reason that it gives.")
+        return Permanent(said, hint="The server rejects this chunk for the reason that it gives.")
 
     def _behind(self, ledger: LedgerState, about: str) -> LedgerBehind:
         return LedgerBehind(
-            f"The ledger of {self.place} ends at {ledger.through}: {about} would leave a hole behind it.", hint=_BEHIND
+            f"The ledger of {self.place} ends at {ledger.through}: {about} would leave a gap after it.", hint=_BEHIND
         )
 
     def words(self, reply: Reply) -> str:
-        """The server's own words, short, on one line, and without our secret whatever the server echoes."""
+        """The server's own message, short, on one line, and without our secret."""
         content = reply.content()
-        told = [content[key] for key in ("detail", "hint") if isinstance(content.get(key), str)]
-        told = told or [content[key] for key in ("message", "error", "title") if isinstance(content.get(key), str)][:1]
+        texts = [content[key] for key in ("detail", "hint") if isinstance(content.get(key), str)]
+        texts = (
+            texts or [content[key] for key in ("message", "error", "title") if isinstance(content.get(key), str)][:1]
+        )
         raw = reply.body[:WORDS_BYTES_MAX].decode("utf-8", errors="replace")
-        text = self.hide(plain(" ".join(told)[:WORDS_BYTES_MAX] or raw))
+        text = self.hide(plain(" ".join(texts)[:WORDS_BYTES_MAX] or raw))
         return text if len(text) <= WORDS_CHARACTERS_MAX else text[: WORDS_CHARACTERS_MAX - 1] + "…"
 
 
@@ -270,13 +272,13 @@ def holdings_of(ledger: LedgerState) -> Holdings:
 
 
 def _covered(span: SequenceRange, header: ChunkHeader, ours: list[SequenceRange]) -> bool:
-    """Whether a range that the hub never got is, inside the chunk, one that we have given up ourselves."""
+    """Whether we have given up the part of the range, inside the chunk, that the hub never received."""
     inside = span.intersect(header.range)
     return inside is None or any(item.intersect(inside) == inside for item in ours)
 
 
 def plain(text: str) -> str:
-    """A text of somebody else's on one line, with nothing in it that a terminal would obey."""
+    """A foreign text on one line, without control characters."""
     shown = (
         character if character.isprintable() else " " if character.isspace() or character < " " else ""
         for character in text
@@ -285,7 +287,7 @@ def plain(text: str) -> str:
 
 
 def media_of(ledger: dict[str, Any]) -> str:
-    """What a hub that answered so is sent: columns if it says that it reads them."""
+    """The media type for a hub with this ledger: columns if it supports them."""
     reads = ledger.get("reads")
     return COLUMNS if type(reads) is list and COLUMNS in reads else LINES
 
@@ -294,22 +296,22 @@ def media_of(ledger: dict[str, Any]) -> str:
 
 
 WHOLE_TIMEOUTS = 10
-"""An exchange takes at most so many timeouts from its first byte to its last: each byte for itself may be in time."""
+"""A whole request takes at most this many timeouts: the timeout alone applies to each read."""
 IDLE_SECONDS_MAX = 2.0
-"""How long a connection is kept without use: less than servers do, so that it is not closed under a request."""
+"""How long an idle connection is kept: less than servers do, so that it is not closed during a request."""
 
 
 Ask = Callable[[str, str, Mapping[str, str]], Reply]
-"""Sends a request without a body, by method, address and headers, on a connection at hand."""
+"""Sends a request without a body, by method, address and headers, on the present connection."""
 
 
 GREETINGS_MAX = 2
-"""How often the other side is asked who it is before a request. Where each connection ends with its first answer, the
-request goes on one of its own all the same: what is said to it is looked at, too."""
+"""How often the server is asked for its identity before a request. If each connection ends after its first response,
+the request is sent on a new one: its response is checked, too."""
 
 
 class _Unmet(Exception):
-    """A request was about to make a connection on which nobody has said who he is. It has not left."""
+    """A request needs a new connection whose server is not identified yet. It was not sent."""
 
 
 @dataclass(slots=True)
@@ -318,11 +320,11 @@ class _Line:
 
     client: httpx.Client
     connects: bool = True
-    """Whether a request may make a new connection."""
+    """Whether a request may open a new connection."""
 
 
 class Exchange:
-    """The way to one server. Threads may use it at the same time."""
+    """The connections to one server. Threads may use it in parallel."""
 
     def __init__(self, *, timeout_seconds: float, connect_timeout_seconds: float, connections_max: int) -> None:
         self._timeout_seconds = timeout_seconds
@@ -343,9 +345,9 @@ class Exchange:
         reply_bytes_max: int,
         greet: Callable[[Ask], None] | None = None,
     ) -> Reply:
-        """Send a request and read the reply, no more of it than that many bytes. `Busy` where there is none.
+        """Send a request and read at most that many bytes of the reply. `Busy` if there is none.
 
-        On a new connection `greet` comes first: it asks the other side who it is, and raises if that is the wrong one.
+        On a new connection `greet` is called first: it asks for the server's identity, and raises if it is wrong.
         """
         import httpx
 
@@ -358,7 +360,7 @@ class Exchange:
                         return self._once(line, method, url, headers, content, reply_bytes_max)
                     except _Unmet:
                         line.connects = True
-                        greet(lambda way, at, told: self._once(line, way, at, told, None, reply_bytes_max))  # type: ignore[misc]
+                        greet(lambda way, at, extra: self._once(line, way, at, extra, None, reply_bytes_max))  # type: ignore[misc]
                     finally:
                         line.connects = True
                 return self._once(line, method, url, headers, content, reply_bytes_max)
@@ -369,7 +371,7 @@ class Exchange:
         except httpx.ConnectError as error:
             raise Busy(f"{place} cannot be reached: {reason_of(error)}.", hint=_advice(error)) from error
         except httpx.TransportError as error:
-            raise Busy(f"{place} broke the exchange off: {reason_of(error)}.") from error
+            raise Busy(f"{place} closed the connection: {reason_of(error)}.") from error
 
     def _once(
         self,
@@ -390,10 +392,10 @@ class Exchange:
             )
 
     def close(self) -> None:
-        """Let go of the connections, for good; what another thread has under way ends in `Busy`."""
+        """Close all connections permanently; requests of other threads end in `Busy`."""
         with self._lock:
             free, self._free, self._closed = self._free, [], True
-        self._break_off()
+        self._shut_down()
         for line in free:
             line.client.close()
 
@@ -405,7 +407,7 @@ class Exchange:
         try:
             with self._lock:
                 if self._closed:
-                    raise Busy("The sink was closed before its request left.")
+                    raise Busy("The sink was closed before its request was sent.")
                 line = self._free.pop() if self._free else _Line(self._made())
             try:
                 yield line
@@ -429,14 +431,14 @@ class Exchange:
             limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS_MAX),
             verify=_trusted(),
             follow_redirects=False,
-            # What is compressed could become anything; and the words of an error need no compression.
+            # A compressed reply could expand to any size; and error messages need no compression.
             headers={"Accept-Encoding": "identity", "User-Agent": "floodmark"},
         )
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
-        """Break off when the exchange as a whole takes too long. The timeouts alone count from byte to byte."""
-        timer = threading.Timer(self._timeout_seconds * WHOLE_TIMEOUTS, self._break_off)
+        """Close the connections when the whole request takes too long. The timeouts apply to each read."""
+        timer = threading.Timer(self._timeout_seconds * WHOLE_TIMEOUTS, self._shut_down)
         timer.daemon = True
         timer.start()
         try:
@@ -444,10 +446,10 @@ class Exchange:
         finally:
             timer.cancel()
 
-    def _break_off(self) -> None:
-        """End every conversation with the server, also those that another thread is waiting in.
+    def _shut_down(self) -> None:
+        """End every connection to the server, also those of waiting threads.
 
-        Shut down and not closed: a closed descriptor could be another file's before the waiting thread wakes up.
+        Shut down, not closed: a closed descriptor could be reused for another file before the waiting thread wakes up.
         """
         for connection in list(self._sockets):
             with contextlib.suppress(OSError):
@@ -460,8 +462,8 @@ class Exchange:
             found = info["return_value"].get_extra_info("socket")
             if found is not None:
                 self._sockets.add(found)
-            if self._closed:  # while this connection was being made
-                self._break_off()
+            if self._closed:  # while this connection was being opened
+                self._shut_down()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -472,7 +474,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _read(response: httpx.Response, bytes_max: int) -> bytes:
-    """The body's beginning. The rest of a longer one is not waited for: its connection is closed instead."""
+    """The beginning of the body. The rest of a longer one is not read: its connection is closed."""
     pieces: list[bytes] = []
     room = bytes_max
     for piece in response.iter_raw():
@@ -485,7 +487,7 @@ def _read(response: httpx.Response, bytes_max: int) -> bytes:
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates that are trusted by default. Reading them takes longer than a request: once per process."""
+    """The default trusted certificates. Reading them takes longer than a request: once per process."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -495,5 +497,5 @@ def _advice(error: BaseException) -> str | None:
     import ssl
 
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
-        return "Its certificate is not trusted here: name the authority that signed it in SSL_CERT_FILE."
+        return "Its certificate is not trusted: set SSL_CERT_FILE to the certificate of its authority."
     return None

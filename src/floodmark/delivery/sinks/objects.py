@@ -1,9 +1,9 @@
-"""Where objects are: a directory, or a prefix of a bucket. Nothing that is there is ever replaced.
+"""Where objects are stored: a directory, or a prefix of a bucket. An existing object is never replaced.
 
-An object appears whole and durable, or not at all, and creating it tells whether it was there before: of two who
-create one key at the same time, one is told that it did. That is all a blob sink builds on.
+An object is created completely and durably, or not at all, and `create` returns whether it created it: of two processes
+that create one key at the same time, exactly one succeeds. A blob sink needs nothing else.
 
-Keys are texts of parts joined by `/`, below the place's own root.
+Keys are parts joined by `/`, below the root of the place.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Content = bytes | memoryview
 
 
 class ObjectPlace(Protocol):
-    """Keeps objects. Can be pickled, and then works in another process; whatever fails is a `FloodmarkError`."""
+    """Stores objects. Can be pickled for another process; every failure is a `FloodmarkError`."""
 
     @property
     def where(self) -> str:
-        """The place in words for a message."""
+        """The place, for messages."""
         ...
 
     @property
     def remote(self) -> bool:
-        """Whether a server creates the objects, which may ignore the condition or stop honouring it."""
+        """Whether a server creates the objects: it may ignore the precondition."""
         ...
 
     def create(self, key: str, content: Content) -> bool:
-        """Create the object with its whole content, durably; false, and nothing changed, if the key is taken."""
+        """Create the object with its whole content, durably; false, without a change, if the key exists."""
         ...
 
     def read(self, key: str) -> bytes | None:
@@ -51,22 +51,22 @@ class ObjectPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The object that says whose a place is. It also proves that the place creates nothing over what is there."""
+    """The object that names the owner of a place. It also proves that the place never replaces objects."""
 
     key: str
     content: bytes
 
     def proves(self, place: ObjectPlace) -> bool:
-        """Create it once more. A server that says twice in a row that it did replaces objects instead.
+        """Create it again. A server that reports success twice in a row replaces objects.
 
-        Once would not do: the claim may have been removed. A server that replaces it does so with the same content.
+        Once is not enough: the claim may have been removed. A replaced claim has the same content.
         """
         return not (place.create(self.key, self.content) and place.create(self.key, self.content))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """Objects are files below a directory, which is made when it is needed."""
+    """Objects are files below a directory, which is created when needed."""
 
     directory: Path
     remote: bool = field(default=False, init=False)
@@ -81,7 +81,7 @@ class LocalObjects:
             make_directory(path.parent)
             return create_file(path, content)
         except OSError as error:
-            raise _told(error, doing=f"Writing {path}") from error
+            raise _error_of(error, doing=f"Writing {path}") from error
 
     def read(self, key: str) -> bytes | None:
         path = self.directory / key
@@ -90,22 +90,22 @@ class LocalObjects:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _told(error, doing=f"Reading {path}") from error
+            raise _error_of(error, doing=f"Reading {path}") from error
 
     def list(self, prefix: str) -> Iterable[str]:
         folder = self.directory / prefix
         try:
             with os.scandir(folder) as entries:
-                # A name with a dot in front is an object that somebody is writing, or died over.
+                # A name that begins with a dot is an object that is being written, or whose writer crashed.
                 return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _told(error, doing=f"Listing {folder}") from error
+            raise _error_of(error, doing=f"Listing {folder}") from error
 
 
 def create_file(path: Path, content: Content) -> bool:
-    """Create a file with its whole content, durably; false if the name is taken. Never replaces."""
+    """Create a file with its whole content, durably; false if the name exists. Never replaces a file."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -122,13 +122,13 @@ def create_file(path: Path, content: Content) -> bool:
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
-        # Also where the name was taken: whoever took it may have died before this, and it is relied upon from now on.
+        # Also if the name existed: its writer may have crashed before this, and the file must be durable from now on.
         sync_directory(path.parent)
 
 
 _HINTS = {
-    errno.EACCES: "Give this process the right to read and write there, then export again.",
-    errno.EPERM: "Give this process the right to read and write there, then export again.",
+    errno.EACCES: "Give this process permission to read and write there, then export again.",
+    errno.EPERM: "Give this process permission to read and write there, then export again.",
     errno.EROFS: "Mount it for writing, or deliver to another directory.",
     errno.ENOTDIR: "A part of the path is a file: correct the sink's url, or move the file away.",
     errno.EISDIR: "A directory has the object's name: move it away, then export again.",
@@ -136,8 +136,8 @@ _HINTS = {
 }
 
 
-def _told(error: OSError, *, doing: str) -> FloodmarkError:
-    """What does not pass by itself stops the sink; anything else is tried again."""
+def _error_of(error: OSError, *, doing: str) -> FloodmarkError:
+    """Errors that need a user block the sink; others are retried."""
     hint = _HINTS.get(error.errno or 0)
     if hint is None:
         return retryable_os_error(error, doing=doing)

@@ -1,13 +1,13 @@
-"""A projection sink: rows in ingest order to a function of the user's, `package.module:function`.
+"""A projection sink: passes rows in ingest order to a user's function, `package.module:function`.
 
 Two promises, by the setting `transactional`:
 
-- false: at least once. The function is called, then the parcel is acknowledged; a crash in between brings the same
-  range again, with the same key. What it does must be repeatable, or be kept under that key.
-- true: exactly once. What the function does goes through the control database's own connection, in the transaction
-  that acknowledges the parcel: after a crash neither is there, or both are.
+- false: at least once. The function is called, then the parcel is acknowledged; after a crash in between, the same
+  range is passed again with the same key. Its effect must be idempotent, or be stored under that key.
+- true: exactly once. The function writes through the connection of the control database, in the transaction that
+  acknowledges the parcel: after a crash both exist, or neither.
 
-A function that raises stops its own channel, which comes again later; nothing is skipped.
+If the function raises, its channel stops and is retried later; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a function may know about the batch it is given."""
+    """What a function can read about its batch."""
 
     dataset: str
     partition: str
     range: SequenceRange
-    """The batch's numbers. The same range always comes with the same rows."""
+    """The batch's sequence numbers. The same range always has the same rows."""
     key: str
-    """The same text for the same delivery, however often it is tried, and for no other."""
+    """The same key for every attempt of one delivery, and for no other."""
     connection: Connection | None
-    """Of the transaction that acknowledges the batch, if the sink is transactional; not the function's to commit."""
+    """Of the transaction that acknowledges the batch, if the sink is transactional. The function must not commit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A user's function, and how it wants to be called."""
+    """A user's function, and its signature."""
 
     path: str
     call: Callable[[pa.Table, Delivery], object]
@@ -61,7 +61,7 @@ class Function:
         """Import `package.module:function`; `InvalidSetting` if that cannot be called with a batch."""
         found = _imported(path)
         if inspect.iscoroutinefunction(found):
-            raise _unusable(path, "it is a coroutine, and nobody would await it")
+            raise _unusable(path, "it is a coroutine function, and it would not be awaited")
         accepts = _acceptance(path, found)
         if accepts((None, None), {}):
             return cls(path, found, takes_delivery=True)
@@ -80,7 +80,7 @@ def _imported(path: Any) -> Callable[..., object]:
         found: object = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # importing runs the user's code: whatever it raises, it is not there
+    except Exception as error:  # importing runs the user's code: it may raise anything
         raise _unusable(path, f"{type(error).__name__}: {reason_of(error)}") from error
     if not callable(found):
         raise _unusable(path, f"it is a {type(found).__name__}")
@@ -90,7 +90,7 @@ def _imported(path: Any) -> Callable[..., object]:
 def _acceptance(path: str, found: Callable[..., object]) -> Callable[[tuple[Any, ...], dict[str, Any]], bool]:
     try:
         signature = inspect.signature(found)
-    except ValueError:  # some built-in functions do not tell
+    except ValueError:  # some built-in functions have no signature
         return lambda positional, named: len(positional) == 1 and not named
     except TypeError as error:
         raise _unusable(path, str(error)) from error
@@ -120,7 +120,7 @@ class ProjectionSink:
     store_id: str
 
     def open(self) -> None:
-        """Nothing to sign: the function is the user's, and so is what it writes to."""
+        """Nothing to claim: the user owns the function and what it writes to."""
 
     def held(self, channel: Channel, *, after: int) -> Holdings:  # noqa: ARG002 - the contract's signature
         return Holdings()
@@ -139,7 +139,7 @@ class ProjectionSink:
         try:
             self.function.call(parcel.rows, delivery)
         except (Permanent, Retryable):
-            raise  # the function speaks our language: it says itself whether to come again
+            raise  # the function decides whether to retry
         except DBAPIError as error:
             if connection is not None and is_serialization_failure(error):
                 raise  # the control database runs the whole transaction again
@@ -152,7 +152,7 @@ class ProjectionSink:
         return Retryable(
             f"The function {self.function.path!r} failed on rows {parcel.range} of {channel.dataset!r} "
             f"({channel.partition}): {type(error).__name__}: {reason_of(error)}.",
-            hint="The same rows come again with the next export; correct the function.",
+            hint="Correct the function; the next export passes the same rows again.",
         )
 
 
@@ -161,20 +161,20 @@ class TransactionalProjectionSink(ProjectionSink):
     """Calls a function inside the transaction that acknowledges the parcel: exactly once."""
 
     def deliver_within(self, connection: Connection, parcel: Parcel) -> Delivered:
-        with _not_to_be_ended(connection, self.function.path):
+        with _no_commit(connection, self.function.path):
             self._call(parcel, connection)
         return Delivered(parcel.rows.nbytes)
 
 
 @contextlib.contextmanager
-def _not_to_be_ended(connection: Connection, path: str) -> Iterator[None]:
-    """Refuse a COMMIT or ROLLBACK by the function: half of an effect would be acknowledged, or a whole one not."""
+def _no_commit(connection: Connection, path: str) -> Iterator[None]:
+    """Refuse a COMMIT or ROLLBACK by the function: a partial effect could be acknowledged, or a complete one not."""
     refusals: list[Permanent] = []
 
     def refuse(_connection: Connection) -> NoReturn:
         refusals.append(
             Permanent(
-                f"The function {path!r} tried to end the transaction that it was lent.",
+                f"The function {path!r} tried to commit or roll back the transaction of the export.",
                 hint="Leave commit and rollback to the export; use connection.begin_nested() for savepoints.",
             )
         )
@@ -188,9 +188,9 @@ def _not_to_be_ended(connection: Connection, path: str) -> Iterator[None]:
         for ending in ("commit", "rollback"):
             event.remove(connection, ending, refuse)
         if refusals:
-            connection.invalidate()  # SQLAlchemy takes the transaction for ended: only its real end is safe now
+            connection.invalidate()  # SQLAlchemy assumes that the transaction has ended: only closing is safe
     if refusals:
-        raise refusals[-1]  # also where the function has caught it
+        raise refusals[-1]  # also if the function has caught it
 
 
 def _check(settings: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ def _check(settings: dict[str, Any]) -> None:
 
 
 def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> Destination:  # noqa: ARG001 - the contract's signature
-    engine.settings.functions.check(settings["function"])  # again: the list may have become shorter since it was added
+    engine.settings.functions.check(settings["function"])  # again: the list may have changed since the sink was added
     kind = TransactionalProjectionSink if settings["transactional"] else ProjectionSink
     return kind(Function.load(settings["function"]), engine.store_id)
 
@@ -217,6 +217,6 @@ KIND = Kind(
     required=("function",),
     check=_check,
     connect=_connect,
-    # Not the function: a corrected one applies at once, to the very range that the old one failed on.
+    # Not the function: a corrected one applies immediately, to the same range that the old one failed on.
     pinned=("chunk_rows",),
 )

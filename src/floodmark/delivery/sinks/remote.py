@@ -1,10 +1,10 @@
-"""Objects in a bucket: S3 and what speaks its language, Google Cloud Storage, Azure.
+"""Objects in a bucket: S3 and compatible stores, Google Cloud Storage, Azure.
 
-An object is created with the store's own precondition (`If-None-Match: *` and its likes), so that of two exporters one
-wins, and a request whose answer was lost meets its own object.
+An object is created with the store's own precondition (such as `If-None-Match: *`), so that one of two exporters wins,
+and a retry after a lost response finds its own object.
 
-Every request ends: connecting, answering and trying again all have limits. What a store answers is told in one
-sentence, with what to do. Its own words are not: they can hold keys, signatures and addresses with tokens in them.
+Every request is bounded: connecting, responding and retrying have limits. An error of a store is reported in one
+sentence with a hint. Its own message is not shown: it can contain keys, signatures and addresses with tokens.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Store = S3Store | GCSStore | AzureStore
 
 
-# ── What object stores answer when they refuse, in our words: one sentence, and what to do ───────────────────────────
-# The store's own words stay behind: they can hold keys, signatures, and addresses with tokens in them.
+# ── The errors of object stores as our messages: one sentence, and a hint ────────────────────────────────────────────
+# The store's own message is not shown: it can contain keys, signatures, and addresses with tokens.
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What some of a store's error codes mean. The texts may name `where`, `bucket`, `kind` (of it) and `code`."""
+    """The message for some error codes of a store. The texts may name `where`, `bucket`, its `kind`, and `code`."""
 
     codes: frozenset[str]
     message: str
@@ -79,7 +79,7 @@ _ANSWERS = (
     Answer(
         frozenset({"NotImplemented", "501"}),
         "{where} cannot create an object only if it is absent, and without that rows could be overwritten.",
-        "Use a store, or a newer version of it, that knows conditional writes (If-None-Match).",
+        "Use an object store, or a newer version of it, that supports conditional writes (If-None-Match).",
     ),
     Answer(
         frozenset({"403"}),
@@ -110,14 +110,14 @@ _THROTTLED = frozenset(
 _CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _REGION = re.compile(r"<Region>\s*([a-z0-9-]+)\s*</Region>")
-# The addresses at which a cloud's machines ask who they are: where the sink has no credentials, these are asked last.
+# The addresses of the clouds' identity services: they are tried last if the sink has no credentials.
 _IDENTITY_SERVICE = re.compile(
     r"://(169\.254\.\d+\.\d+|metadata\.google\.internal|[^/\s]*login\.microsoftonline\.com|[^/\s]+/latest/api/token)"
 )
 
 
-def told(error: BaseException, *, where: str, bucket: str) -> FloodmarkError:
-    """A store's refusal in our words: what is wrong, and what to do about it."""
+def error_of(error: BaseException, *, where: str, bucket: str) -> FloodmarkError:
+    """The error of a store as one of ours, with a hint."""
     text = str(error).partition("Debug source:")[0]
     found = _STATUS.search(text)
     code, status = code_of(error), found[1] if found else None
@@ -135,29 +135,29 @@ def told(error: BaseException, *, where: str, bucket: str) -> FloodmarkError:
         if answer is not None:
             names = {"where": where, "bucket": bucket, "kind": _kind(where), "code": code or status}
             return Permanent(answer.message.format(**names), hint=answer.hint.format(**names))
-    return _by_chance(code, int(status or 0), where=where)
+    return _other_error(code, int(status or 0), where=where)
 
 
 def code_of(error: BaseException) -> str | None:
-    """The error code in the answer's XML; all three providers write it alike."""
+    """The error code in the XML of the response; all three providers use the same element."""
     found = _CODE.search(str(error))
     return found[1] if found else None
 
 
-def _by_chance(code: str | None, status: int, *, where: str) -> FloodmarkError:
-    """What may pass, and what nobody has met yet."""
+def _other_error(code: str | None, status: int, *, where: str) -> FloodmarkError:
+    """Temporary errors, and unknown ones."""
     said = f"{code} ({status})" if code else str(status)
     if code in _THROTTLED or status in {408, 429} or status >= 500:
-        return Busy(f"{where} is busy: {said}.", hint="Nothing is lost; the next export goes on from here.")
+        return Busy(f"{where} is busy: {said}.", hint="Nothing is lost; the next export continues from here.")
     return Permanent(
         f"{where} refused the request: {said}.",
-        hint="Look the answer up in the store's documentation, correct the cause, then export again.",
+        hint="Look up the response in the store's documentation, correct the cause, then export again.",
     )
 
 
 def _other_region(text: str, *, where: str, bucket: str) -> FloodmarkError:
     region = _REGION.search(text)
-    there = f"the region {region[1]!r}" if region else "another region than the sink says"
+    there = f"the region {region[1]!r}" if region else "another region than the sink's"
     return Permanent(
         f"The {_kind(where)} {bucket!r} is in {there}.",
         hint=f"Set region={region[1] if region else '…'} for the sink, or AWS_REGION in the environment.",
@@ -184,7 +184,7 @@ RETRIES: dict[str, Any] = {
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
-"""Few and quick: hiccups end here. Longer waits are the tick's, which can be interrupted and lets others go on."""
+"""Few and short, for transient errors. Longer waits are in the tick, where they can be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +195,9 @@ class RemoteObjects:
     bucket: str
     prefix: str
     options: tuple[tuple[str, str], ...] = ()
-    """Region, endpoint, account: whatever the store must know besides."""
+    """Region, endpoint, account: further settings of the store."""
     credentials: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Never shown. Where there are none, the provider's environment variables and machine identities count."""
+    """Never shown. If empty, the provider's environment variables and machine identity are used."""
     remote: bool = field(default=True, init=False)
 
     @property
@@ -213,9 +213,9 @@ class RemoteObjects:
         except AlreadyExistsError:
             return False
         except (BaseError, OSError, ValueError) as error:
-            raise told(
+            raise error_of(
                 error, where=self.where, bucket=self.bucket
-            ) from None  # the cause would bring the store's own words along
+            ) from None  # the cause has the store's own message
         return True
 
     def read(self, key: str) -> bytes | None:
@@ -227,9 +227,9 @@ class RemoteObjects:
         except FileNotFoundError as error:
             if code_of(error) in {None, "NoSuchKey", "BlobNotFound"}:
                 return None
-            raise told(error, where=self.where, bucket=self.bucket) from None
+            raise error_of(error, where=self.where, bucket=self.bucket) from None
         except (BaseError, OSError, ValueError) as error:
-            raise told(error, where=self.where, bucket=self.bucket) from None
+            raise error_of(error, where=self.where, bucket=self.bucket) from None
 
     def list(self, prefix: str) -> Iterable[str]:
         import obstore
@@ -244,13 +244,13 @@ class RemoteObjects:
                 if meta["path"].startswith(below)
             ]
         except (BaseError, OSError, ValueError) as error:
-            raise told(error, where=self.where, bucket=self.bucket) from None
+            raise error_of(error, where=self.where, bucket=self.bucket) from None
         return [name for name in found if "/" not in name]
 
 
 @lru_cache(maxsize=64)
 def _connected(place: RemoteObjects) -> Store:
-    """One client for each place and process: it keeps connections open and refreshes what expires."""
+    """One client per place and process: it keeps connections open and refreshes expiring credentials."""
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 

@@ -1,4 +1,4 @@
-"""The place that a sink's settings name: its url, how it is reached, and with which credentials.
+"""The place in a sink's settings: its url, its connection options and its credentials.
 
 | url                       | further settings                                                              |
 |---------------------------|-------------------------------------------------------------------------------|
@@ -7,8 +7,8 @@
 | `gs://bucket/prefix`      | endpoint; service_account, bearer_token                                       |
 | `az://container/prefix`   | account, endpoint; account_key, sas_token, bearer_token                       |
 
-What is not set comes from the provider's environment variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or from the machine's
-own identity, wherever the objects are written.
+Other settings come from the provider's environment variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or from the identity of
+the machine that writes the objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from floodmark.delivery.sinks.objects import LocalObjects, ObjectPlace
 from floodmark.delivery.sinks.remote import RemoteObjects
 from floodmark.errors import InvalidSetting, Permanent
 
-# Each setting of ours, and what the library that speaks to the store calls it.
+# Each of our settings, and its name in the client library.
 _OPTIONS: dict[str, dict[str, str]] = {
     "file": {},
     "s3": {"region": "region", "endpoint": "endpoint"},
@@ -52,7 +52,7 @@ _URLS = "Use file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or az
 
 
 def check_place(settings: dict[str, Any]) -> None:
-    """`InvalidSetting` for a place that cannot be; its url is put into one form."""
+    """`InvalidSetting` for an invalid place; its url is converted to its canonical form."""
     settings["url"] = _canonical(settings["url"])
     scheme = settings["url"].partition(":")[0]
     allowed = {**_OPTIONS[scheme], **_CREDENTIALS[scheme]}
@@ -61,8 +61,8 @@ def check_place(settings: dict[str, Any]) -> None:
         if value is None:
             continue
         if name not in allowed:
-            others = ", ".join(allowed) or "nothing of that kind"
-            raise InvalidSetting(f"{name} is not for {scheme}:// places.", hint=f"They have {others}.")
+            others = ", ".join(allowed) or "none"
+            raise InvalidSetting(f"{name} is not a setting of {scheme}:// places.", hint=f"Their settings: {others}.")
         if name == "service_account":
             _check_reference(name, value)
         elif name in SECRET:
@@ -72,7 +72,7 @@ def check_place(settings: dict[str, Any]) -> None:
 
 
 def place_of(settings: Mapping[str, Any]) -> ObjectPlace:
-    """The place, with its credentials as they are now."""
+    """The place, with its present credentials."""
     scheme, _, rest = settings["url"].partition("://")
     if scheme == "file":
         return LocalObjects(Path(unquote(rest)))
@@ -96,9 +96,10 @@ def _canonical(url: Any) -> str:
     except ValueError:
         parts = urlsplit("")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        # Not repeated: it may hold a password or a signature.
+        # Not shown: it may contain a password or a signature.
         raise InvalidSetting(
-            "The url of a sink has more in it than a place.", hint=f"{_URLS} Credentials are settings."
+            "The url of a sink must not contain credentials, a query or a fragment.",
+            hint=f"{_URLS} Credentials are settings.",
         )
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return url
@@ -113,16 +114,18 @@ def _check_option(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidSetting(f"{name} is {value!r}.", hint="It is a text.")
     if name == "endpoint":
-        if "@" in value or "?" in value or "#" in value:  # wherever: a password may have a slash in it
-            raise InvalidSetting("The endpoint has more in it than an address.", hint="Credentials are settings.")
+        if "@" in value or "?" in value or "#" in value:  # anywhere in it: a password may contain a slash
+            raise InvalidSetting(
+                "The endpoint must not contain credentials, a query or a fragment.", hint="Credentials are settings."
+            )
         try:
             parts = urlsplit(value)
-            _ = parts.port  # a port that is no number is told only here
+            _ = parts.port  # an invalid port is detected only here
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise InvalidSetting(
-                f"The endpoint {shown_url(value)} is no address.", hint="Write https://host or http://host:port."
+                f"The endpoint {shown_url(value)} is not an address.", hint="Write https://host or http://host:port."
             )
 
 
@@ -144,7 +147,7 @@ def _check_reference(name: str, value: Any) -> None:
 
 
 def _account_key(source: str) -> str:
-    """A service account's key is a JSON document of many lines, and no word that a header could carry."""
+    """A service account's key is a JSON document of many lines, not a word that a header could contain."""
     kind, _, rest = source.partition(":")
     try:
         text = source
@@ -153,11 +156,11 @@ def _account_key(source: str) -> str:
         elif kind == "file":
             text = Path(unquote(rest.removeprefix("//")) if rest.startswith("//") else rest).read_text(encoding="utf-8")
         if not isinstance(json.loads(text), dict):
-            raise ValueError("not an object")  # noqa: TRY004 - one error for whatever is no key
+            raise ValueError("not an object")  # noqa: TRY004 - one error for everything that is not a key
     except (KeyError, OSError, ValueError):
         shown = source if kind in {"env", "file"} else "in the settings"
         raise Permanent(
             f"The service account's key {shown} is missing or is not a JSON document.",
-            hint="Put the key there as it was downloaded; it is read again at the next export.",
+            hint="Put the downloaded key there; the next export reads it again.",
         ) from None
     return text

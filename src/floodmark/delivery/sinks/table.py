@@ -1,16 +1,16 @@
 """A table sink: chunks are copied into another Iceberg table, each exactly once.
 
-The copy runs wholly in Spark, as a compare-and-swap append. Whatever becomes of the call, the target decides what
-became of the chunk; `lake.targets` has the terms and the verdict. The steps, and what each is for:
+The copy runs in Spark, as a compare-and-swap append. Whatever the call returns, the target's history shows whether the
+chunk was delivered; `lake.targets` has the terms and the rules. The steps, and their purpose:
 
-1. Load the target once, and record its base if none is on record. The first base stands (D5): it is from before every
-   attempt, so the history since then has them all.
-2. Decide from that load (D6). Delivered → make it durable, done. Not to be told → stop, and say so: a user may have
+1. Load the target once, and record its base if none is on record. The first base is kept (D5): it is older than every
+   attempt, so the history since then has all of them.
+2. Decide from that load (D6). Delivered → make it durable, done. Unknown → stop with an error: a user may have
    deleted the rows, and must not get them again.
-3. Else append on that load's head, and look again, whatever the append said.
+3. Otherwise append on that load's head, and load again, whatever the append returned.
 
-Rows a user deletes from the target stay deleted: what is settled is never sent again, and what is not yet settled is
-recognised by the commit's mark, not by its rows.
+Rows that a user deletes from the target stay deleted: an acknowledged chunk is never sent again, and other chunks are
+recognised by the mark of the commit, not by their rows.
 """
 
 from __future__ import annotations
@@ -75,22 +75,23 @@ if TYPE_CHECKING:
 
 
 # ── Table audit ──────────────────────────────────────────────────────────────────────────────────────────────────────
-# Whether a target has the rows of a channel, each once: counted by their numbers, and if asked compared one by one.
+# Whether a target has the rows of a channel exactly once: counted by number, and if `deep` compared row by row.
 #
-# One count over everything comes first. Only where it differs are the chunks halved until the ranges are found that
-# differ, so a sound table costs one look however many chunks it got.
+# One count of everything comes first. Only if it differs, the chunks are halved until the ranges that differ are found,
+# so a correct table costs one query for any number of chunks.
 
 
 FINDINGS_MAX = 20
-"""How many ranges are named; a table that lost more than these has lost more than can be mended one by one."""
-_MEND = (
-    "Was it changed by hand? What was deleted on purpose stays away. To get every row anew, deliver to another table."
+"""How many ranges are named; a table that lost more cannot be repaired range by range."""
+_REMEDY = (
+    "Was it changed by hand? Rows that were deleted on purpose are not sent again. To get every row, deliver to "
+    "another table."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TableAudit:
-    """One look at one channel's rows in one target."""
+    """One audit of one channel's rows in one target."""
 
     target: Target
     state: TargetState
@@ -111,8 +112,8 @@ class TableAudit:
         beyond = max([self.account.watermark, *(item.through for item in self.account.pending)])
         more = self._census(SequenceRange(beyond, SEQUENCE_MAX))
         if more.rows:
-            what = f"{more.rows} rows above {beyond}, and nothing above it has left this store."
-            found.append(self._told("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
+            what = f"The table has {more.rows} rows above {beyond}, but nothing above it was sent."
+            found.append(self._discrepancy("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
         return Audited(rows + more.rows, tuple(found))
 
     def _counted(self, settled: Sequence[Settled], counted: Census) -> Iterator[Discrepancy]:
@@ -127,12 +128,14 @@ class TableAudit:
         span = settled[0].range
         if counted.numbers < wanted:
             kind = "rows-missing" if settled[0].recorded or counted.numbers else "never-sent"
-            yield self._told(kind, f"{counted.numbers} of {wanted} rows of {span} are there.", span)
+            yield self._discrepancy(kind, f"The table has {counted.numbers} of {wanted} rows of {span}.", span)
         if counted.rows > counted.numbers:
-            what = f"{counted.rows - counted.numbers} rows of {span} are there more than once."
-            yield self._told("rows-doubled", what, span)
+            what = f"The table has {counted.rows - counted.numbers} duplicate rows of {span}."
+            yield self._discrepancy("rows-doubled", what, span)
         if counted.numbers > wanted:
-            yield self._told("rows-extra", f"{counted.numbers} rows of {span} are there, and {wanted} left.", span)
+            yield self._discrepancy(
+                "rows-extra", f"The table has {counted.numbers} rows of {span}, but {wanted} were sent.", span
+            )
 
     def _altered(self, settled: Sequence[Settled]) -> Iterator[Discrepancy]:
         for run in _alike(settled):
@@ -146,14 +149,14 @@ class TableAudit:
             if numbers:
                 shown = ", ".join(str(number) for number in numbers)
                 more = " and more" if len(numbers) == FINDINGS_MAX else ""
-                what = f"Rows {shown}{more} are there, and not as they were delivered."
-                yield self._told("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
+                what = f"Rows {shown}{more} differ from the rows that were delivered."
+                yield self._discrepancy("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
 
     def _census(self, within: SequenceRange) -> Census:
         return self.target.census(self.state, store=self.origin.store, partition=self.origin.partition, within=within)
 
-    def _told(self, kind: str, what: str, span: SequenceRange) -> Discrepancy:
-        return Discrepancy(kind, what, str(self.target.name), span, _MEND)
+    def _discrepancy(self, kind: str, what: str, span: SequenceRange) -> Discrepancy:
+        return Discrepancy(kind, what, str(self.target.name), span, _REMEDY)
 
 
 def _hull(settled: Sequence[Settled]) -> SequenceRange:
@@ -161,7 +164,7 @@ def _hull(settled: Sequence[Settled]) -> SequenceRange:
 
 
 def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
-    """Neighbours that were sent with the same columns and filter."""
+    """Consecutive ranges that were sent with the same columns and filter."""
     run: list[Settled] = []
     for item in settled:
         if run and (item.source.columns, item.source.row_filter) != (run[0].source.columns, run[0].source.row_filter):
@@ -176,15 +179,15 @@ def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
 
 
 SENDS_MAX = 2
-"""How often one call appends on the same head: if that head is still the head, it was no conflict."""
+"""How often one call appends on the same head: if it is still the head, the failure was not a conflict."""
 CONFLICTS_MAX = 8
-"""How many heads one call tries, before it leaves the target to those who write to it so busily."""
+"""How many heads one call tries before it gives up because of other writers."""
 _PART = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What is to be brought, and how it will be recognised."""
+    """What is appended, and how it is recognised."""
 
     mark: Mark
     last: int | None
@@ -193,7 +196,7 @@ class _Chunk:
     columns: Schema
     claim: Claim
     intent: Intent | None
-    """None for rows that are replayed: their chunk is settled, and so has no base."""
+    """None for replayed rows: their chunk is acknowledged, and has no base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +210,13 @@ class TableSink:
     row_filter: str | None
 
     def open(self) -> None:
-        """Make sure that the catalog answers and that the table, if there is one, may be this sink's."""
+        """Check that the catalog responds, and that this sink may write to the table, if it exists."""
         self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
-        """The end of what is there: by our commits as far as they are known, else by the rows.
+        """The highest number that the table has: from our commits if known, otherwise from the rows.
 
-        Chunks arrive in order, so the highest number stands for all below it.
+        Chunks arrive in order, so all lower rows have arrived as well.
         """
         state = self._checked(self.target.load(), Claim(self.store_id, self.dataset, self.row_filter))
         if state is None or state.history.head is None:
@@ -244,31 +247,33 @@ class TableSink:
             return Copied(0, Tally())  # without rows there is nothing to commit
         mark = Mark(self._origin(intent.channel), range, tally, self._totals(intent, range, tally, inside))
         claim = Claim(self.store_id, self.dataset, source.row_filter)
-        return self._bring(_Chunk(mark, None, cut, source.columns, claim, intent))
+        return self._deliver_chunk(_Chunk(mark, None, cut, source.columns, claim, intent))
 
     def deliver(self, parcel: Parcel) -> Delivered:
-        """Bring rows that were given up before: a whole chunk of them, or one. Ordinary chunks are copied.
+        """Append rows that were given up before: a whole chunk, or one row. Other chunks are copied.
 
-        They are recognised by their mark or by the last of them. After a crash they would be sent again if both were
-        gone: the rows deleted and the snapshot expired, between the crash and the next try.
+        They are recognised by their mark or by their last row. After a crash they would be sent again if the rows were
+        deleted and the snapshot expired between the crash and the next attempt.
         """
         mark = Mark(self._origin(parcel.channel), parcel.range, parcel.tally)
         columns = Schema(tuple(columns_of_arrow(parcel.rows.schema)))
         rows = parcel.rows.append_column(ORIGIN_SEQ, parcel.sequence)
         claim = Claim(self.store_id, self.dataset, self.row_filter)
-        return Delivered(self._bring(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes)
+        return Delivered(
+            self._deliver_chunk(_Chunk(mark, parcel.sequence[-1].as_py(), rows, columns, claim, None)).bytes
+        )
 
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
         """Count the rows of the channel by their numbers, and if `deep` compare each with the lake's."""
         state = self.target.load()
         if state is not None:
-            missing_columns(self.target.name, state, Schema())  # without the columns of an origin nothing can be asked
+            missing_columns(self.target.name, state, Schema())  # without the origin's columns, rows cannot be queried
             return TableAudit(self.target, state, self._origin(channel), account).run(deep=deep)
         rows = sum(item.tally.rows for item in account.settled)
         if not rows:
             return Audited(0)
-        what = f"The table is not there, and {rows} rows were delivered to it."
-        remedy = "Restore the table; or deliver everything anew, with a sink of its own."
+        what = f"The table does not exist, but {rows} rows were delivered to it."
+        remedy = "Restore the table, or deliver everything again with a new sink."
         return Audited(0, (Discrepancy("rows-missing", what, str(self.target.name), None, remedy),))
 
     def close(self) -> None:
@@ -280,7 +285,7 @@ class TableSink:
     def _totals(
         self, intent: Intent, range: SequenceRange, tally: Tally, given_up: Mapping[int, Tally]
     ) -> Tally | None:
-        """Everything settled with this chunk, if the watermark stands right before it, as it does in order."""
+        """The totals including this chunk, if the watermark is directly before it."""
         before = self.database.read(lambda c: deliveries.watermark(c, intent.channel))
         if before is None or before.seq != range.after:
             return None
@@ -288,8 +293,8 @@ class TableSink:
 
     # ── one chunk ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _bring(self, chunk: _Chunk) -> Copied:
-        """See a chunk to its end."""
+    def _deliver_chunk(self, chunk: _Chunk) -> Copied:
+        """Deliver one chunk."""
         base: Base | None = None
         sent: list[int | None] = []
         error: Exception | None = None
@@ -300,10 +305,10 @@ class TableSink:
                 base = self._base(chunk, state)
                 faults.reach("table.base_recorded")
                 if base is None:
-                    return Copied(0, chunk.mark.tally)  # settled by another process since: nothing may be sent
+                    return Copied(0, chunk.mark.tally)  # acknowledged by another process since: nothing may be sent
                 first_look = state is not None and base == state.base
                 if not first_look:
-                    continue  # the base is another attempt's, and perhaps newer than this load: look again
+                    continue  # another attempt recorded the base, perhaps after this load: load again
             outcome = self._fate(chunk, base, state, first_look=first_look)
             if outcome is Fate.DELIVERED and state is not None:
                 return self._durable(chunk, base, state)
@@ -323,22 +328,22 @@ class TableSink:
             self.target.fit(chunk.columns, chunk.claim)
             state = self.target.load()
             if state is None:
-                raise Retryable(f"Table {self.target.name} was created and is not there.")
+                raise Retryable(f"Table {self.target.name} was created, but it does not exist.")
         if base is not None and (state is None or state.history.uuid != base.table_uuid):
-            return state  # another table: that is what is to be said, and not whose rows are in it
+            return state  # another table: report that, not the owner of its rows
         return self._checked(state, chunk.claim)
 
     def _checked(self, state: TargetState | None, claim: Claim) -> TargetState | None:
-        """The state, if its rows with our name on them can only be this dataset's."""
+        """The state, if its rows of this store can only be rows of this dataset."""
         if state is None or check_claim(self.target.name, state, claim) or state.history.head is None:
             return state
-        missing_columns(self.target.name, state, Schema())  # without the columns of an origin nothing can be asked
+        missing_columns(self.target.name, state, Schema())  # without the origin's columns, rows cannot be queried
         everything = SequenceRange(0, SEQUENCE_MAX)
         if self.target.seen(state, store=self.store_id, partition=None, within=everything).tally.rows:
             key, value = claim.property
             raise Permanent(
-                f"Table {self.target.name} has rows of this store, and does not say of which dataset.",
-                hint=f"If they are rows of {claim.dataset!r}, and this sink is to go on behind them: "
+                f"Table {self.target.name} has rows of this store, but does not name their dataset.",
+                hint=f"If they are rows of {claim.dataset!r}, and this sink should continue after them: "
                 f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ('{key}' = '{value}').",
             )
         return state
@@ -350,7 +355,7 @@ class TableSink:
         return self.database.read(lambda c: chunks.recorded_base(c, intent, chunk.mark.range))
 
     def _base(self, chunk: _Chunk, state: TargetState | None) -> Base | None:
-        """The base that counts: the one on record, else this load's. None if the chunk is settled."""
+        """The recorded base, otherwise this load's. None if the chunk is acknowledged."""
         intent = chunk.intent
         if intent is None:
             return None if state is None else state.base
@@ -367,12 +372,12 @@ class TableSink:
             return outcome
         if outcome is Fate.OTHER_ROWS and self._fewer_since(chunk, state):
             return Fate.DELIVERED
-        # The chunk around a replayed row is there, without that row.
+        # The target has the chunk around a replayed row, without that row.
         if outcome is not Fate.ASK_ROWS and not (replayed and outcome is Fate.OTHER_RANGES):
             return outcome
         seen = self.target.seen(state, store=mark.origin.store, partition=mark.origin.partition, within=mark.range)
         if seen.tally.rows and seen.last == self._last(chunk):
-            return Fate.DELIVERED  # a chunk arrives whole, and after those before it
+            return Fate.DELIVERED  # a chunk arrives completely, and after earlier chunks
         unknown = state.history.since(base.snapshot) is None
         return Fate.ASK_ROWS if seen.tally.rows or unknown else Fate.OPEN
 
@@ -380,7 +385,7 @@ class TableSink:
         return queries.last_seq(self.target.lake, chunk.rows) if isinstance(chunk.rows, Cut) else chunk.last
 
     def _fewer_since(self, chunk: _Chunk, state: TargetState) -> bool:
-        """Whether the source has lost rows since they were delivered, by retention or purge, and else is the same."""
+        """Whether retention or purge removed rows of the source since the delivery, and the others are the same."""
         intent, mark = chunk.intent, chunk.mark
         if intent is None:
             return False
@@ -392,20 +397,20 @@ class TableSink:
         return landed is not None and landed.mark.tally == mark.tally + removed
 
     def _append(self, chunk: _Chunk, state: TargetState) -> Exception | None:
-        """Send the chunk; an error is not a verdict."""
+        """Send the chunk; an error does not mean that it was not appended."""
         name = self.target.name
         if missing_columns(name, state, chunk.columns) or not check_claim(name, state, chunk.claim):
             self.target.fit(chunk.columns, chunk.claim)
         try:
             self.target.append(TargetAppend(chunk.mark, state.history.head, chunk.rows, chunk.columns))
         except FloodmarkError:
-            raise  # nothing was sent: the target says so by raising one of ours
-        except Exception as error:  # noqa: BLE001 - whatever it was, the target decides, not the error
+            raise  # nothing was sent: the target raises our own errors only then
+        except Exception as error:  # noqa: BLE001 - the target's history decides, not the error
             return error
         return None
 
     def _durable(self, chunk: _Chunk, base: Base, state: TargetState) -> Copied:
-        """A local warehouse does not sync by itself: what is acknowledged must outlast a loss of power."""
+        """A local warehouse does not sync automatically: an acknowledged chunk must survive a loss of power."""
         landed = _landed(state, chunk.mark)
         known = {snapshot.id for snapshot in state.history.since(base.snapshot) or ()}
         before_base = landed is not None and landed.snapshot not in known  # the record of its delivery was lost
@@ -413,7 +418,7 @@ class TableSink:
         try:
             self.target.sync(state, since=since)
         except FilesMissing:
-            # Others may have expired snapshots while we looked at their files: then a newer load has no such files.
+            # Snapshots may have expired while we synced their files: then a newer load has no such files.
             newer = self.target.load()
             if newer is None or newer.history.head == state.history.head:
                 raise
@@ -421,7 +426,7 @@ class TableSink:
         faults.reach("table.synced")
         return Copied(0, chunk.mark.tally) if landed is None else Copied(landed.bytes, landed.mark.tally)
 
-    # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _what(self, chunk: _Chunk) -> str:
         mark = chunk.mark
@@ -429,33 +434,33 @@ class TableSink:
 
     def _problem(self, chunk: _Chunk, outcome: Fate) -> Permanent:
         table, what = self.target.name, self._what(chunk)
-        again = "remove the sink and add it again: it goes on behind the highest number of this store in the table"
+        again = "remove the sink and add it again: it continues after the highest number of this store in the table"
         if outcome is Fate.OTHER_TABLE:
             return Permanent(
-                f"Table {table} is gone, or not the one that {what} were first sent to.",
-                hint=f"To deliver to the table of that name as it is now, {again}.",
+                f"Table {table} was dropped, or is not the table that {what} were first sent to.",
+                hint=f"To deliver to the present table of that name, {again}.",
             )
         if outcome is Fate.OTHER_ROWS:
             return DivergedHistory(
-                f"Table {table} has {what} already, and they are other rows.",
+                f"Table {table} already has {what}, but they are other rows.",
                 hint="Was this store restored from a backup, or copied? Deliver to another table.",
             )
         if outcome is Fate.OTHER_RANGES:
             return DivergedHistory(
-                f"Table {table} has a part of {what} already, cut otherwise.",
+                f"Table {table} already has a part of {what}, in chunks with other ranges.",
                 hint=f"Was this store restored from a backup, or copied? If it is this store's own, {again}.",
             )
         return Permanent(
-            f"Whether {what} were delivered to table {table} cannot be told: its snapshots since the first try have "
-            "expired, and the rows are not all there. They were not sent again.",
+            f"Whether {what} were delivered to table {table} is unknown: its snapshots since the first attempt have "
+            "expired, and some of the rows are missing. They were not sent again.",
             hint=f"If they never arrived, {again}. If they were deleted since, `floodmark sink skip` gives them up.",
         )
 
     def _not_now(self, chunk: _Chunk, error: Exception | None) -> Retryable:
         cause = f": {reason_of(error)}" if error else ""
         return Retryable(
-            f"The append of {self._what(chunk)} to table {self.target.name} did not come about{cause}.",
-            hint="The next export looks first, and tries again.",
+            f"The append of {self._what(chunk)} to table {self.target.name} did not succeed{cause}.",
+            hint="The next export checks the table first, and tries again.",
         )
 
 
@@ -464,7 +469,7 @@ def _landed(state: TargetState, mark: Mark) -> Landed | None:
 
 
 def target_name(text: Any, dataset: str) -> TargetName:
-    """The table of a dataset: `catalog.namespace` has one named like it, `catalog.namespace.table` is one."""
+    """The table of a dataset: in `catalog.namespace` it has the dataset's name, `catalog.namespace.table` names it."""
     parts = text.split(".") if isinstance(text, str) else []
     if len(parts) not in (2, 3) or not all(_PART.fullmatch(part) for part in parts):
         raise InvalidSetting(
