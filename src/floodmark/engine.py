@@ -7,6 +7,7 @@ two calls (open landing files, connected destinations) is a class of its own and
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,17 +54,21 @@ class Engine:
         self.clock = clock or SystemClock()
         self.recovered = RecoveryProgress()
         self._lake = lake
+        self._opening = threading.Lock()
 
     @property
     def lake(self) -> Lake:
         """The tables with the committed rows."""
         if isinstance(self._lake, FunctionType):
-            self._lake = self._lake()
+            with self._opening:
+                if isinstance(self._lake, FunctionType):  # another thread may have opened it meanwhile
+                    self._lake = self._lake()
         return cast("Lake", self._lake)
 
     @lake.setter
     def lake(self, lake: Lake) -> None:
         self._lake = lake
+        self._opening = threading.Lock()
 
     @property
     def store_id(self) -> str:

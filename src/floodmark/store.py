@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -60,6 +60,27 @@ if TYPE_CHECKING:
     from floodmark.status import Status
 
 
+T = TypeVar("T")
+
+
+class _once(Generic[T]):  # noqa: N801 - reads as a decorator
+    """A part of a store that is made on first use, once, also if several threads ask for it at the same time."""
+
+    def __init__(self, make: Callable[[Store], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, store: Store | None, owner: type[Store] | None = None) -> T:
+        if store is None:
+            return self  # type: ignore[return-value]  # the class is looked at, not a store
+        name = self._make.__name__
+        with store._opening:  # noqa: SLF001 - a part of that class
+            if name not in store.__dict__:
+                store.__dict__[name] = self._make(store)
+        part: T = store.__dict__[name]  # found there without this function from now on
+        return part
+
+
 class Store:
     """A store: control database, spool and lake in one directory.
 
@@ -81,6 +102,7 @@ class Store:
 
         if not settings.control.url:  # a server says itself what it does not have
             check_present(root)
+        self._opening = threading.RLock()
         self.engine = open_engine(
             root, settings, lake or (lambda: embedded_lake(root, settings, spark=spark)), clock=clock
         )
@@ -93,21 +115,21 @@ class Store:
     ) -> None:
         self.close()
 
-    @cached_property
+    @_once
     def spool(self) -> Capture:
         """Where captured rows go, with the landing files that this process has open."""
         from floodmark.spool.capture import Capture
 
         return Capture(self.engine)
 
-    @cached_property
+    @_once
     def quarantine(self) -> Quarantine:
         """Rows that did not fit, and what can be done with them."""
         from floodmark.spool.replay import Quarantine
 
         return Quarantine(self.engine)
 
-    @cached_property
+    @_once
     def _exporter(self) -> Exporter:
         from floodmark.delivery.tick import Exporter
 
