@@ -165,7 +165,7 @@ def test_a_missing_control_database_is_corruption_and_can_be_made_anew(archive, 
         assert done.code == 3
         assert "is missing" in done.err
         assert "--rebuild-records" in done.err
-    monkeypatch.setattr(floodmark.store, "embedded_lake", lambda *_: lake)
+    monkeypatch.setattr("floodmark.lake.embedded.embedded_lake", lambda *_: lake)
     made = archive("fsck", "--rebuild-records")
     assert made.code == 0
     assert "orders" in made.out
