@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import chunks, removals
 from floodmark.delivery.destination import Copied, Parcel, Source
 from floodmark.delivery.sinks.table import CONFLICTS_MAX, KIND
+from floodmark.engine import Engine
 from floodmark.lake import queries
 from floodmark.lake.targets import ORIGIN_COLUMNS, TargetAppend
 from floodmark.schema import LONG, SEQ, STRING
@@ -62,7 +63,9 @@ class Export:
         """As a new process makes it."""
         settings = {**KIND.defaults, "table": self.table, "where": self.where, "datasets": [self.dataset]}
         KIND.check(settings)
-        made = KIND.connect(replace(self.store.engine, lake=self.lake), self.channel, settings)
+        own = self.store.engine
+        engine = Engine(own.root, own.settings, own.database, self.lake, own.clock)
+        made = KIND.connect(engine, self.channel, settings)
         made.open()
         return made
 

@@ -156,7 +156,6 @@ def test_one_damaged_dataset_stops_no_flush_of_another(archive, lake, tmp_path: 
 
 
 def test_a_missing_control_database_is_corruption_and_can_be_made_anew(archive, lake, tmp_path: Path, monkeypatch):
-    import floodmark.store
 
     for part in ("control.db", "control.db-wal", "control.db-shm"):
         (tmp_path / "store" / part).unlink(missing_ok=True)
