@@ -55,12 +55,18 @@ def test_two_processes_that_forward_one_store_at_once_bring_every_row_once(
     processes = [
         start_script(edge.path, name, "forwarding_process.py", name, str(meeting), str(ROUNDS)) for name in NAMES
     ]
+
+    def story() -> str:
+        return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(tmp_path.glob("*.log")))
+
     try:
         for round in range(ROUNDS):
             if round:
                 commit(edge, round=round)
             ready = [meeting / f"{name}-{round}.ready" for name in NAMES]
-            wait_until(lambda ready=ready: all(path.exists() for path in ready), seconds_max=WAIT_SECONDS_MAX)
+            wait_until(
+                lambda ready=ready: all(path.exists() for path in ready), seconds_max=WAIT_SECONDS_MAX, story=story
+            )
             (meeting / f"{round}.go").touch()
         for name, process in zip(NAMES, processes, strict=True):
             assert process.wait(WAIT_SECONDS_MAX) == 0, said_by(edge.path, name).read_text()[-3000:]

@@ -92,10 +92,10 @@ class Sweep:
             match point.partition("."):
                 case ("flush", _, "released"):
                     self._all_is_flushed()
-                    self.spool(2, again=True)  # nothing of it is left to commit
+                    self._capture(2, again=True)  # nothing of it is left to commit
                     command = ["flush"]
                 case ("flush", _, _):
-                    self.spool(4)
+                    self._capture(4)
                     command = ["flush"]
                 case (_, _, "replayed"):
                     self._command("export")
@@ -117,7 +117,7 @@ class Sweep:
         """Some that are left are enough: to commit others takes a JVM."""
         delivered = min(self.store.watermark(sink, DATASET, partition={"site": site}) for site in SITES)
         if self.store.horizon(DATASET) - delivered < 40:
-            self.spool(64)
+            self._capture(64)
             self._all_is_flushed()
 
     def _all_is_flushed(self) -> None:
