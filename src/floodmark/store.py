@@ -645,7 +645,7 @@ def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock
     made = control_database(root, config.Settings(store_id, config.ControlSettings(control)))
     try:
         migrate(made)
-        claim(made, store_id)
+        claim(made, store_id, leftover=not control)  # of a server nobody knows whose database is in use
     finally:
         made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.

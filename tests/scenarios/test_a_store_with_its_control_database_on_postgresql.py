@@ -46,14 +46,16 @@ def test_the_url_may_be_kept_in_the_environment_or_in_a_file(
     open_store(tmp_path / "store", lake=MemoryLake()).close()
 
 
-def test_a_database_that_another_store_uses_is_refused(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("used", [True, False])
+def test_a_database_of_another_store_is_refused(url: str, tmp_path: Path, used: bool) -> None:
     with init(tmp_path / "first", control=url, lake=MemoryLake()) as first:
-        first.add_dataset("rows", schema={"id": "long"})
+        if used:
+            first.add_dataset("rows", schema={"id": "long"})
     with pytest.raises(StoreExists, match="belongs to a store already"):
         init(tmp_path / "second", control=url, lake=MemoryLake())
     assert not (tmp_path / "second" / "floodmark.toml").exists()
     with open_store(tmp_path / "first", lake=MemoryLake()) as first:
-        assert [item.name for item in first.datasets()] == ["rows"]
+        assert [item.name for item in first.datasets()] == (["rows"] if used else [])
 
 
 def test_settings_that_name_another_stores_database_do_not_open(url: str, tmp_path: Path) -> None:

@@ -402,16 +402,20 @@ def _check_version(database: Database, known: int) -> None:
         )
 
 
-def claim(database: Database, store_id: str) -> None:
-    """Record which store a control database belongs to; `StoreExists` if another store has datasets in it."""
+def claim(database: Database, store_id: str, *, leftover: bool) -> None:
+    """Record which store a new control database belongs to; `StoreExists` if it belongs to one already.
+
+    `leftover` says that its owner may be an `init` that was interrupted before it wrote the settings: then it is taken
+    over, as long as it has no dataset.
+    """
 
     def work(connection: Connection) -> None:
-        if connection.execute(select(datasets.c.name).limit(1)).first() is not None:
+        used = connection.execute(select(datasets.c.name).limit(1)).first() is not None
+        if used or (not leftover and _owner(connection) is not None):
             raise StoreExists(
                 f"The control database {database.url.database!r} belongs to a store already.",
-                hint="Name a database of its own for every store.",
+                hint="Use one database per store. If an interrupted `init` left it behind, create the database again.",
             )
-        # An `init` that was interrupted before it wrote the settings has left its id.
         connection.execute(delete(meta).where(meta.c.name == _OWNER))
         connection.execute(insert(meta).values(name=_OWNER, value=store_id))
 
