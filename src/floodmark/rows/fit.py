@@ -409,17 +409,10 @@ class _Fitting:
         candidates = values if fitting is None else [values[row] for row in fitting]
         kind = infer(candidates)
         if kind is None:
-            # Where no row fits anyway there is nothing to infer from, and nothing wrong with this column.
-            judged = enumerate(values) if candidates else ()
-            self.add_faults(
-                name,
-                "new",
-                {
-                    row: f"no column type can store a {type(value).__name__}"
-                    for row, value in judged
-                    if value is not None
-                },
-            )
+            # Only rows that fit otherwise: the type was inferred from those, and nothing is known about the others.
+            judged = range(len(values)) if fitting is None else fitting
+            reasons = {row: f"no column type can store a {type(values[row]).__name__}" for row in judged}
+            self.add_faults(name, "new", {row: why for row, why in reasons.items() if values[row] is not None})
             return
         self.arrays[name], faults = fit_values(kind, values)
         self.new[name] = kind
