@@ -314,7 +314,10 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     import pyarrow as pa
 
+    names = batch.schema.names
     for column in batch.schema:
+        if names.count(column.name) > 1:
+            raise pa.ArrowInvalid(f"several columns are called {column.name!r}")
         if "view" in str(column.type):
             raise pa.ArrowInvalid(
                 f"column {column.name!r} is of type {column.type}; write it as string, binary or list"

@@ -210,17 +210,17 @@ def tally(prefixes: Sequence[int]) -> Tally:
 def tally_of_ids(identifiers: pa.ChunkedArray | pa.Array) -> Tally:
     """The tally of rows whose content hashes are known."""
     chunks = identifiers.chunks if isinstance(identifiers, pa.ChunkedArray) else [identifiers]
-    return sum(map(_tally_of_chunk, chunks), Tally())
+    return sum((tally(prefixes_of(chunk)) for chunk in chunks), Tally())
 
 
-def _tally_of_chunk(identifiers: pa.Array) -> Tally:
-    """Without a Python text for each row: delivery does this for all it ships."""
+def prefixes_of(identifiers: pa.Array) -> Sequence[int]:
+    """The first 64 bits of content hashes. Without a Python text for each row: delivery does this for all it ships."""
     count = len(identifiers)
     prefixes = pc.utf8_slice_codeunits(identifiers, 0, 16)
     if count == 0 or pc.sum(pc.binary_length(prefixes)).as_py() != 16 * count:
-        return tally([int(identifier[:16], 16) for identifier in identifiers.to_pylist()])
+        return [int(identifier[:16], 16) for identifier in identifiers.to_pylist()]
     digits = prefixes.buffers()[2].slice(16 * prefixes.offset, 16 * count)
-    return tally(struct.unpack(f">{count}Q", unhexlify(digits)))
+    return struct.unpack(f">{count}Q", unhexlify(digits))
 
 
 def partition_stats(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:
