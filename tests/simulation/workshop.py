@@ -236,4 +236,4 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
         yield replaced(owner, name, 1)  # so that a history of a few rows has a middle
     for module in (load, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)
-    yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)
+    yield replaced(shipping.Preparation, "prepare", lambda *_arguments: None)
