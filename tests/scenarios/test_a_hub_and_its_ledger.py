@@ -104,7 +104,7 @@ def test_a_store_restored_from_a_backup_is_refused_when_it_numbers_other_rows_al
         capture(later, 3, 4, 5)
         later.export(SINK)
     old = MemoryLake(tables=lake_then["tables"], data=lake_then["data"])
-    old._numbers = iter(range(10_000, 20_000))
+    old.numbers = iter(range(10_000, 20_000))
     with open_store(tmp_path / "backup", lake=old, clock=clock) as restored:
         capture(restored, *range(900, 902 + more))
 
@@ -129,7 +129,7 @@ def test_a_copied_store_that_goes_its_own_way_is_refused(
     store.close()
     shutil.copytree(store.path, tmp_path / "copy")
     twin = MemoryLake(tables=copy.deepcopy(lake.tables), data=dict(lake.data))
-    twin._numbers = iter(range(10_000, 20_000))
+    twin.numbers = iter(range(10_000, 20_000))
     with open_store(store.path, lake=lake, clock=clock) as first, open_store(tmp_path / "copy", lake=twin) as second:
         capture(first, 3)
         capture(second, 33)

@@ -112,7 +112,7 @@ def test_the_format_is_as_documented():
             name(b"v") + b"n" + sized(b'["d1.5",null]'),
         ]
     )
-    assert content._row_bytes(table_of([ROW])) == [expected]
+    assert content.row_bytes(table_of([ROW])) == [expected]
     assert ids(table_of([ROW])) == [hashlib.blake2b(expected, digest_size=16).hexdigest()]
 
 

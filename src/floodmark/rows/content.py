@@ -57,7 +57,7 @@ def content_ids(table: pa.Table) -> tuple[pa.Array, list[int]]:
     digests = b"".join(
         blake2b(row, digest_size=_DIGEST_BYTES).digest()
         for part in _slices(table, _SLICE_ROWS)
-        for row in _row_bytes(part)
+        for row in row_bytes(part)
     )
     prefixes = list(struct.unpack(f">{len(digests) // 8}Q", digests)[::2])
     texts = pa.py_buffer(digests.hex().encode())
@@ -74,7 +74,7 @@ def _slices(table: pa.Table, rows_max: int) -> Iterator[pa.Table]:
             yield part
 
 
-def _row_bytes(table: pa.Table) -> list[bytes]:
+def row_bytes(table: pa.Table) -> list[bytes]:
     names = sorted((name for name in table.column_names if not is_system_column(name)), key=str.encode)
     pieces: list[Any] = []
     for name in names:

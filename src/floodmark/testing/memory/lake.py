@@ -167,7 +167,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         send(
             self.on_append(request) if self.on_append else "land",
             f"the append of {request.range}",
-            land=lambda: self._swap(request, rows),
+            land=lambda: self.land_block(request, rows),
             hold=lambda: self.held.append((request, rows)),
         )
         return True
@@ -221,7 +221,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         seen: set[Key] = {key for part in committed for key in keys_of(request, part) if key is not None}
         return first_of_each(request, rows, seen)
 
-    def _swap(self, request: Append, rows: pa.Table) -> None:
+    def land_block(self, request: Append, rows: pa.Table) -> None:
         """The compare-and-swap: refused if anything was appended since the base."""
         with self.lock:
             table = self.tables.get(request.table)
@@ -518,7 +518,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
     def deliver_held(self) -> list[bool]:
         """Let the requests under way arrive; for each, whether it landed."""
         requests, self.held = self.held, []
-        return arrive(requests, self._swap)
+        return arrive(requests, self.land_block)
 
     def deliver_held_copies(self) -> list[bool]:
         """Let the copies under way arrive; for each, whether it landed."""
