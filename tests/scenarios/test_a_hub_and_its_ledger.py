@@ -12,7 +12,7 @@ from floodmark.store import Store, open_store
 from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios.delivery.servers import KeyOnlyServer
 from scenarios.destinations import DATASET, SINK
-from scenarios.hubs import HubPlace, forget_deliveries
+from scenarios.hubs import HubPlace, forget_deliveries, free_port
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_two_stores_that_forward_to_each_other_are_refused_before_a_row_goes_rou
     store.export(SINK)
     hub.store.flush(DATASET)
     back = HubPlace.__new__(HubPlace)
-    back.root, back.lake, back.port = store.path, lake, _port()
+    back.root, back.lake, back.port = store.path, lake, free_port()
     back.settings = {"url": f"http://127.0.0.1:{back.port}", "concurrency": 1}
     back.start()
     try:
@@ -175,12 +175,6 @@ def test_two_stores_that_forward_to_each_other_are_refused_before_a_row_goes_rou
         back.close()
     assert "have passed through" in (refused.blocked or "")
     assert store.horizon(DATASET) == 2
-
-
-def _port() -> int:
-    from scenarios.hubs import _free_port
-
-    return _free_port()
 
 
 def test_rows_that_do_not_fit_at_the_hub_are_given_up_replayed_and_counted_on_both_sides(

@@ -210,9 +210,9 @@ def test_a_struct_field_that_came_later_changes_nothing():
 def test_large_rows_are_hashed_in_small_slices(monkeypatch):
     table = table_of([{"s": "x" * 100, "l": n} for n in range(50)])
     expected = ids(table)
-    monkeypatch.setattr(content, "_SLICE_BYTES", 300)
+    monkeypatch.setattr(content, "SLICE_BYTES", 300)
     assert ids(table) == expected
-    monkeypatch.setattr(content, "_SLICE_ROWS", 7)
+    monkeypatch.setattr(content, "SLICE_ROWS", 7)
     assert ids(table) == expected
 
 
