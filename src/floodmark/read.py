@@ -12,7 +12,7 @@ from floodmark.engine import Engine
 from floodmark.errors import InvalidCursor, SchemaConflict
 from floodmark.lake import canonical
 from floodmark.lake.generations import find_table
-from floodmark.schema import SEQ, parse_partition_key, partition_key
+from floodmark.schema import CONTENT_ID, SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
 
 if TYPE_CHECKING:
@@ -118,19 +118,33 @@ def read_since(
     if view.snapshot is None or after >= view.horizon:
         return
     for window in row_windows(engine, dataset, SequenceRange(after, view.horizon)):
-        scanned = engine.lake.scan(
-            view.table,
-            snapshot=view.snapshot,
-            within=window,
-            columns=None if columns is None else tuple(name for name in wanted if name in view.columns),
-            partition_values=partition_values,
-        )
-        parts = list(scanned)
+        parts = rows_within(engine, view, window, None if columns is None else wanted, partition_values)
         for number, rows in enumerate(parts, start=1):
             # After the last part the whole window is read; after another, only as far as its last row.
             through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
             cursor = Cursor(engine.store_id, dataset, partition, through)
             yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
+
+
+def rows_within(
+    engine: Engine,
+    view: View,
+    within: SequenceRange,
+    columns: tuple[str, ...] | None = None,
+    partition_values: Mapping[str, Any] | None = None,
+) -> list[pa.Table]:
+    """The rows of a range in sequence order, with those of the columns that the table has; all, if none is named."""
+    if view.snapshot is None:
+        return []
+    known = {*view.columns, CONTENT_ID}
+    scanned = engine.lake.scan(
+        view.table,
+        snapshot=view.snapshot,
+        within=within,
+        columns=None if columns is None else tuple(name for name in columns if name in known),
+        partition_values=partition_values,
+    )
+    return list(scanned)
 
 
 def row_windows(

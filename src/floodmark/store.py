@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.rebuild import RebuildReport
     from floodmark.maintenance.retain import RetainReport
     from floodmark.maintenance.trace import Trace
+    from floodmark.pending import Part
     from floodmark.providers import Provider
     from floodmark.read import Batch
     from floodmark.sources.adopt import Adopter, AdoptReport
@@ -322,11 +323,22 @@ class Store:
         *,
         since: Cursor | str | None = None,
         until: Cursor | str | None = None,
+        pending: bool = False,
     ) -> DataFrame:
-        """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them."""
+        """A Spark DataFrame of the dataset, without system columns; with cursors, of exactly the rows between them.
+
+        With `pending` it has also the rows that are captured and not committed yet, exactly once; it takes no cursor.
+        """
         from floodmark.lake.embedded import on_spark
+        from floodmark.pending import pending_view, refuse_cursors
         from floodmark.read import cursor_position, known_columns, view_of
 
+        if pending:
+            refuse_cursors(since, until)
+            lake = on_spark(self.engine.lake)
+            with pending_view(self.engine, dataset) as seen:
+                names = known_columns(seen.view.dataset, columns)
+                return lake.frame_with_pending(seen.as_append(), through=seen.view.horizon, columns=names)
         view = view_of(self.engine, dataset)
         within = None
         if since is not None or until is not None:
@@ -354,6 +366,20 @@ class Store:
 
         return read_since(self.engine, dataset, since=since, partition=partition, columns=columns)
 
+    def read_with_pending(
+        self,
+        dataset: str,
+        *,
+        partition: str | Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Generator[Part]:
+        """Every row that is captured at this moment, exactly once, as Arrow tables: committed rows in sequence order,
+        then those that are not committed yet (`part.pending`). There is no cursor.
+        """
+        from floodmark.pending import read_with_pending
+
+        return read_with_pending(self.engine, dataset, partition=partition, columns=columns)
+
     def cursor(self, dataset: str) -> Cursor:
         """The cursor of this moment: reading since it gives what comes from now on."""
         return Cursor(self.store_id, dataset, None, self.horizon(dataset))
@@ -362,15 +388,17 @@ class Store:
         """The number up to which every row that will ever exist is visible."""
         return self.engine.database.read(lambda c: dataset_records.get(c, dataset)).horizon
 
-    def sql(self, query: str) -> DataFrame:
+    def sql(self, query: str, *, pending: bool = False) -> DataFrame:
         """Run a SQL query in which every dataset is a view of its name, without system columns.
 
-        Tables of the catalogs in the settings are `catalog.namespace.table`.
+        Tables of the catalogs in the settings are `catalog.namespace.table`. With `pending` the datasets that the
+        query names have also the rows that are captured and not committed yet, each dataset as of its own moment.
         """
         from floodmark.lake.catalogs import attach_mentioned
 
         for item in self.datasets():
-            self.read(item.name).createOrReplaceTempView(item.name)
+            named = item.name.lower() in query.lower()  # pending rows of others would be read for nothing
+            self.read(item.name, pending=pending and named).createOrReplaceTempView(item.name)
         attach_mentioned(self.spark, query, self.settings.catalogs)
         return self.spark.sql(query)
 

@@ -241,6 +241,20 @@ class World:
             self.reader_rows += batch.table.to_pylist()
             self.cursor = seen = batch.cursor
             self.stage.pause("read.stored")
+        self.look(store)
+
+    def look(self, store: Store) -> None:
+        """Somebody looks at everything that was acknowledged until now, committed or not: each row is there once."""
+        owed = set(self.oracle.acknowledged)
+        found = Counter(str(row["id"]) for part in store.read_with_pending(DATASET) for row in part.table.to_pylist())
+        self.counts["looks at pending rows"] += 1
+        self.wrong += [
+            f"a look at pending rows: {id} is there {count} times" for id, count in found.items() if count > 1
+        ]
+        # A control database that was put back knows an older horizon, until the next flush.
+        if not self.removing and not self.counts["control databases put back"]:
+            excused = {*self.purges, *self.twins, *self.twins.values()}
+            self.wrong += [f"a look at pending rows: {id} is missing" for id in sorted(owed - set(found) - excused)]
 
     def purge(self, store: Store, victim: str, *, by_key: bool = False) -> Any:
         """Remove one row for good, as far as it is not on its way to a sink.

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 import floodmark
 from floodmark.commit.flush import FlushReport
 from floodmark.eventlog import Event, EventLog, RecordedEvent
+from floodmark.pending import Part
 from floodmark.read import Batch
 from floodmark.sources.eventlog import FeedReport
 from floodmark.sources.units import BackfillReport
@@ -38,6 +39,9 @@ def rows_in(store: Store) -> None:
 
 
 def rows_out(store: Store) -> None:
+    for part in store.read_with_pending("messages", partition=None, columns=None):
+        assert_type(part, Part)
+        assert_type(part.pending, bool)
     for batch in store.read_since("messages", since=None, partition=None):
         assert_type(batch, Batch)
         assert_type(batch.cursor, floodmark.Cursor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Start from the cursor in this file, if it exists, and store the new cursor in it after the rows are written.",
 )
+@click.option(
+    "--pending",
+    is_flag=True,
+    help="Also rows that are captured and not committed yet, exactly once. There is no cursor.",
+)
 def read(
     dataset: str,
     since: str | None,
@@ -45,6 +52,8 @@ def read(
     kind: str,
     limit: int | None,
     cursor_file: Path | None,
+    *,
+    pending: bool,
 ) -> None:
     """Print the rows of DATASET in the order of their sequence numbers.
 
@@ -52,12 +61,20 @@ def read(
     to read exactly the rows that were committed later. With --cursor-file the cursor is kept in a file, and updated
     only after all rows were written.
 
+    With --pending, rows that are not committed yet follow, in the order in which they were captured. They have no
+    sequence number yet, so no cursor is printed. A settle function has not seen them.
+
     \b
     Examples:
       floodmark read orders --limit 10 --format table
       floodmark read orders --since fm1.WyI5…
       floodmark read orders --cursor-file orders.cursor --columns order_id,total >> orders.jsonl
+      floodmark read orders --pending
     """
+    if pending and (since, until, cursor_file) != (None, None, None):
+        raise click.UsageError(
+            "--pending takes no --since, --until or --cursor-file: pending rows have no sequence number yet."
+        )
     if since is not None and cursor_file is not None:
         raise click.UsageError("Give --since or --cursor-file, not both.")
     if cursor_file is not None:
@@ -66,6 +83,9 @@ def read(
         declared = _declared(store, dataset, columns)
         shown = list(columns or declared.schema.names)
         writer = row_writer(kind, shown, json_columns=[c.name for c in declared.schema if c.text == "json"])
+        if pending:
+            _write_with_pending(store, dataset, shown, writer, partition=partition, limit=limit)
+            return
         position = Position(store, dataset, partition=partition, since=since, until=until, limit=limit)
         with working(f"Reading {dataset} …"):
             batches = store.read_since(dataset, since, partition=partition, columns=columns)
@@ -83,6 +103,24 @@ def read(
         # Only now: if the cursor were stored before its rows are written, a crash would lose them.
         durable_write(cursor_file.absolute(), f"{position.cursor}\n".encode())
     note(f"cursor: {position.cursor}")
+
+
+def _write_with_pending(
+    store: Store, dataset: str, columns: list[str], writer: RowWriter, *, partition: str | None, limit: int | None
+) -> None:
+    committed = pending = 0
+    with contextlib.closing(store.read_with_pending(dataset, partition=partition, columns=columns)) as parts:
+        with working(f"Reading {dataset} …"):
+            first = next(parts, None)
+        for part in itertools.chain(() if first is None else [first], parts):
+            rows = part.table if limit is None else part.table.slice(0, limit - committed - pending)
+            writer.write(rows.to_pylist())
+            committed += 0 if part.pending else rows.num_rows
+            pending += rows.num_rows if part.pending else 0
+            if committed + pending == limit:
+                break
+    writer.finish()
+    note(f"{committed:,} rows are committed, {pending:,} are pending.")
 
 
 class Position:

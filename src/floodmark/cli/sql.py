@@ -20,7 +20,8 @@ from floodmark.errors import Permanent
     "--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True, help="The output format."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="At most this many rows.")
-def sql(query: str, kind: str, limit: int | None) -> None:
+@click.option("--pending", is_flag=True, help="Also rows that are captured and not committed yet, exactly once.")
+def sql(query: str, kind: str, limit: int | None, *, pending: bool) -> None:
     """Run a SQL query over the datasets.
 
     The SQL dialect is Spark's. Every dataset is a view with the dataset's name and the captured columns. Tables of
@@ -30,10 +31,11 @@ def sql(query: str, kind: str, limit: int | None) -> None:
     Examples:
       floodmark sql "SELECT source, count(*) AS rows FROM messages GROUP BY source"
       floodmark sql "SELECT * FROM orders WHERE total > 100" --format csv > orders.csv
+      floodmark sql "SELECT count(*) FROM orders" --pending
     """
     with open_store() as store, working("Running the query …"), _without_the_log():
         try:
-            frame = store.sql(query)
+            frame = store.sql(query, pending=pending)
             result = (frame if limit is None else frame.limit(limit)).toArrow()
         except Exception as error:
             if not type(error).__module__.startswith("pyspark.errors"):

@@ -36,7 +36,7 @@ class LeftOut:
 def left_out(database: Database, root: Path, declared: Dataset, segments: Sequence[Segment], *, after: int) -> LeftOut:
     """Check the segments of a block; usually their recorded figures are enough."""
     old = _could_be_old(declared, segments)
-    purges = bool(declared.identity) and database.read(lambda c: removals.has_purged(c, declared.name))
+    purges = _has_purged(database, declared)
     if not old and not purges:
         return LeftOut()
     gone: list[int] = []
@@ -49,6 +49,19 @@ def left_out(database: Database, root: Path, declared: Dataset, segments: Sequen
         gone += [start + place for place in purged]
         count += len(set(purged) | set(expired))
     return LeftOut(tuple(gone), count)
+
+
+def places_left_out(database: Database, path: Path, declared: Dataset) -> list[int]:
+    """The places of the rows in a segment's file that flush would leave out."""
+    purges = _has_purged(database, declared)
+    if not purges and declared.event_cutoff is None:
+        return []
+    rows = _columns(path, declared)
+    return sorted({*_expired(rows, declared), *(_purged(database, rows, declared) if purges else ())})
+
+
+def _has_purged(database: Database, declared: Dataset) -> bool:
+    return bool(declared.identity) and database.read(lambda c: removals.has_purged(c, declared.name))
 
 
 def _could_be_old(declared: Dataset, segments: Sequence[Segment]) -> bool:

@@ -41,7 +41,7 @@ def on_spark(lake: Lake) -> SparkLake:
     from floodmark.lake.spark import SparkLake
 
     if not isinstance(lake, SparkLake):
-        raise Permanent("This store's lake is not on Spark: use read_since.")
+        raise Permanent("This store's lake is not on Spark: use read_since, or read_with_pending.")
     return lake
 
 

@@ -459,12 +459,14 @@ class SparkLake(SparkReader):
         near: Overlap | None = None,
         above: int = 0,
         by_content: bool = False,
+        through: int = SEQUENCE_MAX,
     ) -> tuple[DataFrame | None, int]:
         """The rows without those that are already committed at the base, or twice in the batch; None if none is left.
 
         Suspicion is cheap (64 bits of each key, only the key's columns are read) and finds nothing as a rule; only
         what it finds is compared exactly. Where the batch is known to be `distinct`, and nothing committed is `near`
-        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no duplicate in it.
+        it, there is nothing to suspect. Committed rows up to the number `above` are known to have no duplicate in it;
+        those beyond `through` do not count.
         """
         from floodmark.lake.transforms import DuplicateKey, losers, suspects
 
@@ -472,7 +474,7 @@ class SparkLake(SparkReader):
         alone = near is not None and near.files == 0
         if distinct and (alone or request.base.snapshot is None):
             return rows, count
-        committed = None if alone else self._committed(request, above)
+        committed = None if alone else self._committed(request, SequenceRange(above, through))
         few = near is not None and near.rows <= FEW_ROWS
         try:
             suspected = _kept(suspects(rows, committed, key, distinct=distinct, few=few), frames)
@@ -490,17 +492,17 @@ class SparkLake(SparkReader):
             ) from error
         return (None if lost == count else rows.join(out, SEQ, "left_anti")), count - lost
 
-    def _committed(self, request: Append, above: int) -> DataFrame | None:
+    def _committed(self, request: Append, numbers: SequenceRange) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
         from floodmark.lake.transforms import within
 
+        if request.base.snapshot is None:
+            return None
         state = self.load(request.table)
         snapshot = None if state is None else state.standing_for(request.base.snapshot)
-        if snapshot is None:
-            return None
-        return self._like(request.table, snapshot, request, request.event_span).transform(
-            within(SequenceRange(above, SEQUENCE_MAX))
-        )
+        if snapshot is None:  # renamed since: a search in nothing would find no duplicates
+            raise Retryable(f"Table {request.table!r} does not exist any more.", hint="Run it again.")
+        return self._like(request.table, snapshot, request, request.event_span).transform(within(numbers))
 
     def _like(self, table: str, snapshot: int, key: Append | FileKeys, event_span: tuple[int, int] | None) -> DataFrame:
         """The rows of a snapshot that could have one of some keys: those in their span of event time."""
@@ -522,6 +524,40 @@ class SparkLake(SparkReader):
         column = key.schema.get(key.key_time)
         is_date = column is not None and column.type == DATE
         return frame.transform(within_event_span(key.key_time, event_span, is_date=is_date))
+
+    # ── rows that wait ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def frame_with_pending(self, waiting: Append, *, through: int, columns: tuple[str, ...]) -> DataFrame:
+        """The committed rows up to a number, and those that wait and are no duplicates of them; as users see them.
+
+        The rows that wait are kept by Spark as long as the frame is: their files may be removed on return.
+        """
+        committed = self.dataset_frame(
+            table=waiting.table,
+            schema=waiting.schema,
+            snapshot=waiting.base.snapshot,
+            columns=columns,
+            within=SequenceRange(0, through),
+        )
+        pending = self._pending(waiting, through) if waiting.segments else None
+        return committed if pending is None else committed.unionByName(pending.select(*map(quoted, columns)))
+
+    def _pending(self, waiting: Append, through: int) -> DataFrame | None:
+        notes = _check_segments(waiting)
+        with contextlib.ExitStack() as frames, self.reading(waiting.table, None):
+            rows: DataFrame | None = self._stamped(waiting)
+            if rows is not None and waiting.identity:
+                rows, _ = self._without_duplicates(
+                    waiting,
+                    rows,
+                    frames,
+                    count=len(waiting.range),
+                    distinct=is_distinct(waiting.segments, notes, any_time=waiting.any_time),
+                    by_content=waiting.by_content and not all(NAMED in item for item in notes),
+                    through=through,
+                )
+            with self.action():
+                return None if rows is None else rows.localCheckpoint()
 
     def resettle(self, request: Resettling) -> Resettled:
         with self.reading(request.table, None), self.action():

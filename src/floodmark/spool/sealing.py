@@ -16,12 +16,13 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
@@ -156,7 +157,11 @@ def _parse(
 ) -> tuple[Dataset, pa.Table | None, list[Held]]:
     """Fit the lines to the dataset's schema, which gets their new columns."""
     held: list[Held] = []
-    runs = list(_runs(engine, dataset, lines, content, held))
+
+    def hold(offset: int, reason: str, line: bytes) -> None:
+        held.append(_held(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
+
+    runs = list(_runs(content, start=lines.start, malformed=hold))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
     declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
     return declared, joined([item.table for item in fitted.fits], declared.schema), held + fitted.misfits
@@ -194,15 +199,34 @@ def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list
     return _FittedRuns(schema, fits, held)
 
 
-def _runs(engine: Engine, dataset: str, lines: LandingRange, content: bytes, held: list[Held]) -> Iterator[_Run]:
-    """The envelopes, neighbours with equal columns taken together: one fit instead of thousands."""
+def landed_rows(declared: Dataset, limits: SpoolSettings, content: bytes) -> tuple[Dataset, pa.Table | None]:
+    """The rows of some lines, and the dataset with the columns that they add. Nothing is stored or recorded: what
+    sealing would quarantine is left out.
+    """
+    schema, demands = declared.schema, declared.demands(limits)
+    tables: list[pa.Table] = []
+    for run in _runs(content, start=0, malformed=lambda *_: None):
+        try:
+            fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
+        except (InvalidName, SchemaConflict):
+            continue
+        schema = fitted.schema
+        tables.append(fitted.table)
+    return replace(declared, schema=schema), joined(tables, schema)
+
+
+def _runs(content: bytes, *, start: int, malformed: Callable[[int, str, bytes], None]) -> Iterator[_Run]:
+    """The envelopes, neighbours with equal columns taken together: one fit instead of thousands.
+
+    `malformed` is called with the offset of each line that is no envelope, the reason, and the line.
+    """
     run: _Run | None = None
-    offset = lines.start
+    offset = start
     for line in _lines(content):
         try:
             envelope = _envelope(line)
         except MalformedEnvelope as error:
-            held.append(_held(engine, dataset, lines.file, offset, 0, reason=error.message, payload=line))
+            malformed(offset, error.message, line)
         else:
             if run is not None and run.columns != envelope.columns:
                 yield run

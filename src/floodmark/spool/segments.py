@@ -247,25 +247,10 @@ def _drop(engine: Engine, id: int, relative: str) -> bool:
 def _write(
     engine: Engine, dataset: Dataset, table: pa.Table, *, id: int, relative: str, notes: Mapping[bytes, bytes]
 ) -> SegmentContent:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = engine.root / relative
-    origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
-    # Hashed with a system column in it: rows without user columns still count.
-    identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
-    stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
-    stamped = stamped.replace_schema_metadata({**certain_notes(dataset, table), **notes})
     try:
         make_directory(path.parent, private=True)
-        create_private(path)
-        pq.write_table(
-            stamped,
-            path,
-            compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
-            row_group_size=_group_rows(stamped),
-            use_dictionary=False,  # … so building dictionaries would cost more than they save
-        )
+        prefixes = write_rows(dataset, table, path, id=id, notes=notes)
         sync_file(path)
         sync_directory(path.parent)
         size = path.stat().st_size
@@ -276,8 +261,31 @@ def _write(
     return _content(dataset, table, prefixes, relative=relative, size=size)
 
 
+def write_rows(
+    dataset: Dataset, table: pa.Table, path: Path, *, id: int, notes: Mapping[bytes, bytes] | None = None
+) -> list[int]:
+    """Write rows in the format of segments, not yet durable; the first 64 bits of each row's content id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
+    # Hashed with a system column in it: rows without user columns still count.
+    identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
+    stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
+    stamped = stamped.replace_schema_metadata({**certain_notes(dataset, table), **(notes or {})})
+    create_private(path)
+    pq.write_table(
+        stamped,
+        path,
+        compression="lz4",  # twice the size of zstd's for half the time, of a file that is read once …
+        row_group_size=_group_rows(stamped),
+        use_dictionary=False,  # … so building dictionaries would cost more than they save
+    )
+    return prefixes
+
+
 def _content(dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, relative: str, size: int) -> SegmentContent:
-    event_min, event_max = _event_span(table, dataset.event_time)
+    event_min, event_max = event_span(table, dataset.event_time)
     return SegmentContent(
         path=relative,
         rows=table.num_rows,
@@ -431,7 +439,7 @@ def _is_at(connection: Connection, *, id: int, path: str) -> bool:
     return found is not None and found.path == path
 
 
-def _event_span(table: Any, event_time: str | None) -> tuple[int | None, int | None]:
+def event_span(table: Any, event_time: str | None) -> tuple[int | None, int | None]:
     """The least and greatest event time, in microseconds; of a batch without any, nothing."""
     import pyarrow as pa
     import pyarrow.compute as pc

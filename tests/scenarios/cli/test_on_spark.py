@@ -47,6 +47,11 @@ def test_captured_rows_come_back_by_read_and_by_sql(call, tmp_path: Path):
     assert call("sql", "SELECT id, at FROM orders ORDER BY id", "--format", "csv", "--limit", "1")[1] == (
         "id,at\na,2026-01-01T00:00:00+00:00\n"
     )
+    assert call("capture", "orders", str(tmp_path / "orders.jsonl"))[0] == 0
+    (tmp_path / "more.jsonl").write_text('{"id": "c", "total": 5}\n')
+    assert call("capture", "orders", str(tmp_path / "more.jsonl"))[0] == 0
+    assert call("sql", "SELECT sum(total) AS total FROM orders")[1].split() == ["total", "7"]
+    assert call("sql", "SELECT sum(total) AS total FROM orders", "--pending")[1].split() == ["total", "12"]
     code, out, err = call("sql", "SELECT nope FROM orders")
     assert (code, out) == (1, "")
     assert err.startswith("Error: The query failed: ")
