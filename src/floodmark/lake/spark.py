@@ -99,6 +99,8 @@ WHOLE_FILES = {
 }
 """How segments are read: a session's settings of these names would leave rows out, or change old dates."""
 EVOLUTION_RACES_MAX = 5
+FEW_ROWS_NEW = 20_000
+"""So many new rows are one task's: to start another costs more."""
 FEW_ROWS = 200_000
 """So many committed rows are sent to every task, 8 bytes of each, rather than that the batch is shuffled."""
 
@@ -294,7 +296,10 @@ class SparkLake(SparkReader):
         notes = _check_segments(request)
         self._check_base(request, request.range)
         with contextlib.ExitStack() as frames:
-            rows, count = self._not_left_out(request, self._stamped(request), frames)
+            stamped = self._stamped(request)
+            if len(request.range) <= FEW_ROWS_NEW:
+                stamped = stamped.coalesce(1)  # one task, one file
+            rows, count = self._not_left_out(request, stamped, frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 kept, count = self._new_rows(request, kept, notes, frames, count=count)
