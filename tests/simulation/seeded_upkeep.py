@@ -228,7 +228,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
-        mutated(remover, "_delete", "engine.lake.raise_max_seq(table, selection.through)", "pass"),
+        mutated(remover, "_delete", "max_seq=selection.through", "max_seq=0"),
         mutated(MemoryLake, "_expired", "found.max_seq = highest_known(state)", "pass"),
     ):
         yield

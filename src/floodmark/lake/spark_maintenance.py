@@ -147,13 +147,13 @@ def rewrite_manifests(lake: SparkReader, table: str) -> None:
     _call(lake, table, "rewrite_manifests", "use_caching => false")
 
 
-def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int, since: int | None) -> int:
+def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int) -> int:
     """By name, never by age: what an undecided block still needs is known, and no clock is read."""
     loaded = lake.catalog.table(table)
     if loaded is None:
         return 0
     state = table_state(table, loaded)
-    kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
+    kept = kept_snapshots(state, keep_snapshots)
     gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
     if not gone:
         return 0

@@ -46,6 +46,7 @@ needs, be picklable, and doing it again must change nothing.
 
 
 PLAIN = Layout()
+NO_COLUMNS = Schema()
 
 
 class AppendRefused(Exception):
@@ -93,21 +94,19 @@ class Lake(Protocol):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
         """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
 
         The layout is for a table that is created here. Without `create`, a table that is not there stays so. The
-        table keeps the declaration, if one is given.
+        table keeps the declaration, if one is given. It also remembers that numbers up to `max_seq` were used,
+        whatever rows go; this never goes back, and is `Retryable` where there is no table to remember it.
         """
-        ...
-
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        """Let the table itself remember that numbers up to this one were used, whatever rows go."""
         ...
 
     def rename(self, table: str, to: str) -> bool:
@@ -147,8 +146,8 @@ class Lake(Protocol):
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
         """Delete the rows that a selection names. Doing it again is harmless. What it raises is no verdict.
 
-        No current data file holds them afterwards, if the table's `max_seq` has been raised before. Not an append: a
-        flush in progress lands beside it, or is refused and begins again.
+        No current data file holds them afterwards, if `ensure` has raised the table's `max_seq` before. Not an append:
+        a flush in progress lands beside it, or is refused and begins again.
         """
         ...
 
@@ -164,10 +163,10 @@ class Lake(Protocol):
         """
         ...
 
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
         """Forget all but the newest snapshots, with the files that only they refer to; how many were removed.
 
-        What came after `since` stays. The table itself remembers how far numbers were given out.
+        The table itself remembers how far numbers were given out.
         """
         ...
 

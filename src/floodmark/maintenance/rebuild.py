@@ -245,7 +245,8 @@ class Rebuilder:
         staging = epoch.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
-            self.engine.lake.raise_max_seq(staging.name, inventory.highest_seq(self.engine.lake, old))
+            used = inventory.highest_seq(self.engine.lake, old)
+            self.engine.lake.ensure(staging.name, create=False, max_seq=used)
         staging = epoch.make_durable()
         locations = (None if old is None else old.location, staging.location)
         self.engine.database.transact(

@@ -186,7 +186,7 @@ def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation)
     selection = operation.selection
     if engine.lake.load(table) is None:
         return
-    engine.lake.raise_max_seq(table, selection.through)  # U15
+    engine.lake.ensure(table, create=False, max_seq=selection.through)  # U15
     faults.reach("removal.max_seq_raised")
     failed: Retryable | None = None
     for _ in range(DELETES_MAX):

@@ -26,7 +26,7 @@ from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range
 from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.lake.stored import FileKeys, bitmap_of, key_rows
-from floodmark.lake.table import PLAIN, AppendRefused, Copy, Work
+from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
 from floodmark.layout import Layout
@@ -110,25 +110,25 @@ class MemoryLake(MemoryTables[MemoryTable]):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
         with self.lock:
             if table not in self.tables:
-                if not create:
+                if not create and not max_seq:
                     return
+                if not create:
+                    raise Retryable(f"The table {table!r} does not exist.")
                 home = f"{layout.warehouse or 'memory:'}/{table}"
                 self.tables[table] = MemoryTable(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
             found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
             found.declaration = declaration or found.declaration
-
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        with self.lock:
-            self.table(table).max_seq = max(self.tables[table].max_seq, seq)
+            found.max_seq = max(found.max_seq, max_seq)
 
     def rename(self, table: str, to: str) -> bool:
         with self.lock:
@@ -336,15 +336,15 @@ class MemoryLake(MemoryTables[MemoryTable]):
         files = (*kept, *(self.store(part.combine_chunks()) for part in parts))
         self.commit(table, operation="replace", files=files, added_rows=0)
 
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
         with self.lock:
-            return self._expired(table, keep_snapshots=keep_snapshots, since=since)
+            return self._expired(table, keep_snapshots)
 
-    def _expired(self, table: str, *, keep_snapshots: int, since: int | None) -> int:
+    def _expired(self, table: str, keep_snapshots: int) -> int:
         found, state = self.table(table), self.load(table)
         if state is None:
             return 0
-        kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
+        kept = kept_snapshots(state, keep_snapshots)
         found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
         gone = [id for id in found.snapshots if id not in kept]
         found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
