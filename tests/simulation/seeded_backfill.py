@@ -9,13 +9,19 @@ from typing import Any
 from floodmark import settlement
 from floodmark.commit import block
 from floodmark.maintenance import settle
-from floodmark.sources import load
+from floodmark.sources import load, steps
 from floodmark.spool.segments import register_segment
 from floodmark.testing.memory import lake, settling
 
 from . import others
 from .replacing import replaced
 from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, stops
+
+
+def register_apart(self: Any, step: Any, written: Any) -> bool:
+    """Without the step's own number too, by which a second registration would be refused."""
+    register_segment(self.engine, step.dataset, written, held=step.held)
+    return bool(self.engine.database.transact(self._mover(step)))
 
 
 @bug(
@@ -25,12 +31,7 @@ from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, st
     short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
 )
 def _() -> Iterator[None]:
-    def register(self: Any, step: Any, written: Any) -> bool:
-        # Without the step's own number too, by which a second registration would be refused.
-        register_segment(self.parts.engine, self.declared, written, held=step.held)
-        return bool(self.parts.engine.database.transact(self._mover(step)))
-
-    with replaced(load._Run, "_register", register):
+    with replaced(steps.StepLoader, "_register", register_apart):
         yield
 
 
@@ -95,7 +96,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     with (
         replaced(load._Run, "_check_goes_on", lambda *_arguments: None),
-        mutated(load._Run, "load_units", 'position["mark"] if unit.steady else None', 'position["mark"]'),
+        mutated(load._Run, "read_steps", 'position["mark"] if unit.steady else None', 'position["mark"]'),
     ):
         yield
 

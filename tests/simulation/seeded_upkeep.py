@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,18 +12,19 @@ from sqlalchemy import update
 from floodmark import compaction
 from floodmark.commit import block
 from floodmark.commit import recovery as recovery_module
-from floodmark.control import deliveries, generations, removals, sources
+from floodmark.control import deliveries, generations, removals
 from floodmark.control.schema import rebuilds
 from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, remover, retain
 from floodmark.maintenance.rebuild import Rebuilder
 from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
-from floodmark.sources.adopt import Adopter
+from floodmark.sources import steps
 from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import everywhere, replaced
 from .schedule import Step
+from .seeded_backfill import register_apart
 from .seeded_delivery import watermark_by_maximum
 from .seeding import (
     BACK_UP,
@@ -438,11 +438,5 @@ def _() -> Iterator[None]:
     short=[dies(0, "adopt", "segment.registered"), does(1, "adopt")],
 )
 def _() -> Iterator[None]:
-    def take(self: Adopter, source: Any, data: Any, part: Any, *, index: int, last: bool) -> tuple[int, int]:
-        receipt = self.capture.capture(source.dataset, data.read(part))
-        after = json.dumps({"version": data.version, "next": index + 1, "done": last})
-        self.engine.database.transact(lambda c: sources.advance(c, source, position=after))
-        return receipt.rows, receipt.quarantined
-
-    with replaced(Adopter, "_take", take):
+    with replaced(steps.StepLoader, "_register", register_apart):
         yield

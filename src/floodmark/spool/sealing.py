@@ -132,7 +132,7 @@ def _seal_lines(
         content = os.pread(descriptor, size - start, start)  # L4
     lines = LandingRange(path.stem, start, start + len(content))
     declared, table, held = _parse(engine, dataset, lines, content)
-    if store(engine, declared, table, position=lines, held=held):
+    if store(engine, declared, table, lines=lines, held=held):
         rows = 0 if table is None else table.num_rows
         report.segments += rows > 0
         report.rows += rows
