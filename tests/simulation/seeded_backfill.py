@@ -11,7 +11,7 @@ from floodmark.commit import block
 from floodmark.maintenance import settle
 from floodmark.sources import load, steps
 from floodmark.spool.segments import register_segment
-from floodmark.testing.memory import lake, settling
+from floodmark.testing.memory import lake
 
 from . import others
 from .replacing import replaced
@@ -135,10 +135,7 @@ def _() -> Iterator[None]:
 
     others.mischief.append("it moves rows")
     try:
-        with (
-            replaced(lake, "settled_table", unchecked),
-            replaced(settling, "settled_table", unchecked),
-        ):
+        with replaced(lake, "settled_table", unchecked):
             yield
     finally:
         others.mischief.clear()

@@ -55,7 +55,7 @@ from floodmark.schema import CONTENT_ID, Column, Schema, is_system_column
 from floodmark.sequence import SequenceRange
 from floodmark.sources.staging import count_staged, purge_staged
 from floodmark.spool.landing import landing_files
-from floodmark.spool.payloads import decode_payload, kept_payload
+from floodmark.spool.quarantine import decode_payload, kept_payload
 from floodmark.spool.sealing import landing_directory, seal
 from floodmark.spool.segments import add_segment, remove_leftovers, segment_directory, segment_id
 

@@ -39,7 +39,7 @@ from floodmark.rows import (
 )
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import LandingWriter, landing_bytes
-from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
+from floodmark.spool.quarantine import Misfit, Sender, grouped, keep_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa

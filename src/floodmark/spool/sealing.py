@@ -34,7 +34,7 @@ from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, en
 from floodmark.schema import Schema
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files
-from floodmark.spool.payloads import keep_payload
+from floodmark.spool.quarantine import keep_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa

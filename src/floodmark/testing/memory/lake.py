@@ -10,11 +10,11 @@ snapshots (`tables`), rows (`rows`), and what becomes of a request (`requests`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from floodmark.layout import Layout
 from floodmark.removal import Selection
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.settlement import Resettled, Resettling
+from floodmark.settlement import Resettled, Resettling, collapse
 from floodmark.testing.memory.requests import arrive, send
 from floodmark.testing.memory.rows import (
     Key,
@@ -44,13 +44,21 @@ from floodmark.testing.memory.rows import (
     keys_of,
     only,
     selected_numbers,
+    spared_numbers,
     stamped,
     with_values,
     without,
 )
-from floodmark.testing.memory.settling import SettleCommit, resettled
 from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
+
+
+class SettleCommit(NamedTuple):
+    """A request to commit what a settle function has said, or with no operation, rows as they are."""
+
+    table: str
+    snapshot: int
+    operation: str | None
 
 
 @dataclass(slots=True)
@@ -553,3 +561,50 @@ class MemoryLake(MemoryTables[MemoryTable]):
         with self.lock:
             old = self.tables[table]
             self.tables[table] = MemoryTable(str(uuid.uuid4()), old.schema, layout=old.layout, location=old.location)
+
+
+# ── A settle function over committed rows ────────────────────────────────────────────────────────────────────────────
+
+
+def resettled(request: Resettling, rows: pa.Table, put: Callable[[str | None, pa.Table], None]) -> Resettled:
+    """What the function says of the rows; `put` commits the table that follows from it."""
+    if request.settle is None:
+        return Resettled(commit=lambda operation: put(operation, rows))
+    try:
+        answer = settled_table(request, rows)
+    except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
+        return Resettled(problem=problem_of(request.settle, error))
+    before = {row[SEQ]: row for row in rows.to_pylist()}
+    after = {row[SEQ]: row for row in answer.to_pylist()}
+    differing = [seq for seq in sorted(before) if after.get(seq) != before[seq]]
+    stays = spared_numbers(rows, request.spared, request.partition_by)
+    other = [seq for seq in differing if seq not in stays][: request.changed_max]
+    dropped = [seq for seq in other if seq not in after]
+    changed = {seq for seq in other if seq in after}
+
+    def alike(own: Collection[int]) -> Iterable[list[tuple[int, bool]]]:
+        groups: dict[object, list[tuple[int, bool]]] = {}
+        whole = _whole(rows, answer, own, dropped)
+        for seq, key in zip(whole[SEQ].to_pylist(), keys_of(request, whole), strict=True):
+            if key is not None:
+                groups.setdefault(key, []).append((seq, seq in stays))
+        return [group for group in groups.values() if any(seq in own for seq, _ in group)]
+
+    found = collapse(changed, alike)
+    waiting = len(stays & set(differing)) + len(found.later)
+    if not found.changed and not dropped:
+        return Resettled(waiting=waiting)
+    settled = without(_whole(rows, answer, found.changed, dropped), found.gone)
+    return Resettled(
+        tuple(sorted(found.changed - {*found.gone})),
+        found.gone,
+        tuple(dropped),
+        waiting,
+        commit=lambda operation: put(operation, settled),
+    )
+
+
+def _whole(rows: pa.Table, answer: pa.Table, changed: Collection[int], dropped: list[int]) -> pa.Table:
+    """The table with the changes, and without what was dropped."""
+    left, taken = without(rows, [*changed, *dropped]), only(answer, changed)
+    return pa.concat_tables([left, taken.cast(rows.schema)]).sort_by(SEQ)
