@@ -31,6 +31,8 @@ from floodmark.schema import SEQ, Schema, parse_partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table as IcebergTable
 
     from floodmark.lake.spark_reading import SparkReader
@@ -64,7 +66,7 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
         return TableFiles()
     missing: set[str] = set()
     found: list[TableFile] = []
-    manifests: list[Any] = []
+    manifests: list[ManifestFile] = []
     try:
         manifests = snapshot.manifests(table.io)
         for manifest in manifests:
@@ -79,7 +81,7 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
     return TableFiles(tuple(found), _small(manifests), tuple(sorted(missing)))
 
 
-def _listed(table: IcebergTable, manifest: Any) -> Iterator[TableFile]:
+def _listed(table: IcebergTable, manifest: ManifestFile) -> Iterator[TableFile]:
     from pyiceberg.manifest import ManifestContent
 
     number = table.schema().find_field(SEQ).field_id
@@ -103,14 +105,14 @@ def bucket_width(table: IcebergTable) -> int | None:
     return int(fields[0].transform.width)
 
 
-def _small(manifests: list[Any]) -> int:
+def _small(manifests: list[ManifestFile]) -> int:
     from pyiceberg.manifest import ManifestContent
 
     lists = [one for one in manifests if one.content == ManifestContent.DATA]
     return sum(1 for one in lists if one.manifest_length < MANIFEST_BYTES // 2)
 
 
-def _is_whole(io: Any, location: str, size: int) -> bool:
+def _is_whole(io: FileIO, location: str, size: int) -> bool:
     try:
         return len(io.new_input(location)) == size
     except OSError:

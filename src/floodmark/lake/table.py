@@ -17,7 +17,7 @@ one contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from floodmark.lake.stored import FileKeys
 from floodmark.lake.targets import Target, TargetName
 from floodmark.layout import Layout
 from floodmark.removal import Selection
-from floodmark.schema import Schema
+from floodmark.schema import PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling
 
@@ -179,10 +179,10 @@ class Lake(Protocol):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         rows_max: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[pa.Table]:
         """Arrow tables of the range's rows in sequence order, the first so many, with `_ingest_seq`.
 
         A frozenset among the values stands for any of its own. A column that the snapshot does not have is null. The
@@ -198,7 +198,7 @@ class Lake(Protocol):
         selection: Selection,
         schema: Schema | None = None,
         by: tuple[str, ...] = (),
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         cuts: Sequence[int] = (),
         width: int | None = None,
         checksum: Checksum = Checksum.CONTENT,
@@ -220,7 +220,7 @@ class Lake(Protocol):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """Do `work` on the rows of each range, in tasks side by side; each range with its tally and what `work` said.

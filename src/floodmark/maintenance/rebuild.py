@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from floodmark import faults
 from floodmark.commit.flush import flush_lock
@@ -165,15 +166,15 @@ class Rebuilder:
                 number += 1
             try:
                 mine = self.engine.database.transact(
-                    lambda c, number=number: generations.take_over(  # type: ignore[misc]
-                        c,
+                    partial(
+                        generations.take_over,
                         id=uuid.uuid4().hex,
                         dataset=dataset,
                         generation=number,
                         layout=layout,
                         now=self.engine.clock.now(),
                     ),
-                    landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
+                    landed=partial(generations.is_staging, dataset=dataset, generation=number),
                 )
             except NumberTaken:
                 continue
@@ -290,7 +291,7 @@ def remove_retired(engine: Engine, dataset: str, *, grace: timedelta = GRACE) ->
         engine.lake.drop(own.fenced_name)
         engine.lake.drop(own.table_name)
         faults.reach("rebuild.dropped")
-        engine.database.transact(lambda c, number=item.generation: generations.forget(c, dataset, number))  # type: ignore[misc]
+        engine.database.transact(partial(generations.forget, dataset=dataset, generation=item.generation))
         gone.append(item.generation)
     return tuple(gone)
 

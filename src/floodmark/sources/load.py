@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark import faults
 from floodmark.commit.flush import flush
@@ -124,7 +124,7 @@ class Waiting:
     """The identities that waited in the spool when a backfill began."""
 
     declared: Dataset
-    hashes: Any = None
+    hashes: pa.Array | None = None
 
     def without(self, rows: pa.Table) -> tuple[pa.Table, int]:
         """The rows whose identity does not wait, and how many do."""

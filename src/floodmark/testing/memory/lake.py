@@ -10,7 +10,7 @@ snapshots (`tables`), rows (`rows`), and what becomes of a request (`requests`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
 from floodmark.layout import Layout
 from floodmark.removal import Selection
-from floodmark.schema import SEQ, Schema
+from floodmark.schema import SEQ, PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling, collapse
 from floodmark.testing.memory.requests import arrive, send
@@ -369,7 +369,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         rows_max: int | None = None,
     ) -> Iterator[pa.Table]:
@@ -390,7 +390,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         selection: Selection,
         schema: Schema | None = None,
         by: tuple[str, ...] = (),
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         cuts: Sequence[int] = (),
         width: int | None = None,
         checksum: Checksum = Checksum.CONTENT,
@@ -409,7 +409,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         def read(within: SequenceRange) -> pa.Table:
@@ -424,7 +424,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         table: str,
         snapshot: int,
         within: SequenceRange,
-        partition_values: Mapping[str, Any] | None,
+        partition_values: PartitionValues | None,
         row_filter: str | None,
         columns: Sequence[str] = (),
     ) -> pa.Table:
