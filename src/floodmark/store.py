@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from floodmark.sources.eventlog import FeedReport
     from floodmark.sources.units import BackfillReport
     from floodmark.spool.capture import Capture, Receipt, Texts
-    from floodmark.spool.replay import Quarantine
+    from floodmark.spool.quarantine import Quarantine
     from floodmark.spool.sealing import SealReport
     from floodmark.status import Status
 
@@ -125,7 +125,7 @@ class Store:
     @_once
     def quarantine(self) -> Quarantine:
         """Rows that did not fit, and what can be done with them."""
-        from floodmark.spool.replay import Quarantine
+        from floodmark.spool.quarantine import Quarantine
 
         return Quarantine(self.engine)
 

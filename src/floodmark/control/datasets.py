@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.config import SpoolSettings
-from floodmark.control.schema import datasets, partitions
+from floodmark.control.schema import Record, datasets, partitions
 from floodmark.control.stored import read_back, texts
 from floodmark.errors import UnknownDataset
 from floodmark.layout import Layout
@@ -251,11 +251,11 @@ def add_to_partition(connection: Connection, name: str, totals: PartitionTotals)
     )
 
 
-def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
+def _dataset(row: Record) -> Dataset:
     return read_back(f"dataset {row.name!r}", lambda: _read(row))
 
 
-def _read(row: Row) -> Dataset:  # type: ignore[type-arg]
+def _read(row: Record) -> Dataset:
     return Dataset(
         name=row.name,
         identity=parse_identity(json.loads(row.identity_columns)),

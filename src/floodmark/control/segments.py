@@ -18,10 +18,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.commit.protocol import PartitionRows
-from floodmark.control.schema import counters, landing, segment_partitions, segments
+from floodmark.control.schema import Record, counters, landing, segment_partitions, segments
 from floodmark.sequence import Tally
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
@@ -422,7 +422,7 @@ def _next(connection: Connection, counter: str) -> int:
     return int(connection.execute(_COUNTED, {"counter": counter}).scalar_one())
 
 
-def _segment(row: Row) -> Segment:  # type: ignore[type-arg]
+def _segment(row: Record) -> Segment:
     return Segment(
         id=row.id,
         dataset=row.dataset,

@@ -25,7 +25,7 @@ from floodmark.rows import Problem
 from floodmark.rows.jsontext import NotJson, plain_json
 from floodmark.rows.textlines import not_an_object, parse_lines
 from floodmark.spool.capture import Capture, Prepared, Receipt, Texts
-from floodmark.spool.payloads import Sender
+from floodmark.spool.quarantine import Sender
 
 KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20

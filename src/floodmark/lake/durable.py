@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.commit.protocol import TableState
 from floodmark.errors import FilesMissing, Retryable
@@ -17,6 +17,7 @@ from floodmark.files import sync_directory, sync_file
 from floodmark.lake.files import local_path
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table as IcebergTable
 
 SYNCS_AT_ONCE = 8
@@ -61,7 +62,7 @@ def _root(table: IcebergTable) -> Path:
     return Path(local_path(table.location()) or "/").parent.parent
 
 
-def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
+def _files_since(table: IcebergTable, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
     """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
     new = state.since(since)
     ids = None if new is None else {snapshot.id for snapshot in new}
@@ -90,7 +91,7 @@ def _is_gone(location: str) -> bool:
     return path is not None and not Path(path).exists()
 
 
-def _check_whole(io: Any, location: str, size: int | None) -> None:
+def _check_whole(io: FileIO, location: str, size: int | None) -> None:
     """A file that is not there, or shorter than it was written, never reached the disk."""
     try:
         found = len(io.new_input(location))

@@ -59,7 +59,7 @@ from floodmark.lake.spark_reading import SparkReader
 from floodmark.lake.spark_settling import resettle_on_spark
 from floodmark.lake.spark_stored import stored_directly, stored_on_spark
 from floodmark.lake.stored import FileKeys
-from floodmark.lake.table import PLAIN, AppendRefused, Copy
+from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
 from floodmark.layout import Layout
@@ -163,11 +163,8 @@ class SparkLake(SparkReader):
         with self.reading(table, selection.where), self.action():
             remove_selected(self, table, selection=selection, schema=schema, partition_by=partition_by)
 
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        raise_max_seq(self, table, seq)
-
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
-        return expire_snapshots(self, table, keep_snapshots=keep_snapshots, since=since)
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
+        return expire_snapshots(self, table, keep_snapshots=keep_snapshots)
 
     def rewrite(
         self, table: str, *, within: SequenceRange | None = None, file_bytes: int = 0, one_file: bool = False
@@ -204,12 +201,18 @@ class SparkLake(SparkReader):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
+        self._shape(table, schema, layout, create=create, declaration=declaration)
+        if max_seq:
+            raise_max_seq(self, table, max_seq)
+
+    def _shape(self, table: str, schema: Schema, layout: Layout, *, create: bool, declaration: str | None) -> None:
         for attempt in range(EVOLUTION_RACES_MAX):
             state = self.load(table)
             if state is None and not create:

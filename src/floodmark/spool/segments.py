@@ -104,19 +104,17 @@ def add_segment(
     table: pa.Table,
     *,
     lines: LandingRange | None = None,
-    step: SourceStep | None = None,
     held: Sequence[Held] = (),
     also: Callable[[Connection], bool] | None = None,
-    notes: Mapping[bytes, bytes] | None = None,
 ) -> bool:
-    """Store rows as a registered segment; false if another process registered the same lines or step first.
+    """Store rows as a registered segment; false if another process registered the same lines first.
 
     `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
-    gives the segment up. `notes` are stored in the file.
+    gives the segment up.
     """
-    origin = CAPTURED if step is None and also is None else SOURCE
-    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
-    return register_segment(engine, dataset, written, lines=lines, step=step, held=held, also=also)
+    origin = CAPTURED if also is None else SOURCE
+    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin})
+    return register_segment(engine, dataset, written, lines=lines, held=held, also=also)
 
 
 def write_segment(
@@ -127,7 +125,7 @@ def write_segment(
     lines: LandingRange | None = None,
     notes: Mapping[bytes, bytes] | None = None,
 ) -> WrittenSegment:
-    """Announce a segment and write its file. It is one only when it is registered."""
+    """Announce a segment and write its file, with the notes in it. It is one only when it is registered."""
     id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
     relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
     engine.database.transact(
