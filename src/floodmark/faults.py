@@ -53,6 +53,8 @@ POINTS: dict[str, str] = {
     "fsck.mended": "a problem of the store is repaired, the next is not",
     "barrier.sending": "about to send an append without rows, after which a block cannot land any more",
     "barrier.sent": "the append without rows returned, the block is still undecided",
+    "split.written": "the two halves of a segment are written, neither is registered",
+    "split.replaced": "the two halves are registered in a segment's place, its file still exists",
     "flush.released": "a void block's segments are free again",
     "adopt.read": "a part of the adopted data is read, nothing of it is stored",
     "adopt.stored": "a part of the adopted data is a registered segment, and the position is after it",
