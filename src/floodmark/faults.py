@@ -98,6 +98,8 @@ POINTS: dict[str, str] = {
     "rebuild.equal": "the tables are equal after the fence, the pointer is not switched",
     "rebuild.switched": "the dataset has its new table",
     "rebuild.dropped": "a retired table is removed, the records still call it retired",
+    "column.changed": "a column's type is corrected in the records, the table still has the old one",
+    "column.dropped": "a table's column of the old type is dropped, one of the new type is not added",
     "eventlog.staged": "a transaction is in the staging file, synced, not yet in `events/`",
     "eventlog.renamed": "a transaction is in `events/`, its name not yet synced",
     "eventlog.committed": "a transaction is durable, its events are not yet numbered",

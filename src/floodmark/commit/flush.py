@@ -37,6 +37,7 @@ from functools import partial
 
 from floodmark import faults
 from floodmark.commit.block import Decided, commit_block, decide_block, raise_barrier
+from floodmark.commit.column_types import drop_corrected_columns
 from floodmark.commit.protocol import Base, TableState
 from floodmark.commit.recovery import catch_up, recover_dataset, remember_problem
 from floodmark.control import blocks, datasets, problems
@@ -243,6 +244,8 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
         engine.lake.ensure(
             declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
         )
+        state = engine.lake.load(declared.table_name)
+    elif drop_corrected_columns(engine, declared, state):  # U42: the command that corrected them was interrupted
         state = engine.lake.load(declared.table_name)
     if state is None:
         raise Retryable(f"The table of dataset {declared.name!r} was created, and does not exist.")

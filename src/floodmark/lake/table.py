@@ -106,6 +106,10 @@ class Lake(Protocol):
         """
         ...
 
+    def drop_column(self, table: str, column: str) -> None:
+        """Remove a column in which no row has a value. Adds no snapshot. One that is not there is no error."""
+        ...
+
     def raise_max_seq(self, table: str, seq: int) -> None:
         """Let the table itself remember that numbers up to this one were used, whatever rows go."""
         ...

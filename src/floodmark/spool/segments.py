@@ -30,7 +30,7 @@ from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, Segment, SegmentContent, SourceStep
 from floodmark.engine import Engine
-from floodmark.errors import FloodmarkError, reason_of
+from floodmark.errors import FloodmarkError, SchemaChanged, reason_of
 from floodmark.files import (
     create_private,
     durable_remove,
@@ -165,6 +165,10 @@ def register_segment(
             ),
             landed=lambda connection: _is_at(connection, id=id, path=content.path),
         )
+    except SchemaChanged:
+        drop_segment(engine, written)
+        engine.corrected.add(dataset.name)
+        raise
     except _GivenUp:
         registered = False
     if not registered:
@@ -198,6 +202,7 @@ def _register(
 ) -> bool:
     if also is not None and not also(connection):
         return False  # another was first, and has the source's step with it
+    datasets.check_types(connection, dataset)
     if not records.register(connection, id=id, content=content, lines=lines, step=step):
         raise _GivenUp
     quarantine.hold(connection, dataset.name, held, now=engine.clock.now())
@@ -428,6 +433,17 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
         raise ValueError(fitted.misfits[0].reason)
     changes = (*fitted.new_columns, *fitted.widened)
     return SegmentFile(path.name, id, rows, tuple(prefixes), path.stat().st_size, changes)
+
+
+def stored_columns(engine: Engine, relative: str) -> list[str]:
+    """The columns of a segment's file; none if it cannot be read: flush skips such a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(engine.root / relative).names)
+    except (OSError, pa.ArrowException):
+        return []
 
 
 def origin_of(path: Path) -> bytes | None:

@@ -126,6 +126,14 @@ class MemoryLake(MemoryTables[MemoryTable]):
             found.schema = found.schema.merge(schema.columns)
             found.declaration = declaration or found.declaration
 
+    def drop_column(self, table: str, column: str) -> None:
+        with self.lock:
+            found = self.table(table)
+            found.schema = Schema(tuple(one for one in found.schema if one.name != column))
+            for file in {file for files in found.files.values() for file in files} & self.data.keys():
+                if column in self.data[file].column_names:
+                    self.data[file] = self.data[file].drop_columns([column])
+
     def raise_max_seq(self, table: str, seq: int) -> None:
         with self.lock:
             self.table(table).max_seq = max(self.tables[table].max_seq, seq)
