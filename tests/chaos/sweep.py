@@ -79,7 +79,9 @@ class Sweep:
             self.place = {"url": (self.folder / "files").as_uri(), "format": "jsonl"}
             sinks = [
                 Planned("objects", "blob", {**self.place, "chunk_rows": 8, "chunk_bytes": 400}),
-                Planned("picky", "forward", {"url": self.picky.url, "chunk_rows": 4, "concurrency": 1}),
+                Planned(
+                    "picky", "forward", {"url": self.picky.url, "chunk_rows": 4, "concurrency": 1, "accept": "status"}
+                ),
             ]
             self.store = stack.enter_context(make_store(self.root, SMALL_JVM, {DATASET: True}, sinks, control=control))
             for point in wanted:

@@ -577,6 +577,126 @@ class RestoreAndExpiryModel(CommitModel):
     }
 
 
+class BarrierModel(CommitModel):
+    """One segment cannot be committed: its blocks are given up behind a barrier, an append without rows."""
+
+    name = "a segment that cannot be committed"
+    about = (
+        "Two flushers; every send of a block with one certain segment fails, and its request may be under way all the "
+        "same; barriers that land, are refused or are late; smaller blocks; the segment set aside."
+    )
+    bounds = {
+        "trouble": 2, "crash": 1, "late": 2, "again": 1, "compact": 0, "delete": 0, "expire": 0, "recreate": 0,
+        "restore": 0, "segments": 2, "reader": 0, "flushers": 2,
+    }  # fmt: skip
+    large = {"trouble": 3, "compact": 1}
+    bugs = {
+        "given up without a barrier": Bug("a block whose sends fail is void at once", ("I4",), rules=("U34", "I4")),
+        "a barrier's answer is a verdict": Bug(
+            "a block is void when its barrier was sent, whoever came first", ("I4",), rules=("U34", "I4")
+        ),
+        "a block that fails is sent for ever": Bug(
+            "there is no barrier", ("progress",), {"trouble": 1}, rules=("U34",)
+        ),
+        "set aside in the next block": Bug(
+            "a segment is set aside without a look whether another flusher has taken it", ("U34",)
+        ),
+    }
+    BAD = 0
+    """The segment."""
+
+    def _begin(self, state: State, to) -> Iterator[Step]:
+        yield from super()._begin(state, to)
+        if self._failed_alone(state) and state.control.segments[self.BAD] == "sealed":
+            yield "finds that the segment has failed alone", to(Flusher("setting aside"))
+
+    def _reserve(self, state: State, flusher: Flusher, to) -> Iterator[Step]:
+        """All that waits; after a failure, one segment after the other."""
+        control, waiting = state.control, state.control.sealed()
+        failed = any(block.state == VOID and self.BAD in block.segments for block in control.blocks)
+        if control.undecided() is not None or not waiting or not failed:
+            yield from super()._reserve(state, flusher, to)
+            return
+        others = tuple(segment for segment in waiting if segment != self.BAD)
+        if others:
+            yield f"reserves for segment {others[0]}", self._take(state, flusher, to, waiting=others[:1])
+        if self.BAD in waiting:
+            now = self.spend(state, "again") if self._failed_alone(state) else state
+            if now is not None:
+                yield "reserves for the segment", self._take(now, flusher, to, waiting=(self.BAD,))
+        yield "lets it be", to(Flusher())
+
+    def _failed_alone(self, state: State) -> bool:
+        return any(block.state == VOID and block.segments == (self.BAD,) for block in state.control.blocks)
+
+    def _flusher(self, state: State, index: int, flusher: Flusher) -> Iterator[Step]:
+        block = flusher.block
+        if flusher.at == "voiding" and block.segments == (self.BAD,):
+            aside = Flusher("setting aside", block=block)
+            yield (
+                f"voids block {block.id}",
+                _void(state, block)._replace(flushers=put(state.flushers, index, aside)),
+            )
+        yield from super()._flusher(state, index, flusher)
+        match flusher.at:
+            case "barring":
+                yield from self._bar(state, index, block)
+            case "setting aside":
+                free = state.control.segments[self.BAD] == "sealed" or self.bug == "set aside in the next block"
+                segments = put(state.control.segments, self.BAD, "aside") if free else state.control.segments
+                told = state._replace(control=state.control._replace(segments=segments))
+                yield "sets the segment aside", told._replace(flushers=put(state.flushers, index, Flusher()))
+
+    def _bar(self, state: State, index: int, block: Block) -> Iterator[Step]:
+        """Send the barrier. Whatever the answer says, the flusher looks at the table."""
+        after = "voiding" if self.bug == "a barrier's answer is a verdict" else "looking"
+
+        def to(now: State) -> State:
+            return now._replace(flushers=put(now.flushers, index, Flusher(after, block=block)))
+
+        barrier = block._replace(segments=())
+        arrived, landed = self._arrive(state, barrier)
+        yield f"sends a barrier: {'it lands' if landed else 'it is refused'}", to(arrived)
+        if (poorer := self.spend(state, "late")) is not None:
+            yield "sends a barrier, which is late", to(poorer._replace(late=with_one(poorer.late, barrier)))
+
+    def _answers(self, state: State, block: Block, to) -> Iterator[Step]:
+        if self.BAD not in block.segments:
+            yield from super()._answers(state, block, to)
+            return
+        looking = Flusher("looking", block=block)
+        yield "fails, and nothing is sent", to(looking)
+        if (poorer := self.spend(state, "late")) is not None:
+            yield "fails, its request is late", to(looking, poorer._replace(late=with_one(poorer.late, block)))
+
+    def _arrive(self, state: State, block: Block) -> tuple[State, bool]:
+        if block.segments:
+            return super()._arrive(state, block)
+        if not state.table.may_append_on(block.base):
+            return state, False
+        grown = state.table.append((), block=0, after=block.through, through=block.through)
+        return state._replace(table=grown), True
+
+    def _look(self, state: State, block: Block, to) -> Iterator[Step]:
+        yield from super()._look(state, block, to)
+        fails = self.BAD in block.segments and self.bug != "a block that fails is sent for ever"
+        landed = any(commit.block == block.id for commit in state.table.commits)
+        if fails and not landed and state.table.may_append_on(block.base):
+            given_up = "voiding" if self.bug == "given up without a barrier" else "barring"
+            yield f"sees block {block.id} open, gives it up", to(Flusher(given_up, block=block))
+
+    def _broken_records(self, state: State) -> str | None:
+        there = {segment for _, segment in state.table.rows}
+        if state.control.segments[self.BAD] == "aside" and self.BAD in there:
+            return "U34 a segment is set aside, and its row is in the table"
+        return super()._broken_records(state)
+
+    def done(self, state: State) -> bool:
+        segments = state.control.segments
+        counted = put(segments, self.BAD, "consumed") if segments[self.BAD] == "aside" else segments
+        return super().done(state._replace(control=state.control._replace(segments=counted)))
+
+
 def _order(flusher: Flusher) -> tuple[object, ...]:
     return (flusher.at, flusher.base, flusher.seen, flusher.block or (), flusher.rows, flusher.taken)
 

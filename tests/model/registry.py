@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .backfill import BackfillModel, SourceStepsModel
 from .checker import Model
-from .commit import CommitModel, RestoreAndExpiryModel, RestoreModel, UpkeepModel
+from .commit import BarrierModel, CommitModel, RestoreAndExpiryModel, RestoreModel, UpkeepModel
 from .delivery import BlobModel, KeyModel, LostRecordsModel
 from .forwarding import AddressModel, CircleModel
 from .hub import DivergenceModel, HubModel
@@ -24,6 +24,7 @@ MODELS: tuple[type[Model], ...] = (
     UpkeepModel,
     RestoreModel,
     RestoreAndExpiryModel,
+    BarrierModel,
     PowerLossModel,
     SettlementModel,
     BlobModel,

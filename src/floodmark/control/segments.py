@@ -47,7 +47,12 @@ _OF_BLOCK = select(segments).where(segments.c.block == bindparam("joined")).orde
 _CONSUMED = select(segments.c.id, segments.c.path).where(
     _OWN, segments.c.block == bindparam("joined"), segments.c.state == "consumed"
 )
-_COUNT_ON = update(counters).where(counters.c.name == bindparam("counter")).values(value=counters.c.value + 1)
+_COUNT_ON = (
+    update(counters)
+    .where(counters.c.name == bindparam("counter"))
+    .values(value=counters.c.value + 1)
+    .returning(counters.c.value)
+)
 _COUNTED = select(counters.c.value).where(counters.c.name == bindparam("counter"))
 _LANDING = select(landing).where(landing.c.file == bindparam("landed"))
 _OFFSETS = select(landing.c.file, landing.c.sealed).where(
@@ -458,8 +463,7 @@ def _exists(connection: Connection, id: int) -> bool:
 
 
 def _next(connection: Connection, counter: str) -> int:
-    connection.execute(_COUNT_ON, {"counter": counter})
-    return int(connection.execute(_COUNTED, {"counter": counter}).scalar_one())
+    return int(connection.execute(_COUNT_ON, {"counter": counter}).scalar_one())
 
 
 def _segment(row: Row) -> Segment:  # type: ignore[type-arg]
