@@ -53,7 +53,7 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    programs = _programs()
+    programs = programs_directory()
     # In memory where there is such a place. Not pytest's own directory: that is closed to the server's user.
     place = Path("/dev/shm")
     roomy = place.is_dir() and shutil.disk_usage(place).free > 512 << 20
@@ -61,22 +61,22 @@ def postgres_server() -> Iterator[PostgresServer]:
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
-        _run(
+        run_program(
             programs / "initdb", "--no-sync", "--auth=trust", "--username=postgres", "-E", "UTF8", "-D", folder / "data"
         )
         port = _free_port()
         options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
         options += f" -c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder}"
-        _run(programs / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-w", "-o", options, "start")
+        run_program(programs / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-w", "-o", options, "start")
         try:
             yield PostgresServer(port)
         finally:
-            _run(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop")
+            run_program(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _programs() -> Path:
+def programs_directory() -> Path:
     """Where initdb and pg_ctl are: Debian keeps them outside the PATH, one folder for each version."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
@@ -85,7 +85,7 @@ def _programs() -> Path:
     return found[-1].parent if found else Path(str(on_path)).parent
 
 
-def _run(program: Path, *arguments: str | Path) -> None:
+def run_program(program: Path, *arguments: str | Path) -> None:
     # PostgreSQL refuses to run as root.
     account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
     result = subprocess.run(

@@ -68,14 +68,14 @@ class Sender:
     def prefix(self, seq: int) -> int:
         if seq not in self.prefixes:
             missing = [other for other in sorted(self.rows) if other not in self.prefixes]
-            self.prefixes |= dict(zip(missing, content_ids(self._table(missing))[1], strict=True))
+            self.prefixes |= dict(zip(missing, content_ids(self.table(missing))[1], strict=True))
         return self.prefixes[seq]
 
     def total(self, through: int) -> Tally:
         numbers = [seq for seq in self.rows if seq <= through]
         return Tally(len(numbers), sum(map(self.prefix, numbers)) % 2**64)
 
-    def _table(self, numbers: list[int]) -> pa.Table:
+    def table(self, numbers: list[int]) -> pa.Table:
         columns, values = rows_to_columns([self.rows[seq] for seq in numbers])
         fitted = fit(self.schema, columns, values, rows=len(numbers))
         assert fitted.misfits == []
@@ -120,7 +120,7 @@ class Sender:
     def _body(self, numbers: list[int]) -> tuple[bytes, Tally, dict[str, str]]:
         if not numbers and self.media == wire.LINES:
             return b"", Tally(), {}
-        table = self._table(numbers)
+        table = self.table(numbers)
         ids, prefixes = content_ids(table)
         sequence, identifiers = pa.chunked_array([numbers], pa.int64()), pa.chunked_array([ids])
         if self.media == wire.COLUMNS:

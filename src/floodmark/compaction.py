@@ -98,18 +98,23 @@ def _judged(bucket: Bucket, limits: Limits, *, newest: bool) -> Choice:
         return Choice(bucket, bucket.range)
     small = [file for file in bucket.files if file.bytes < SMALL * limits.file_bytes]
     if newest:
-        small = _worth_it(small)
+        small = without_large_in_front(small)
         if len(small) < limits.files_min:
             return Choice(
                 bucket, reason=f"still being written to, and has fewer than {limits.files_min} small files to join"
             )
-    wanted = ceil(sum(file.bytes for file in small) / limits.file_bytes)
-    if len(small) < 2 or wanted * 2 > len(small):
+    if not is_halved(small, limits):
         return Choice(bucket, reason="its files are large enough")
     return Choice(bucket, SequenceRange(small[0].first - 1, max(file.last for file in small)))
 
 
-def _worth_it(files: list[DataFile]) -> list[DataFile]:
+def is_halved(small: Sequence[DataFile], limits: Limits) -> bool:
+    """U6: whether joining them leaves at most half as many files."""
+    wanted = ceil(sum(file.bytes for file in small) / limits.file_bytes)
+    return len(small) >= 2 and wanted * 2 <= len(small)
+
+
+def without_large_in_front(files: list[DataFile]) -> list[DataFile]:
     """Without those in front that are larger than everything after them."""
     rest = sum(file.bytes for file in files)
     for place, file in enumerate(files):

@@ -162,7 +162,7 @@ _HEAP_BYTES_MIN = 512 << 20
 _MASTER = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|[a-z][a-z0-9+.-]*://\S+")
 _CATALOGS = "catalogs"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "control": ControlSettings,
     "spool": SpoolSettings,
     "flush": FlushSettings,
@@ -192,11 +192,11 @@ def load(path: Path) -> Settings:
     if not isinstance(store_id, str) or not store_id:
         raise InvalidSetting(f"{path}: store_id is missing.", hint="`floodmark init` wrote it. Restore the line.")
     catalogs = _catalogs(path, content.pop(_CATALOGS, {}))
-    unknown = sorted(set(content) - set(_SECTIONS))
+    unknown = sorted(set(content) - set(SECTIONS))
     if unknown:
-        names = ", ".join(f"[{name}]" for name in (*_SECTIONS, "catalogs.NAME"))
+        names = ", ".join(f"[{name}]" for name in (*SECTIONS, "catalogs.NAME"))
         raise InvalidSetting(f"{path}: unknown key {unknown[0]!r}.", hint=f"The sections are {names}.")
-    sections = {name: _section(path, name, content.get(name, {})) for name in _SECTIONS}
+    sections = {name: _section(path, name, content.get(name, {})) for name in SECTIONS}
     return Settings(store_id=store_id, catalogs=catalogs, **sections)
 
 
@@ -205,21 +205,21 @@ def initial_text(store_id: str, *, control: str = "") -> str:
     given = {"control.url": control} if control else {}
     lines = ["# A Floodmark store. The identity below is permanent: never copy it to another store.", ""]
     lines += [f'store_id = "{store_id}"', ""]
-    for name, kind in _SECTIONS.items():
+    for name, kind in SECTIONS.items():
         lines.append(f"[{name}]")
         for item in fields(kind):
             default = getattr(kind(), item.name)
             value = given.get(f"{name}.{item.name}")
             if value is not None:
-                lines.append(f"{item.name} = {_toml(value)}")
+                lines.append(f"{item.name} = {toml_value(value)}")
             elif not isinstance(default, dict):
-                lines.append(f"# {item.name} = {_toml(default)}")
+                lines.append(f"# {item.name} = {toml_value(default)}")
         lines.append("")
     return "\n".join(lines)
 
 
 def _section(path: Path, name: str, given: Any) -> Any:
-    kind = _SECTIONS[name]
+    kind = SECTIONS[name]
     if not isinstance(given, dict):
         raise InvalidSetting(f"{path}: {name} is a section.", hint=f"Write it as [{name}].")
     defaults = kind()
@@ -301,5 +301,5 @@ def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
         raise InvalidSetting(f"{path}: {key} is {shown}.", hint=f"It must be {words[wanted]}.")
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)

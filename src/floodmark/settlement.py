@@ -112,9 +112,14 @@ def collapse(changed: Iterable[int], alike: Alike) -> Collapsed:
             if seq in own
         }
         if not more:
-            return Collapsed(own, tuple(sorted(seq for group in groups for seq, _ in group[1:])), later)
+            return Collapsed(own, tuple(sorted(seq for group in groups for seq in all_but_lowest(group))), later)
         own, later = own - more, later | more
     return Collapsed(frozenset(), (), own | later)
+
+
+def all_but_lowest(group: Sequence[tuple[int, bool]]) -> list[int]:
+    """B8: of rows that become one row, sorted by number, those that go."""
+    return [seq for seq, _ in group[1:]]
 
 
 def verdict(

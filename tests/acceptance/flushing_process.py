@@ -1,4 +1,6 @@
-"""A process of its own, with its own JVM: captures, flushes and delivers, round after round, and waits for nobody."""
+"""A process of its own, with its own JVM: captures, flushes and delivers, round after round. It waits for nobody, and
+for another one's flush only where that has stopped its own.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,6 @@ PATIENCE_SECONDS = 120
 
 def main(root: str, name: str, rounds: int, rows: int, *sinks: str) -> None:
     store = floodmark.open(root)
-    settings = store.settings
-    store.engine.settings = replace(settings, flush=replace(settings.flush, patience_seconds=0))
     for round in range(rounds):
         store.capture("events", [{"id": f"{name}-{round}-{row}", "site": name} for row in range(rows)])
         _flush(store, name)
@@ -29,13 +29,15 @@ def main(root: str, name: str, rounds: int, rows: int, *sinks: str) -> None:
 
 
 def _flush(store: Store, name: str) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until, patience = time.monotonic() + PATIENCE_SECONDS, 0
     while time.monotonic() < until:
+        settings = store.settings
+        store.engine.settings = replace(settings, flush=replace(settings.flush, patience_seconds=patience))
         try:
             store.flush("events")
         except floodmark.Retryable as error:
             print(f"{name}: {error}", flush=True)
-            time.sleep(0.1)
+            patience = PATIENCE_SECONDS
         else:
             return
     raise SystemExit(f"no flush got through in {PATIENCE_SECONDS} seconds")

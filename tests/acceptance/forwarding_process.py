@@ -1,4 +1,4 @@
-"""A process of its own that forwards a store's rows, round after round. It begins each when it is told to."""
+"""A process of its own that forwards a store's rows, round after round. It begins each when a line comes in."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ from pathlib import Path
 
 import floodmark
 
-PATIENCE_SECONDS = 300
-
 
 def main(root: str, name: str, folder: Path, rounds: int) -> None:
     with floodmark.open(root) as store:
         for round in range(rounds):
             (folder / f"{name}-{round}.ready").touch()
-            _wait_for(folder / f"{round}.go")
+            if not sys.stdin.readline():
+                raise SystemExit("nobody is left to say go")
             began = time.monotonic()
             report = store.export("central")
             if report.blocked:
                 raise SystemExit(f"blocked: {report.blocked}")
             told = {"began": began, "ended": time.monotonic(), "rows": report.rows, "errors": str(report.errors)}
             (folder / f"{name}-{round}.json").write_text(json.dumps(told))
-
-
-def _wait_for(path: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists():
-        if time.monotonic() > until:
-            raise SystemExit(f"nobody said go in {PATIENCE_SECONDS} seconds")
-        time.sleep(0.002)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def start_process(
 
 
 def start_script(
-    root: Path, name: str, script: str, *arguments: str, fault: str | None = None
+    root: Path, name: str, script: str, *arguments: str, fault: str | None = None, listens: bool = False
 ) -> subprocess.Popen[bytes]:
     """A script of this directory on a store, in a process of its own that dies at the fault point."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
@@ -50,7 +50,7 @@ def start_script(
         return subprocess.Popen(
             [sys.executable, str(HERE / script), str(root), *arguments],
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=said,
             stderr=said,
         )

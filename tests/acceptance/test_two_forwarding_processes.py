@@ -53,7 +53,8 @@ def test_two_processes_that_forward_one_store_at_once_bring_every_row_once(
     meeting.mkdir()
     commit(edge, round=0)
     processes = [
-        start_script(edge.path, name, "forwarding_process.py", name, str(meeting), str(ROUNDS)) for name in NAMES
+        start_script(edge.path, name, "forwarding_process.py", name, str(meeting), str(ROUNDS), listens=True)
+        for name in NAMES
     ]
 
     def story() -> str:
@@ -67,12 +68,16 @@ def test_two_processes_that_forward_one_store_at_once_bring_every_row_once(
             wait_until(
                 lambda ready=ready: all(path.exists() for path in ready), seconds_max=WAIT_SECONDS_MAX, story=story
             )
-            (meeting / f"{round}.go").touch()
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write(b"go\n")
+                process.stdin.flush()
         for name, process in zip(NAMES, processes, strict=True):
             assert process.wait(WAIT_SECONDS_MAX) == 0, said_by(edge.path, name).read_text()[-3000:]
     finally:
         for process in processes:
             process.kill()
+            process.communicate()
     told = [[json.loads((meeting / f"{name}-{n}.json").read_text()) for name in NAMES] for n in range(ROUNDS)]
     together = [max(one["began"] for one in pair) < min(one["ended"] for one in pair) for pair in told]
     assert any(together), told

@@ -152,9 +152,9 @@ def _made(place: Path | None) -> str:
 
 
 def pg(program: str, *arguments: str | Path) -> None:
-    from postgres import _programs, _run
+    from postgres import programs_directory, run_program
 
-    _run(_programs() / program, *arguments)
+    run_program(programs_directory() / program, *arguments)
 
 
 class DiskMember(_Underneath):

@@ -121,7 +121,17 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
     if request.param == "memory":
         yield MemoryDriver()
         return
-    yield from spark_lake(request, tmp_path)
+    for made in spark_lake(request, tmp_path):
+        made.lake.direct = request.param != "spark alone"
+        yield made
+
+
+however_rows_are_compared = pytest.mark.parametrize(
+    "driver",
+    ["memory", *(pytest.param(kind, marks=pytest.mark.spark) for kind in ("spark", "spark alone"))],
+    indirect=True,
+)
+"""With Spark also without what is otherwise read and compared in the process itself."""
 
 
 @pytest.fixture

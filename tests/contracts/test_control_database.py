@@ -126,8 +126,8 @@ def test_sinks_and_removals_of_an_older_database_are_numbered_in_the_order_of_th
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U19: of two at the same time the removal counts as the earlier one, so that it proves nothing for the sink."""
-    every = database_module._migrations
-    monkeypatch.setattr(database_module, "_migrations", lambda dialect: every(dialect)[:3])
+    every = database_module.migration_scripts
+    monkeypatch.setattr(database_module, "migration_scripts", lambda dialect: every(dialect)[:3])
     database = Database(database_url)
     migrate(database)
 
@@ -154,7 +154,7 @@ def test_sinks_and_removals_of_an_older_database_are_numbered_in_the_order_of_th
                 )
 
     database.transact(older)
-    monkeypatch.setattr(database_module, "_migrations", every)
+    monkeypatch.setattr(database_module, "migration_scripts", every)
     migrate(database)
     numbers = {
         **dict(database.read(lambda c: c.execute(select(schema.sinks.c.instance, schema.sinks.c.number)).all())),
@@ -192,7 +192,7 @@ def test_the_frozen_sql_and_the_declared_tables_agree(database: Database) -> Non
         assert [c.name for c in real.columns] == [c.name for c in declared.columns], name
         for column in declared.columns:
             there = real.columns[column.name]
-            assert there.type._type_affinity is column.type._type_affinity, f"{name}.{column.name}"
+            assert there.type.python_type is column.type.python_type, f"{name}.{column.name}"
             assert there.primary_key == column.primary_key, f"{name}.{column.name}"
             assert column.primary_key or there.nullable == column.nullable, f"{name}.{column.name}"
 
@@ -722,7 +722,7 @@ LoseAnswers = Callable[[list[bool | None]], list[bool | None]]
 def lose_answers(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoseAnswers]:
     """Lose the answers to the next commits. For each: whether it happens all the same, or None to leave it alone."""
     fates: list[bool | None] = []
-    dialect = database._engine.dialect
+    dialect = database.read(lambda c: c.dialect)
     real = dialect.do_commit
 
     def do_commit(connection: Any) -> None:
@@ -812,7 +812,7 @@ def test_a_backend_that_is_killed_at_commit_is_settled(postgres_server: Any) -> 
     migrate(database)
     add_dataset(database)
     kill: list[str] = []
-    dialect = database._engine.dialect
+    dialect = database.read(lambda c: c.dialect)
     real = dialect.do_commit
 
     def do_commit(connection: Any) -> None:
@@ -1182,7 +1182,7 @@ def test_a_segment_in_a_block_joins_no_other(database: Database) -> None:
     made = reserve(database)
     assert made is not None
     with pytest.raises(Corrupt, match="two blocks"):
-        database.transact(lambda c: blocks._join(c, made.block, list(made.segments)))
+        database.transact(lambda c: blocks.join_segments(c, made.block, list(made.segments)))
     assert database.read(lambda c: [s.id for s in segments.of_block(c, "b")]) == [id]
 
 
@@ -1266,7 +1266,7 @@ def test_sqlite_commits_survive_a_power_loss(tmp_path: Any) -> None:
     """An answered commit was synced: write-ahead log, `synchronous=FULL`, foreign keys on, the lock first (I5)."""
     database = Database(f"sqlite:///{tmp_path / 'c.db'}")
     statements: list[str] = []
-    event.listen(database._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    event.listen(database.read(lambda c: c.engine), "before_cursor_execute", lambda *args: statements.append(args[2]))
     pragmas = ("journal_mode", "synchronous", "foreign_keys")
     found = database.transact(lambda c: [c.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas])
     assert found == ["wal", 2, 1]

@@ -25,6 +25,7 @@ from lakes import (
     Blocks,
     Driver,
     SparkDriver,
+    however_rows_are_compared,
     numbers,
     some,
 )
@@ -270,6 +271,7 @@ def test_a_column_that_came_to_the_table_after_the_request_was_made_is_null(bloc
 # ── duplicates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@however_rows_are_compared
 def test_of_rows_with_one_identity_in_a_batch_the_first_stays(blocks: Blocks) -> None:
     blocks.identity = (("id",),)
     blocks.commit([{"id": 1, "name": "first"}, {"id": 2, "name": "two"}], [{"id": 1, "name": "again"}])
@@ -297,6 +299,7 @@ def test_what_came_after_the_base_is_not_looked_at(blocks: Blocks) -> None:
     assert sorted(numbers(blocks.rows())) == [0, 1, 2]
 
 
+@however_rows_are_compared
 def test_a_batch_of_duplicates_only_sends_nothing(blocks: Blocks) -> None:
     blocks.identity = (("id",),)
     blocks.commit(some(3))
@@ -320,6 +323,7 @@ def test_the_first_identity_that_is_complete_counts(blocks: Blocks) -> None:
     assert [(row["id"], row["name"]) for row in blocks.rows()] == [(1, "a"), (None, "b"), (2, "b"), (None, "a")]
 
 
+@however_rows_are_compared
 def test_rows_without_an_identity_are_never_duplicates(blocks: Blocks) -> None:
     blocks.identity = (("id",),)
     nobody = {"id": None, "name": "nobody"}
@@ -347,6 +351,7 @@ def test_rows_whose_identity_is_null_are_one_row_if_all_of_them_is_equal(blocks:
     ]
 
 
+@however_rows_are_compared
 def test_an_identity_may_be_compared_at_any_event_time(blocks: Blocks) -> None:
     """The first row of an identity stays, however far its event time is from that of the next."""
     blocks.schema, blocks.identity, blocks.event_time = TIMED, (("id",),), "at"
@@ -375,6 +380,7 @@ def test_event_time_is_part_of_what_makes_two_rows_one(blocks: Blocks) -> None:
     assert [row["name"] for row in blocks.rows()] == ["noon", "none", "later"]
 
 
+@however_rows_are_compared
 def test_event_dates_bound_duplicates_as_times_do(blocks: Blocks) -> None:
     blocks.schema = Schema.declare({"id": "long", "name": "string", "on": "date"})
     blocks.identity, blocks.event_time = (("id",),), "on"
@@ -392,6 +398,7 @@ def test_an_identity_column_that_the_base_has_not_yet_is_null_there(blocks: Bloc
     assert [row["name"] for row in blocks.rows()] == ["old", "by key"]
 
 
+@however_rows_are_compared
 def test_an_identity_column_that_was_widened_since_the_base_is_compared_by_value(blocks: Blocks) -> None:
     blocks.identity = (("id",),)
     blocks.schema = Schema.declare({"id": "int", "name": "string"})
@@ -401,6 +408,7 @@ def test_an_identity_column_that_was_widened_since_the_base_is_compared_by_value
     assert [row["name"] for row in blocks.rows()] == ["narrow", "wide"]
 
 
+@however_rows_are_compared
 def test_identities_that_only_look_alike_are_different(blocks: Blocks) -> None:
     blocks.schema = Schema.declare({"id": "long", "a": "string", "b": "string"})
     blocks.identity = (("a", "b"),)

@@ -336,11 +336,11 @@ def test_a_ledger_of_before_ranges_keeps_what_it_knew(database_url: str, monkeyp
     """H3, H4. It named rows by number and stores in a list, both as JSON."""
     from floodmark.control import database as control
 
-    every = control._migrations(Database(database_url).dialect)
+    every = control.migration_scripts(Database(database_url).dialect)
     before = next(index for index, script in enumerate(every) if any("ledger_given_up" in line for line in script))
     old = Database(database_url)
     with monkeypatch.context() as patch:
-        patch.setattr(control, "_migrations", lambda _dialect: every[:before])
+        patch.setattr(control, "migration_scripts", lambda _dialect: every[:before])
         control.migrate(old)
     columns = "origin, dataset, partition_key, through_seq, row_count, checksum, given_up, version, path"
     rows = [

@@ -72,13 +72,13 @@ class Export:
                 continue
             parcel = parcel_of(self.channel, span)
             if isinstance(destination, TransactionalDestination):
-                self.database.transact(lambda c, parcel=parcel: self._within(c, destination, parcel))
+                self.database.transact(lambda c, parcel=parcel: self.within(c, destination, parcel))
             else:
                 destination.deliver(parcel)
                 before_acknowledging()
                 channels.acknowledge(self.database, self.intent, span, parcel.tally)
 
-    def _within(self, connection: Connection, destination: TransactionalDestination, parcel: Parcel) -> None:
+    def within(self, connection: Connection, destination: TransactionalDestination, parcel: Parcel) -> None:
         if chunks.acknowledge(connection, self.intent, parcel.range, parcel.tally, now=channels.NOW):
             destination.deliver_within(connection, parcel)
 
@@ -191,7 +191,7 @@ def test_a_late_exporter_has_no_effect_where_another_has_acknowledged(functions,
     destination = export.destination()
 
     export.run()
-    database.transact(lambda c: export._within(c, destination, late))
+    database.transact(lambda c: export.within(c, destination, late))
 
     assert total(database) == 150
 

@@ -83,10 +83,10 @@ def test_the_command_reference_is_the_help_of_the_commands():
 def test_every_setting_stands_in_the_reference_with_its_default():
     page = text("docs/reference/configuration.md")
     missing = []
-    for name, kind in config._SECTIONS.items():
+    for name, kind in config.SECTIONS.items():
         for field in dataclasses.fields(kind):
             default = getattr(kind(), field.name)
-            shown = "{}" if isinstance(default, dict) else config._toml(default)
+            shown = "{}" if isinstance(default, dict) else config.toml_value(default)
             row = f"| `{name}.{field.name}` | `{shown}` |"
             if row not in page:
                 missing.append(row)

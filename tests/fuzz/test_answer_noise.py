@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import orjson
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from noise import JSON, TEXTS, altered, dumped, mutated
 from trying import TRIED, inputs, refusal, scratch
 
-from floodmark.delivery.sinks import http
+from floodmark.delivery.sinks import forward, http
 from floodmark.delivery.sinks.http import Reply
 from scenarios.delivery.parcels import CHANNEL, STORE, Sender, in_a_row, numbered
 from scenarios.delivery.servers import HUB, KeyOnlyServer
@@ -81,6 +82,19 @@ WAITS = (
 )
 
 
+class Saying:
+    """An exchange in which the other side says these replies, whatever it is sent."""
+
+    def __init__(self, replies: Iterator[Reply]) -> None:
+        self._replies = replies
+
+    def send(self, *_arguments: Any, **_options: Any) -> Reply:
+        return next(self._replies)
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def sending() -> Iterator[Sender]:
     with scratch() as place:
@@ -100,9 +114,9 @@ def sending() -> Iterator[Sender]:
 def test_any_answer_is_a_delivery_or_says_what_is_wrong(
     sending: Sender, replies: list[Reply], rows: int, met: bool
 ) -> None:
-    sink = sending.sink("http://hub.invalid", accept="hub" if met else "status")
     left = iter([*([Reply(200, orjson.dumps(LEDGER))] if met else []), *replies * 400])
-    sink._exchange.send = lambda *_, **__: next(left)  # type: ignore[method-assign]
+    with mock.patch.object(forward, "Exchange", return_value=Saying(left)):
+        sink = sending.sink("http://hub.invalid", accept="hub" if met else "status")
     for ask in (lambda: sink.held(CHANNEL, after=0), lambda: sink.deliver(numbered(rows))):
         refusal("answers to the forwarder", ask)
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trying import inputs, refusal
 
+from arrowmetadata import first_batch
 from floodmark import wire
 from floodmark.rows import content_ids, fit_table
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.wire import columns
 
 ROWS = 3
 PLAIN = [
@@ -83,19 +83,10 @@ def body(kinds: list[pa.DataType]) -> bytes:
 
 def places(content: bytes) -> list[tuple[int, str]]:
     """Where the numbers of the batch stand: its length, its nodes, its buffers, and offsets in the body."""
-    messages = pa.ipc.MessageReader.open_stream(content)
-    messages.read_next_message()
-    message = messages.read_next_message()
-    metadata, inside = bytes(message.metadata), bytes(message.body)
-    start = content.index(metadata)
-    batch = columns._followed(metadata, columns._slot(metadata, columns._followed(metadata, 0), columns._HEADER))
-    found = [(start + columns._slot(metadata, batch, columns._LENGTH), "<q")]
-    for place in (columns._NODES, columns._BUFFERS):
-        at = start + columns._followed(metadata, columns._slot(metadata, batch, place)) + 4
-        count = len(columns._pairs(metadata, batch, place))
-        found += [(at + 8 * index, "<q") for index in range(2 * count)]
-    bytes_at = content.index(inside, start + len(metadata))
-    return found + [(bytes_at + at, "<i") for at in range(0, len(inside) - 4, 4)]
+    batch = first_batch(content)
+    numbers = [at for pair in (*batch.nodes, *batch.buffers) for at in (pair, pair + 8)]
+    found = [(at, "<q") for at in (batch.length, *numbers)]
+    return found + [(batch.body + at, "<i") for at in range(0, batch.body_bytes - 4, 4)]
 
 
 @given(data=st.data())

@@ -288,10 +288,10 @@ def test_a_sink_is_added_as_it_is_set_or_not_at_all(shop: Store, kind: str, data
 def test_a_sink_is_changed_as_it_is_told_or_not_at_all(shop: Store, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(SINKS)))
     name = fresh("changed")
+    key = data.draw(st.sampled_from([*SINKS[kind], *REMOTE, "datasets", "nothing"]))
+    value = data.draw(VALUES)  # all is drawn before there is a sink: an example may end in the middle of a draw
     shop.add_sink(name, kind, **{key: value for key, value in SINKS[kind].items() if key != "where"})
     before = next(sink.settings for sink in shop.sinks() if sink.name == name)
-    key = data.draw(st.sampled_from([*SINKS[kind], *REMOTE, "datasets", "nothing"]))
-    value = data.draw(VALUES)
     _, error = refusal("sink settings", lambda: shop.change_sink(name, **{key: value}))
     after = next(sink.settings for sink in shop.sinks() if sink.name == name)
     assert error is None or after == before

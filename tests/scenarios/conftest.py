@@ -19,7 +19,7 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture
 def quick_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A store that is opened again would compile every SQL statement again; connections stay each process's own.
-    monkeypatch.setattr(database, "_engine", functools.cache(database._engine))
+    monkeypatch.setattr(database, "engine_for", functools.cache(database.engine_for))
     if not MEMORY.is_dir():
         yield tmp_path
         return

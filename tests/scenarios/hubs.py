@@ -29,7 +29,7 @@ class HubPlace(Place):
         self.lake = MemoryLake()
         with init(self.root, lake=self.lake) as store:
             store.add_dataset(DATASET, partition_by=["source"])
-        self.port = _free_port()
+        self.port = free_port()
         self.settings = {"url": f"http://127.0.0.1:{self.port}", "concurrency": 1}
         self.start()
 
@@ -76,7 +76,7 @@ class HubPlace(Place):
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

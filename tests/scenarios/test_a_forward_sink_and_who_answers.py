@@ -47,9 +47,7 @@ def test_a_server_in_the_hubs_place_that_answers_200_to_everything_takes_no_row(
     hub.stop()
     capture(store, 4, 5, 6)
     exporting = reopen() if restarted else store
-    impostor = ScriptedServer()
-    impostor._port = hub.port
-    with impostor:
+    with ScriptedServer(port=hub.port) as impostor:
         impostor.script = lambda _: said
         report = exporting.export(SINK)
         audited = exporting.audit(SINK)

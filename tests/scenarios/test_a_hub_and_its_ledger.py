@@ -12,7 +12,7 @@ from floodmark.store import Store, open_store
 from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios.delivery.servers import KeyOnlyServer
 from scenarios.destinations import DATASET, SINK
-from scenarios.hubs import HubPlace, forget_deliveries
+from scenarios.hubs import HubPlace, forget_deliveries, free_port
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_store_restored_from_a_backup_is_refused_when_it_numbers_other_rows_al
         capture(later, 3, 4, 5)
         later.export(SINK)
     old = MemoryLake(tables=lake_then["tables"], data=lake_then["data"])
-    old._numbers = iter(range(10_000, 20_000))
+    old.numbers = iter(range(10_000, 20_000))
     with open_store(tmp_path / "backup", lake=old, clock=clock) as restored:
         capture(restored, *range(900, 902 + more))
 
@@ -129,7 +129,7 @@ def test_a_copied_store_that_goes_its_own_way_is_refused(
     store.close()
     shutil.copytree(store.path, tmp_path / "copy")
     twin = MemoryLake(tables=copy.deepcopy(lake.tables), data=dict(lake.data))
-    twin._numbers = iter(range(10_000, 20_000))
+    twin.numbers = iter(range(10_000, 20_000))
     with open_store(store.path, lake=lake, clock=clock) as first, open_store(tmp_path / "copy", lake=twin) as second:
         capture(first, 3)
         capture(second, 33)
@@ -165,7 +165,7 @@ def test_two_stores_that_forward_to_each_other_are_refused_before_a_row_goes_rou
     store.export(SINK)
     hub.store.flush(DATASET)
     back = HubPlace.__new__(HubPlace)
-    back.root, back.lake, back.port = store.path, lake, _port()
+    back.root, back.lake, back.port = store.path, lake, free_port()
     back.settings = {"url": f"http://127.0.0.1:{back.port}", "concurrency": 1}
     back.start()
     try:
@@ -175,12 +175,6 @@ def test_two_stores_that_forward_to_each_other_are_refused_before_a_row_goes_rou
         back.close()
     assert "have passed through" in (refused.blocked or "")
     assert store.horizon(DATASET) == 2
-
-
-def _port() -> int:
-    from scenarios.hubs import _free_port
-
-    return _free_port()
 
 
 def test_rows_that_do_not_fit_at_the_hub_are_given_up_replayed_and_counted_on_both_sides(

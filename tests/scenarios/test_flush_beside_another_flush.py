@@ -11,7 +11,7 @@ import pytest
 from worlds import DATASET, TABLE, World, dies
 
 from floodmark import faults
-from floodmark.commit.flush import _reserve
+from floodmark.commit.flush import reserve_block
 from floodmark.commit.protocol import Append, Base
 from floodmark.control import blocks as block_records
 from floodmark.testing import MemoryLake
@@ -30,10 +30,8 @@ def meanwhile(point: str, action: Callable[[], object], *, time: int = 1) -> Non
     """Let another process do something while the first one stands at a point; the other one stops nowhere."""
 
     def step() -> None:
-        armed = dict(faults._armed)
-        faults.disarm_all()
-        action()
-        faults._armed.update(armed)
+        with faults.disarmed():
+            action()
 
     faults.arm(point, faults.nth_time(time, step))
 
@@ -105,10 +103,10 @@ def test_a_slow_flush_on_an_old_base_is_stamped_again_above_the_faster_one(world
 class BaseAfterReserve(MemoryLake):
     """What a flush would do that looked at the table only after it had reserved its numbers: at the last moment."""
 
-    def _swap(self, request: Append, rows: Any) -> None:
+    def land_block(self, request: Append, rows: Any) -> None:
         state = self.load(request.table)
         assert state is not None
-        MemoryLake._swap(self, replace(request, base=Base(state.uuid, 1, state.head)), rows)
+        MemoryLake.land_block(self, replace(request, base=Base(state.uuid, 1, state.head)), rows)
 
 
 @pytest.mark.parametrize("lake", [MemoryLake, BaseAfterReserve])
@@ -141,7 +139,7 @@ def test_two_flushes_never_take_the_same_segments(world: World) -> None:
     def look() -> None:
         seen.extend(world.blocks(second))
         with pytest.raises(block_records.BlockUndecided):
-            _reserve(second.engine, DATASET, without=(), segments_max=None)
+            reserve_block(second.engine, DATASET, without=(), segments_max=None)
         second.flush(DATASET)
         seen.extend(world.blocks(second))
 

@@ -80,13 +80,10 @@ def flush_that_loses_a_race(world: World) -> Callable[[], object]:
 
 def _once(action: Callable[[], None]) -> Callable[[], None]:
     def step() -> None:
-        faults._armed.pop("flush.base_loaded")
-        others, faults_armed = dict(faults._armed), faults._armed
-        faults_armed.clear()  # the other process lives
-        action()
-        faults_armed.update(others)
+        with faults.disarmed():  # the other process lives
+            action()
 
-    return step
+    return faults.nth_time(1, step)
 
 
 def the_way_past(point: str) -> Callable[[World], Callable[[], object]]:

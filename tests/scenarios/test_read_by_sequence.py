@@ -383,7 +383,8 @@ def test_a_read_asks_the_records_a_fixed_number_of_times(world: World) -> None:
         store = world.open()
         ids(store)
         statements: list[str] = []
-        event.listen(store.engine.database._engine, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
+        connected = store.engine.database.read(lambda c: c.engine)
+        event.listen(connected, "before_cursor_execute", lambda *a, s=statements: s.append(a[2]))
         ids(store)
         asked.append(len(statements))
     assert asked[0] == asked[1]

@@ -89,7 +89,7 @@ def test_a_writer_whose_file_was_taken_up_under_its_hands_is_told_that_it_is_sto
     store = world.open()
 
     def meanwhile() -> None:
-        faults._armed.clear()
+        faults.disarm_all()
         store.engine.database.close()
         opened, world.opened = world.opened, []
         restore()

@@ -37,7 +37,7 @@ def run(store: Store, clock: ManualClock, places: Places) -> Iterator[Stepped]:
     yield stepped
     stepped.daemon.ask_to_stop("the test is over")
     stepped.daemon.take(1)
-    assert stepped.daemon._stop() == loop.DONE
+    assert stepped.daemon.run() == loop.DONE
 
 
 def capture(store: Store, *numbers: int, dataset: str = "m") -> None:
@@ -478,7 +478,7 @@ def test_asked_to_stop_it_finishes_the_chunk_under_way_and_begins_no_other(
     ending.daemon.take(1)
     let_go_after_stop(monkeypatch, released)
 
-    assert ending.daemon._stop() == loop.DONE
+    assert ending.daemon.run() == loop.DONE
 
     assert places.rows["a"] == [1]
     assert ending.store.watermark("out", "m") == 1
@@ -574,7 +574,7 @@ def test_a_flush_of_many_blocks_ends_after_the_one_under_way(ending: Stepped, mo
     ending.daemon.take(1)
     let_go_after_stop(monkeypatch, released)
 
-    assert ending.daemon._stop() == loop.DONE
+    assert ending.daemon.run() == loop.DONE
 
     assert ending.store.horizon("m") == 1
     assert ending.store.flush("m").rows == 4

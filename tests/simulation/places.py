@@ -83,7 +83,7 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
 
     def swap(self: MemoryLake, request: Any, rows: Any) -> None:
         with stage.at_once():
-            MemoryLake._swap(self, request, rows)
+            MemoryLake.land_block(self, request, rows)
             table = self.tables[request.table]
             if written.get(request.block, 0) not in self.data and table.head is not None:
                 for file in table.files[table.head][-1:]:  # somebody has taken the file for nobody's
@@ -125,7 +125,7 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         *("load", "ensure", "scan", "aggregate", "files", "sync", "raise_max_seq", "rename", "drop"),
         *("rewrite", "expire", "rollback", "resettle"),
     )
-    own = {"append": append, "_swap": swap, "target": target, "remove": remove, "commit": commit}
+    own = {"append": append, "land_block": swap, "target": target, "remove": remove, "commit": commit}
     lake: MemoryLake = type("SimulatedLake", (MemoryLake,), {name: paused(name) for name in names} | own)()
     lake.on_append = on_append
     lake.on_copy = lambda _request: fate("copy")

@@ -8,6 +8,7 @@ from typing import Any
 
 from floodmark import settlement
 from floodmark.commit import block
+from floodmark.engine import Engine
 from floodmark.maintenance import settle
 from floodmark.sources import load
 from floodmark.spool.segments import register_segment
@@ -15,7 +16,7 @@ from floodmark.testing.memory import lake, settling
 
 from . import others
 from .replacing import replaced
-from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, stops
+from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, stops
 
 
 @bug(
@@ -25,12 +26,12 @@ from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, mutated, st
     short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
 )
 def _() -> Iterator[None]:
-    def register(self: Any, step: Any, written: Any) -> bool:
+    def register(engine: Engine, declared: Any, written: Any, *, held: Any, also: Any, **_step: Any) -> bool:
         # Without the step's own number too, by which a second registration would be refused.
-        register_segment(self.parts.engine, self.declared, written, held=step.held)
-        return bool(self.parts.engine.database.transact(self._mover(step)))
+        register_segment(engine, declared, written, held=held)
+        return bool(engine.database.transact(also))
 
-    with replaced(load._Run, "_register", register):
+    with replaced(load, "register_segment", register):
         yield
 
 
@@ -41,12 +42,12 @@ def _() -> Iterator[None]:
     short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
 )
 def _() -> Iterator[None]:
-    real = block._request
+    real = block.append_request
 
     def request(*arguments: Any, **options: Any) -> Any:
         return replace(real(*arguments, **options), identity=())
 
-    with replaced(block, "_request", request):
+    with replaced(block, "append_request", request):
         yield
 
 
@@ -57,12 +58,12 @@ def _() -> Iterator[None]:
     short=[dies(0, "capture", "capture.answered"), does(1, "capture again")],
 )
 def _() -> Iterator[None]:
-    real = block._request
+    real = block.append_request
 
     def request(*arguments: Any, **options: Any) -> Any:
         return replace(real(*arguments, **options), by_content=False)
 
-    with replaced(block, "_request", request):
+    with replaced(block, "append_request", request):
         yield
 
 
@@ -73,13 +74,12 @@ def _() -> Iterator[None]:
     short=[does(0, "backfill"), does(1, "backfill")],
 )
 def _() -> Iterator[None]:
-    real, numbers = load._Run._id, iter(range(1 << 40))
-    ids: dict[int, str] = {}
+    real, numbers = load.Backfiller.load, iter(range(1 << 40))
 
-    def id_of(self: Any, unit: Any) -> str:
-        return ids.setdefault(id(self), f"{real(self, unit)}/{next(numbers)}")
+    def renamed(self: Any, dataset: str, source: Any, *arguments: Any, **options: Any) -> Any:
+        return real(self, dataset, replace(source, name=f"{source.name}/{next(numbers)}"), *arguments, **options)
 
-    with replaced(load._Run, "_id", id_of):
+    with replaced(load.Backfiller, "load", renamed):
         yield
 
 
@@ -94,8 +94,8 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with (
-        replaced(load._Run, "_check_goes_on", lambda *_arguments: None),
-        mutated(load._Run, "load_units", 'position["mark"] if unit.steady else None', 'position["mark"]'),
+        replaced(load, "check_goes_on", lambda *_arguments: None),
+        replaced(load, "resumes_at", lambda _unit, mark: mark),
     ):
         yield
 
@@ -118,7 +118,7 @@ def _() -> Iterator[None]:
     shows="not settled",
 )
 def _() -> Iterator[None]:
-    with mutated(block, "commit_block", "not (fresh and attempt == 0)", "False"):
+    with replaced(block, "may_land_late", lambda **_options: False):
         yield
 
 
@@ -150,8 +150,7 @@ def _() -> Iterator[None]:
     short=[does(1, "seal"), LEARN, stops(0, "settle", "settle.planned"), does(1, "flush"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    appended = 'since is None or any(snapshot.operation != "replace" for snapshot in since)'
-    with mutated(lake.MemoryLake, "_land_settled", appended, "False"):
+    with replaced(lake, "only_rewritten_since", lambda *_arguments: True):
         yield
 
 
@@ -162,7 +161,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "read"), LEARN, does(0, "settle")],
 )
 def _() -> Iterator[None]:
-    with mutated(settlement, "collapse", "group[1:]", "group[:-1]"):
+    with replaced(settlement, "all_but_lowest", lambda group: [seq for seq, _ in group[:-1]]):
         yield
 
 

@@ -18,18 +18,16 @@ from floodmark.spool import sealing
 from floodmark.spool.landing import LandingWriter
 
 from .replacing import replaced
-from .seeding import DISK, GOES_ON, POWER, bug, does, mutated, stops
+from .seeding import DISK, GOES_ON, POWER, bug, does, stops
 
 
 @bug("acknowledged before it is synced", invariant="L1", short=[does(0, "capture"), POWER])
 def _() -> Iterator[None]:
-    def write(self: LandingWriter, content: bytes) -> None:
-        if self._descriptor is None:
-            self._descriptor, self._size = landing_log._create(self._directory), 0
-        os.write(self._descriptor, content)
+    def write(descriptor: int, content: bytes) -> None:
+        os.write(descriptor, content)
         faults.reach("capture.written")
 
-    with replaced(LandingWriter, "_write", write):
+    with replaced(landing_log, "write_durably", write):
         yield
 
 
@@ -41,17 +39,7 @@ def _() -> Iterator[None]:
 
 @bug("a live writer's file is removed", invariant="L5", short=[does(0, "capture"), does(1, "seal"), does(0, "capture")])
 def _() -> Iterator[None]:
-    def always(_descriptor: int) -> bool:
-        return True
-
-    # Last, so that it lies over what the simulation itself has put there.
-    real = sealing._seal_file
-
-    def seal_file(*arguments: Any) -> None:
-        with replaced(sealing, "try_lock", always):
-            real(*arguments)
-
-    with replaced(sealing, "_seal_file", seal_file):
+    with replaced(sealing, "is_writer_gone", lambda _descriptor: True):
         yield
 
 
@@ -89,7 +77,7 @@ def _() -> Iterator[None]:
         landing_log.try_lock(descriptor)
         return descriptor
 
-    with replaced(landing_log, "_create", create):
+    with replaced(landing_log, "create_file", create):
         yield
 
 
@@ -99,7 +87,7 @@ def _() -> Iterator[None]:
     short=[does(0, "capture"), DISK, does(0, "capture"), does(0, "capture"), POWER],
 )
 def _() -> Iterator[None]:
-    with mutated(LandingWriter, "_lead", "self._abandon()", "pass"):
+    with replaced(LandingWriter, "abandon", lambda _self: None):
         yield
 
 
@@ -109,21 +97,17 @@ def _() -> Iterator[None]:
     short=[stops(0, "capture", "capture.half"), does(1, "seal"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real = LandingWriter._write
+    real_write, real_lines = landing_log.write_durably, sealing.next_lines
 
-    def write(self: LandingWriter, content: bytes) -> None:
+    def write(descriptor: int, content: bytes) -> None:
         # A disk may take a line in two pieces.
-        if self._descriptor is None:
-            self._descriptor, self._size = landing_log._create(self._directory), 0
         half = len(content) // 2
-        os.write(self._descriptor, content[:half])
+        os.write(descriptor, content[:half])
         faults.reach("capture.half")
-        real(self, content[half:])
+        real_write(descriptor, content[half:])
 
-    seal_lines = sealing._seal_lines
+    def torn_too(descriptor: int, *, start: int, size: int, writer_gone: bool) -> bytes:
+        return real_lines(descriptor, start=start, size=size, writer_gone=True)
 
-    def taken(*arguments: Any, torn: bool, **options: Any) -> bool:
-        return seal_lines(*arguments, torn=True, **options)
-
-    with replaced(LandingWriter, "_write", write), replaced(sealing, "_seal_lines", taken):
+    with replaced(landing_log, "write_durably", write), replaced(sealing, "next_lines", torn_too):
         yield

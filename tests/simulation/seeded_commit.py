@@ -10,7 +10,7 @@ from typing import Any
 from floodmark import read
 from floodmark.commit import block as one_block
 from floodmark.commit import flush
-from floodmark.commit.protocol import Base
+from floodmark.commit.protocol import Base, Verdict
 from floodmark.control import blocks
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
@@ -18,7 +18,7 @@ from floodmark.engine import Engine
 from floodmark.lake import inventory
 
 from .replacing import everywhere, replaced
-from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, mutated, stops
+from .seeding import BACK_UP, GOES_ON, LATE, POWER, RESTORE, REWRITTEN, bug, dies, does, held_up, stops
 
 
 @bug(
@@ -57,7 +57,7 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.base_loaded"), does(1, "flush"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_waiting = flush._reserve, segment_records.waiting
+    real_reserve, real_waiting = flush.reserve_block, segment_records.waiting
     seen: dict[int, Any] = {}
 
     def reserve(engine: Engine, dataset: str, **options: Any) -> Any:
@@ -68,7 +68,7 @@ def _() -> Iterator[None]:
     def waiting(*_arguments: Any, **_options: Any) -> Any:
         return seen[threading.get_ident()]
 
-    with replaced(flush, "_reserve", reserve), replaced(segment_records, "waiting", waiting):
+    with replaced(flush, "reserve_block", reserve), replaced(segment_records, "waiting", waiting):
         yield
 
 
@@ -78,7 +78,7 @@ def _() -> Iterator[None]:
     short=[stops(0, "flush", "flush.reserved"), stops(1, "flush", "lake.sync"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    real_reserve, real_decide = flush._reserve, one_block.decide_block
+    real_reserve, real_decide = flush.reserve_block, one_block.decide_block
     without_base: set[str] = set()
 
     def reserve(engine: Engine, dataset: str, **options: Any) -> Any:
@@ -103,55 +103,55 @@ def _() -> Iterator[None]:
         block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None and block.id in without_base:
             # Nothing can have been sent without a base, so it looks free to be given up.
-            one_block._void(engine, block, reason="it has no base", consume=False)
+            one_block.void_block(engine, block, reason="it has no base", consume=False)
         return real_decide(engine, dataset)
 
-    with replaced(flush, "_reserve", reserve), everywhere(one_block.decide_block, decide):
+    with replaced(flush, "reserve_block", reserve), everywhere(one_block.decide_block, decide):
         yield
 
 
 @bug("an error is a verdict", invariant="I4", short=[does(0, "flush"), does(1, "flush")])
 def _() -> Iterator[None]:
-    real = one_block._send
+    real_send, real_verdict = one_block.send, one_block.verdict
+    failed: set[str] = set()
 
-    def commit(engine: Engine, block: Any, segments: Any, declared: Any, **_options: Any) -> Any:
-        out = one_block._left_out(engine, block, segments, declared)
-        landed, error = real(engine, one_block._request(engine, block, segments, declared, purged=out.purged))
-        if error is not None or not landed:
-            return one_block._void(engine, block, reason="it failed", consume=not landed)
-        return one_block._record(engine, block, segments, declared, engine.lake.load(declared.table_name))
+    def send(engine: Engine, request: Any) -> Any:
+        sent, error = real_send(engine, request)
+        if error is not None:
+            failed.add(request.block)
+        return sent, error
 
-    with everywhere(one_block.commit_block, commit):
+    def verdict(*, block: str, **options: Any) -> Verdict:
+        return Verdict.VOID if block in failed else real_verdict(block=block, **options)
+
+    with replaced(one_block, "send", send), replaced(one_block, "verdict", verdict):
         yield
 
 
 @bug("segment files go before the record", invariant="I7", short=[dies(0, "flush", "lake.sync"), POWER])
 def _() -> Iterator[None]:
-    real = one_block._record
+    real = one_block.record_landed
 
     def record(engine: Engine, block: Any, segments: Any, *arguments: Any, **options: Any) -> Any:
-        one_block._remove_segments(engine, segments)
+        one_block.remove_segments(engine, segments)
         return real(engine, block, segments, *arguments, **options)
 
-    with replaced(one_block, "_record", record):
+    with replaced(one_block, "record_landed", record):
         yield
 
 
 @bug("the commit's files are not synced", invariant="I7", short=[does(0, "flush"), POWER])
 def _() -> Iterator[None]:
-    real = one_block._record
-
-    def record(engine: Engine, *arguments: Any, **options: Any) -> Any:
-        with replaced(type(engine.lake), "sync", lambda *_arguments, **_options: None):
-            return real(engine, *arguments, **options)
-
-    with replaced(one_block, "_record", record):
+    with replaced(one_block, "make_durable", lambda *_arguments: None):
         yield
 
 
 @bug("a sync begins at the snapshot that it is about", invariant="I7", short=[does(0, "flush"), POWER])
 def _() -> Iterator[None]:
-    with mutated(one_block, "_record", "since=declared.synced_snapshot", "since=state.head"):
+    def make_durable(engine: Engine, _declared: Any, state: Any) -> None:
+        engine.lake.sync(state, since=state.head)
+
+    with replaced(one_block, "make_durable", make_durable):
         yield
 
 
@@ -161,7 +161,12 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), REWRITTEN, does(0, "capture, flush"), POWER],
 )
 def _() -> Iterator[None]:
-    with mutated(one_block, "_record", "since=declared.synced_snapshot", "since=block.base.snapshot"):
+    def make_durable(engine: Engine, declared: Any, state: Any) -> None:
+        block = engine.database.read(lambda c: blocks.undecided(c, declared.name))
+        if block is not None:
+            engine.lake.sync(state, since=block.base.snapshot)
+
+    with replaced(one_block, "make_durable", make_durable):
         yield
 
 
@@ -171,7 +176,7 @@ def _() -> Iterator[None]:
     def decide(engine: Engine, dataset: str) -> list[Any]:
         block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None:
-            one_block._void(engine, block, reason="somebody died", consume=False)
+            one_block.void_block(engine, block, reason="somebody died", consume=False)
         return []
 
     with everywhere(one_block.decide_block, decide):
@@ -187,7 +192,7 @@ def _() -> Iterator[None]:
     def raise_barrier(engine: Engine, dataset: str) -> None:
         block = engine.database.read(lambda c: blocks.undecided(c, dataset))
         if block is not None:
-            one_block._void(engine, block, reason="somebody said so", consume=False)
+            one_block.void_block(engine, block, reason="somebody said so", consume=False)
 
     with everywhere(one_block.raise_barrier, raise_barrier):
         yield

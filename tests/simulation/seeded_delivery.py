@@ -9,21 +9,20 @@ from typing import Any
 
 from sqlalchemy import update
 
-from floodmark.control import chunks as bases
 from floodmark.control import chunks as chunk_records
 from floodmark.control import deliveries
 from floodmark.control.schema import chunks, intents, watermarks
 from floodmark.delivery import channel
-from floodmark.delivery.channel import ChannelRun, Shipment
+from floodmark.delivery.channel import Comparison, Shipment
 from floodmark.delivery.context import ChannelTask
 from floodmark.delivery.outcomes import Holdings
+from floodmark.delivery.sinks import table
 from floodmark.delivery.sinks.blob import BlobSink
-from floodmark.delivery.sinks.table import TableSink
 from floodmark.lake.targets import TargetAppend
 
 from .places import DROP, LAND
 from .replacing import replaced
-from .seeding import GOES_ON, OWNER_FORGETS, bug, dies, does, fated, mutated, stops
+from .seeding import GOES_ON, OWNER_FORGETS, bug, dies, does, fated, stops
 
 
 @bug(
@@ -76,22 +75,19 @@ def watermark_by_maximum() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    real = ChannelRun._pin
+    real_ask, real_read = Comparison.ask, deliveries.delivered_through
     seen: dict[int, Any] = {}
 
-    def pin(self: ChannelRun) -> Any:
+    def ask(self: Comparison) -> None:
+        real_ask(self)
         seen[threading.get_ident()] = self.task.read(lambda c: deliveries.watermark(c, self.task.channel))
-        return real(self)
 
-    def stale() -> Any:
-        return seen[threading.get_ident()]
+    def delivered_through(connection: Any, channel: Any, *, start: int) -> int:
+        # A channel that is there for the first time has no watermark that could be stale.
+        stale = seen[threading.get_ident()]
+        return real_read(connection, channel, start=start) if stale is None else int(stale.seq)
 
-    read = "mark = watermark(connection, channel)"
-    # A channel that is there for the first time has no watermark that could be stale.
-    with (
-        replaced(ChannelRun, "_pin", pin),
-        mutated(deliveries, "pin", read, f"{read} and (stale() or watermark(connection, channel))", stale=stale),
-    ):
+    with replaced(Comparison, "ask", ask), replaced(deliveries, "delivered_through", delivered_through):
         yield
 
 
@@ -112,8 +108,10 @@ def _() -> Iterator[None]:
     parallel=True,
 )
 def _() -> Iterator[None]:
-    stops_there = 'if chunk.state == "pending" or chunk.range.after != seq:\n            break'
-    with mutated(chunk_records, "advance", stops_there, 'if chunk.state == "pending":\n            continue'):
+    def with_gaps(ahead: Any, *, after: int) -> Any:
+        return [chunk for chunk in ahead if chunk.state != "pending"]
+
+    with replaced(chunk_records, "gapless_run", with_gaps):
         yield
 
 
@@ -124,13 +122,13 @@ def _() -> Iterator[None]:
     short=[dies(0, "export archive", "bucket.create", times=3)],
 )
 def _() -> Iterator[None]:
-    real = Shipment._hand_over
+    real = Shipment.hand_over
 
-    def hand_over(self: Any, chunk: Any, parcel: Any) -> None:
-        self._acknowledge(chunk, parcel.tally, bytes=0)
+    def hand_over(self: Shipment, chunk: Any, parcel: Any) -> None:
+        self.acknowledge(chunk, parcel.tally, bytes=0)
         real(self, chunk, parcel)
 
-    with replaced(Shipment, "_hand_over", hand_over):
+    with replaced(Shipment, "hand_over", hand_over):
         yield
 
 
@@ -157,20 +155,19 @@ def _() -> Iterator[None]:
     short=[dies(0, "export archive", "delivery.shipped")],
 )
 def _() -> Iterator[None]:
-    sizes, real = iter([3]), channel.chunk_ranges
+    sizes, real_cut, real_pin = iter([3]), channel.chunk_ranges, deliveries.pin
 
     def cut(within: Any, found: Any, *, rows_max: int, fixed: Any) -> Any:
-        return real(within, found, rows_max=next(sizes, rows_max - 1), fixed=fixed)
+        return real_cut(within, found, rows_max=next(sizes, rows_max - 1), fixed=fixed)
 
-    def anew(connection: Any, intent: Any) -> list[Any]:
-        recorded = chunk_records.of_intent(connection, intent)
-        if any(chunk.state != "pending" for chunk in recorded):
-            return recorded
-        connection.execute(chunks.delete().where(chunks.c.intent == intent.id))
-        return []
+    def pin(connection: Any, *arguments: Any, **options: Any) -> Any:
+        intent = real_pin(connection, *arguments, **options)
+        if intent and all(chunk.state == "pending" for chunk in chunk_records.of_intent(connection, intent)):
+            connection.execute(chunks.delete().where(chunks.c.intent == intent.id))
+        return intent
 
     with (
-        mutated(ChannelRun, "_plan", "chunks.of_intent(connection, intent)", "anew(connection, intent)", anew=anew),
+        replaced(deliveries, "pin", pin),
         replaced(channel, "chunk_ranges", cut),
         replaced(BlobSink, "held", _nothing),
     ):
@@ -202,20 +199,27 @@ def _() -> Iterator[None]:
     shows="back again",
 )
 def _() -> Iterator[None]:
-    with mutated(bases, "record_base", "pending, chunks.c.base.is_(None)", "pending"):
+    real = chunk_records.record_base
+
+    def record_base(connection: Any, intent: Any, range: Any, base: Any) -> Any:
+        mine = (chunks.c.intent == intent.id) & (chunks.c.after_seq == range.after) & (chunks.c.state == "pending")
+        connection.execute(update(chunks).where(mine).values(base=None))
+        return real(connection, intent, range, base)
+
+    with replaced(chunk_records, "record_base", record_base):
         yield
 
 
 @bug("a target's error is a verdict", invariant="D6", profile="table", short=[does(0, "export mirror")])
 def _() -> Iterator[None]:
-    real = TableSink._append
+    real = table.send
 
-    def append(self: TableSink, chunk: Any, state: Any) -> Exception | None:
-        error = real(self, chunk, state)
-        head = self.target.load()
+    def send(target: Any, chunk: Any, state: Any) -> Exception | None:
+        error = real(target, chunk, state)
+        head = target.load()
         if error is not None and head is not None:  # it failed, so it is sent again
-            self.target.append(TargetAppend(chunk.mark, head.history.head, chunk.rows, chunk.columns))
+            target.append(TargetAppend(chunk.mark, head.history.head, chunk.rows, chunk.columns))
         return None
 
-    with replaced(TableSink, "_append", append):
+    with replaced(table, "send", send):
         yield

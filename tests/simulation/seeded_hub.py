@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from floodmark import faults
+from floodmark.engine import Engine
 from floodmark.hub import chunks as hub_chunks
-from floodmark.hub.chunks import Chunks
 from floodmark.hub.decision import AlreadyThere, Take
 from floodmark.spool.segments import add_segment
 
@@ -23,28 +23,22 @@ from .seeding import HUB_DIES, bug, dies, stops
     short=[stops(0, "export central", "segment.registered"), HUB_DIES],
 )
 def _() -> Iterator[None]:
-    real = Chunks._take
+    def store(engine: Engine, dataset: Any, rows: Any, *, also: Any) -> bool:
+        return add_segment(engine, dataset, rows) and bool(engine.database.transact(also))
 
-    def take(self: Chunks, content: Any, step: Take, header: Any) -> bool:
-        if content.sequence and not add_segment(self.engine, content.dataset, content.table):
-            return False
-        return real(self, replace(content, sequence=()), step, header)
-
-    with replaced(Chunks, "_take", take):
+    with replaced(hub_chunks, "store", store):
         yield
 
 
 @bug("rows after ledger", invariant="H1", profile="hub", short=[stops(0, "export central", "hub.stored"), HUB_DIES])
 def _() -> Iterator[None]:
-    real = Chunks._take
-
-    def take(self: Chunks, content: Any, step: Take, header: Any) -> bool:
-        if not real(self, replace(content, sequence=()), step, header):
+    def store(engine: Engine, dataset: Any, rows: Any, *, also: Any) -> bool:
+        if not engine.database.transact(also):
             return False
         faults.reach("hub.stored")
-        return not content.sequence or add_segment(self.engine, content.dataset, content.table)
+        return add_segment(engine, dataset, rows)
 
-    with replaced(Chunks, "_take", take):
+    with replaced(hub_chunks, "store", store):
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,14 +12,17 @@ from sqlalchemy import update
 from floodmark import compaction
 from floodmark.commit import block
 from floodmark.commit import recovery as recovery_module
-from floodmark.control import deliveries, generations, removals, sources
+from floodmark.commit.protocol import Verdict
+from floodmark.control import datasets, deliveries, generations, removals, segments
+from floodmark.control.datasets import Dataset
 from floodmark.control.schema import rebuilds
-from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, remover, retain
-from floodmark.maintenance.rebuild import Rebuilder
+from floodmark.engine import Engine
+from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, rebuild, remover, retain
 from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
-from floodmark.sources.adopt import Adopter
+from floodmark.spool.capture import Capture
+from floodmark.testing.memory import lake as memory_lake
 from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import everywhere, replaced
@@ -39,7 +41,6 @@ from .seeding import (
     dies,
     does,
     held_up,
-    mutated,
     stops,
 )
 
@@ -53,13 +54,17 @@ from .seeding import (
     short=[does(0, "flush"), does(0, "read"), does(0, "compact")],
 )
 def _() -> Iterator[None]:
-    sorts = 'pa.concat_tables(joined, promote_options="permissive").sort_by(SEQ)'
-    turned = f"turned({sorts})"
+    real_rewrite, real_store = MemoryLake.rewrite, MemoryLake.store
 
-    def turned_round(rows: Any) -> Any:
-        return rows.set_column(rows.column_names.index(SEQ), SEQ, rows[SEQ].take(list(range(rows.num_rows))[::-1]))
+    def turned_round(self: MemoryLake, rows: Any) -> int:
+        numbers = rows[SEQ].take(list(range(rows.num_rows))[::-1])
+        return real_store(self, rows.set_column(rows.column_names.index(SEQ), SEQ, numbers))
 
-    with mutated(MemoryLake, "_join", sorts, turned, turned=turned_round):
+    def rewrite(self: MemoryLake, *arguments: Any, **options: Any) -> None:
+        with replaced(MemoryLake, "store", turned_round):
+            real_rewrite(self, *arguments, **options)
+
+    with replaced(MemoryLake, "rewrite", rewrite):
         yield
 
 
@@ -70,7 +75,13 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), does(0, "compact"), POWER],
 )
 def _() -> Iterator[None]:
-    with mutated(expiry, "make_durable", "engine.lake.sync(state, since=now.synced_snapshot)", "pass"):
+    def record_only(engine: Engine, declared: Dataset) -> Any:
+        state = engine.lake.load(declared.table_name)
+        if state is not None and state.head is not None:
+            engine.database.transact(lambda c: datasets.record_synced(c, declared, snapshot=state.head))
+        return state
+
+    with everywhere(expiry.make_durable, record_only):
         yield
 
 
@@ -92,7 +103,7 @@ def _() -> Iterator[None]:
     short=[does(0, "flush"), dies(0, "compact", "compact.rewritten"), POWER],
 )
 def _() -> Iterator[None]:
-    with replaced(recovery_module, "_droppable", lambda *_arguments, **_options: False):
+    with replaced(recovery_module, "is_droppable", lambda *_arguments, **_options: False):
         yield
 
 
@@ -103,15 +114,15 @@ def _() -> Iterator[None]:
     short=[stops(0, "compact", "compact.expired"), stops(1, "flush", "lake.committing"), GOES_ON, OTHER_GOES_ON],
 )
 def _() -> Iterator[None]:
-    with replaced(compact._Run, "_orphan_age", lambda _self: timedelta(seconds=-1)):
+    with replaced(compact, "orphan_age", lambda _engine: timedelta(seconds=-1)):
         yield
 
 
 @bug("compaction never ends", invariant="U6", profile="upkeep", short=[does(0, "flush"), does(0, "compact")])
 def _() -> Iterator[None]:
     with (
-        mutated(compaction, "_judged", "len(small) < 2 or wanted * 2 > len(small)", "False"),
-        replaced(compaction, "_worth_it", lambda files: files * 2),
+        replaced(compaction, "is_halved", lambda *_arguments: True),
+        replaced(compaction, "without_large_in_front", lambda files: files * 2),
     ):
         yield
 
@@ -186,12 +197,11 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     # Nor is the block settled, wherever a purge meets it: each of these alone would still do it in time.
-    waits = "not engine.database.read(lambda c: segment_records.is_waiting(c, id))"
     with (
         replaced(removals, "check_decided", lambda *_arguments: None),
-        mutated(remover, "prepare", "decide(engine, dataset)", "pass"),
-        mutated(purge, "_purge_spool", "decide(engine, declared.name)", "break"),
-        mutated(purge, "_purge_segment", waits, "True"),
+        replaced(remover, "decide", lambda *_arguments: None),
+        replaced(purge, "decide", lambda *_arguments: None),
+        replaced(segments, "is_waiting", lambda *_arguments: False),
     ):
         yield
 
@@ -207,7 +217,7 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    with replaced(deliveries, "_check_unremoved", lambda *_arguments, **_options: None):
+    with replaced(deliveries, "check_unremoved", lambda *_arguments, **_options: None):
         yield
 
 
@@ -228,8 +238,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     # Nor by expiry, which takes the last commit that knows of it.
     with (
-        mutated(remover, "_delete", "engine.lake.raise_max_seq(table, selection.through)", "pass"),
-        mutated(MemoryLake, "_expired", "found.max_seq = highest_known(state)", "pass"),
+        replaced(MemoryLake, "raise_max_seq", lambda *_arguments: None),
+        replaced(memory_lake, "highest_known", lambda state: state.max_seq),
     ):
         yield
 
@@ -241,9 +251,12 @@ def _() -> Iterator[None]:
     short=[does(0, "capture", 3), does(0, "seal"), dies(0, "purge", "segment.registered")],
 )
 def _() -> Iterator[None]:
-    changed = "add_segment(engine, declared, left, also=swap)"
-    parted = "(add_segment(engine, declared, left) and engine.database.transact(swap))"
-    with mutated(purge, "_replace", changed, parted):
+    real = purge.add_segment
+
+    def parted(engine: Engine, declared: Dataset, rows: Any, *, also: Any) -> bool:
+        return real(engine, declared, rows) and bool(engine.database.transact(also))
+
+    with replaced(purge, "add_segment", parted):
         yield
 
 
@@ -256,11 +269,23 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     # Nor is what is recorded compared with what the delete took.
-    with (
-        mutated(removals, "plan", "moment(connection, dataset) != seen", "False"),
-        replaced(remover, "_taken", lambda *_arguments: None),
-    ):
+    real = removals.plan
+
+    def plan(connection: Any, operation: Any, *, seen: int, **options: Any) -> None:
+        real(connection, operation, seen=removals.moment(connection, operation.dataset), **options)
+
+    with replaced(removals, "plan", plan), replaced(remover, "taken_rows", lambda *_arguments: None):
         yield
+
+
+def _misread(outcome: Verdict, *, as_if: Verdict) -> Any:
+    real = remover.verdict
+
+    def verdict(*arguments: Any, **options: Any) -> Any:
+        found, landed = real(*arguments, **options)
+        return as_if if found is outcome else found, landed
+
+    return verdict
 
 
 @bug(
@@ -271,7 +296,7 @@ def _() -> Iterator[None]:
     shows="the totals",
 )
 def _() -> Iterator[None]:
-    with mutated(remover, "_decide_operation", "outcome is Verdict.LANDED", "outcome is not Verdict.OPEN"):
+    with replaced(remover, "verdict", _misread(Verdict.VOID, as_if=Verdict.LANDED)):
         yield
 
 
@@ -283,7 +308,7 @@ def _() -> Iterator[None]:
     shows="the totals",
 )
 def _() -> Iterator[None]:
-    with mutated(remover, "_decide_operation", "outcome is Verdict.VOID", "outcome is not Verdict.LANDED"):
+    with replaced(remover, "verdict", _misread(Verdict.OPEN, as_if=Verdict.VOID)):
         yield
 
 
@@ -330,8 +355,19 @@ def _() -> Iterator[None]:
     short=[does(1, "flush"), held_up(_sends_a_copy(0)), does(1, "retain", 0), GOES_ON, LATE],
 )
 def _() -> Iterator[None]:
-    taken = "self._take_over(dataset, layout)"
-    with mutated(Rebuilder, "_attempts", taken, f"{taken} if failed is None else epoch.mine"):
+    real_rebuild, real_take_over = rebuild.Rebuilder.rebuild, rebuild.take_over
+    taken: dict[int, Any] = {}
+
+    def rebuilt(self: rebuild.Rebuilder, *arguments: Any, **options: Any) -> Any:
+        taken.pop(id(self.engine), None)
+        return real_rebuild(self, *arguments, **options)
+
+    def take_over(engine: Engine, *arguments: Any) -> Any:
+        if id(engine) not in taken:
+            taken[id(engine)] = real_take_over(engine, *arguments)
+        return taken[id(engine)]
+
+    with replaced(rebuild.Rebuilder, "rebuild", rebuilt), replaced(rebuild, "take_over", take_over):
         yield
 
 
@@ -362,7 +398,7 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
-    with replaced(TableCopy, "_compare", lambda _self: (0, [])):
+    with replaced(TableCopy, "compare", lambda _self: (0, [])):
         yield
 
 
@@ -380,8 +416,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with (
-        mutated(generations, "fence", 'removal is not None and removal.state == "planned"', "False"),
-        mutated(generations, "take_over", "removals.unfinished(connection, dataset) is not None", "False"),
+        replaced(generations, "check_no_removal", lambda *_arguments, **_options: None),
         everywhere(remover.end_unfinished, lambda _engine, _dataset: None),
     ):
         yield
@@ -399,7 +434,7 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with (
-        replaced(fsck.Fsck, "_agreed", lambda self, *, deep: list(self._look(deep=deep))),
+        replaced(fsck.Fsck, "seen_twice", lambda self, *, deep: list(self.seen_once(deep=deep))),
         replaced(audit, "agreed", lambda first, _second: tuple(first)),
     ):
         yield
@@ -424,7 +459,10 @@ def _() -> Iterator[None]:
     short=[BACK_UP, does(0, "capture arrow"), RESTORE, does(0, "fsck")],
 )
 def _() -> Iterator[None]:
-    with mutated(fsck_spool, "_orphan", "if committed:", "if True:"):
+    def everything(engine: Engine, dataset: Dataset) -> set[int]:
+        return set(fsck_spool.unregistered_files(engine, dataset.name).values())
+
+    with replaced(fsck_spool, "committed_segments", everything):
         yield
 
 
@@ -438,11 +476,10 @@ def _() -> Iterator[None]:
     short=[dies(0, "adopt", "segment.registered"), does(1, "adopt")],
 )
 def _() -> Iterator[None]:
-    def take(self: Adopter, source: Any, data: Any, part: Any, *, index: int, last: bool) -> tuple[int, int]:
-        receipt = self.capture.capture(source.dataset, data.read(part))
-        after = json.dumps({"version": data.version, "next": index + 1, "done": last})
-        self.engine.database.transact(lambda c: sources.advance(c, source, position=after))
-        return receipt.rows, receipt.quarantined
+    def capture_step(self: Capture, dataset: str, rows: Any, _step: Any, *, also: Any) -> Any:
+        receipt = self.capture(dataset, rows)
+        self.engine.database.transact(also)
+        return receipt
 
-    with replaced(Adopter, "_take", take):
+    with replaced(Capture, "capture_step", capture_step):
         yield

@@ -1,19 +1,15 @@
 """How a bug is put in, and the few steps in which it shows."""
 
 from __future__ import annotations
-import __future__
 
 import contextlib
-import inspect
 import itertools
 import random
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .places import HOLD, delay, drawn
-from .replacing import everywhere, replaced
 from .schedule import PROFILES, TO_THE_END, Schedule, Step
 
 
@@ -62,33 +58,6 @@ def bug(
         return BUGS[-1]
 
     return made
-
-
-@contextlib.contextmanager
-def mutated(owner: Any, name: str, was: str, then: str, **names: Any) -> Iterator[None]:
-    """Put a function with one piece of its text changed in the place of the one that is there: in its class, or in
-    every module that has imported it. The new text may use other `names`.
-
-    If the old text is not there any more, the product has changed, and the bug has to be thought of anew.
-    """
-    function = inspect.unwrap(getattr(owner, name))
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(was) != 1:
-        raise AttributeError(f"{function.__qualname__} has {was!r} {source.count(was)} times")
-    code = compile(source.replace(was, then), f"<{name} with a bug>", "exec", __future__.annotations.compiler_flag)
-    made: dict[str, Any] = {}
-    exec(code, function.__globals__, made)
-    own = function.__globals__
-    before = {key: own[key] for key in names if key in own}
-    own.update(names)
-    try:
-        other = made[function.__name__]
-        with everywhere(function, other) if inspect.ismodule(owner) else replaced(owner, name, other):
-            yield
-    finally:
-        for key in names:
-            del own[key]
-        own.update(before)
 
 
 def does(process: int, name: str, size: int = 1) -> list[Step]:

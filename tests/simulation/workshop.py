@@ -94,7 +94,7 @@ class Workshop:
         path, lake, oracle = self.beginning(kind)
         shutil.copytree(path, place)
         world = World(place, kind.identified, SITES[:partitions], kind.settles)
-        world.lake.tables, world.lake._numbers = copy.deepcopy(lake.tables), copy.copy(lake._numbers)
+        world.lake.tables, world.lake.numbers = copy.deepcopy(lake.tables), copy.copy(lake.numbers)
         world.lake.data, world.lake.durable = dict(lake.data), set(lake.durable)
         world.oracle = Oracle(dict(oracle.attempted), dict(oracle.acknowledged))
         for disk in world.disks.values():
@@ -110,9 +110,7 @@ class Workshop:
                 world.stage.clear()
                 others.known.clear()  # now: a beginning that is made for the next world must not know of it
                 for role in kind.roles:
-                    database._engine(
-                        Database(f"sqlite:///{place / role / 'control.db'}").url, read_only=False
-                    ).dispose()
+                    Database(f"sqlite:///{place / role / 'control.db'}").close()
 
 
 def _declare(store: Store, kind: Kind, role: str) -> None:
@@ -150,7 +148,7 @@ def workshop() -> Iterator[Workshop]:
     """A place in memory for one run of the simulation."""
     with (
         tempfile.TemporaryDirectory(prefix="floodmark-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory,
-        replaced(database, "_engine", functools.cache(database._engine)),
+        replaced(database, "engine_for", functools.cache(database.engine_for)),
     ):
         before, threads = gc.get_threshold(), pa.cpu_count()
         pa.set_cpu_count(1)  # tables of a few rows: waking threads for them costs more than the work
@@ -236,4 +234,4 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
         yield replaced(owner, name, 1)  # so that a history of a few rows has a middle
     for module in (load, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)
-    yield replaced(shipping._Ahead, "prepare", lambda *_arguments: None)
+    yield replaced(shipping.Preparation, "prepare", lambda *_arguments: None)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from floodmark.config import UpkeepSettings
-from floodmark.control import database
 from floodmark.control.database import Database
 from floodmark.errors import FilesMissing, OutcomeUnknown, Permanent, Retryable
 from floodmark.hub.chunks import Chunks
@@ -386,7 +385,7 @@ class World:
             if process.role == "edge":
                 self.crash(process)
         file = self.root / "edge" / "control.db"
-        database._engine(Database(f"sqlite:///{file}").url, read_only=False).dispose()
+        Database(f"sqlite:///{file}").close()
         for end in ("", "-wal", "-shm"):
             file.with_name(f"{file.name}{end}").unlink(missing_ok=True)
         shutil.copy(self.root / "backup.db", file)

@@ -112,7 +112,7 @@ def test_the_format_is_as_documented():
             name(b"v") + b"n" + sized(b'["d1.5",null]'),
         ]
     )
-    assert content._row_bytes(table_of([ROW])) == [expected]
+    assert content.row_bytes(table_of([ROW])) == [expected]
     assert ids(table_of([ROW])) == [hashlib.blake2b(expected, digest_size=16).hexdigest()]
 
 
@@ -210,9 +210,9 @@ def test_a_struct_field_that_came_later_changes_nothing():
 def test_large_rows_are_hashed_in_small_slices(monkeypatch):
     table = table_of([{"s": "x" * 100, "l": n} for n in range(50)])
     expected = ids(table)
-    monkeypatch.setattr(content, "_SLICE_BYTES", 300)
+    monkeypatch.setattr(content, "SLICE_BYTES", 300)
     assert ids(table) == expected
-    monkeypatch.setattr(content, "_SLICE_ROWS", 7)
+    monkeypatch.setattr(content, "SLICE_ROWS", 7)
     assert ids(table) == expected
 
 

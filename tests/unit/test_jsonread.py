@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from floodmark.jsonread import ExactNumber, lines_change, read_json
 from floodmark.wire import Limits
-from floodmark.wire.lines import _columns
+from floodmark.wire.lines import columns_of
 
 DIGITS = st.text("0123456789", min_size=1, max_size=40).map(lambda text: text.lstrip("0") or "0")
 NUMBERS = st.builds(
@@ -87,6 +87,6 @@ def test_what_is_no_number_is_refused_and_not_changed(text):
 
 def test_a_chunk_of_lines_is_read_exactly_also_by_the_fast_reader_of_chunks():
     content = b'{"j":0.1234567890123456789}\n{"j":0.5}\n'
-    _, (values,), count = _columns(content, Limits())
+    _, (values,), count = columns_of(content, Limits())
     assert (values[0].text, values[1], count) == ("0.1234567890123456789", 0.5, 2)
-    assert _columns(b'{"d":0.8444218515250481}\n', Limits())[1] == [(0.8444218515250481,)]
+    assert columns_of(b'{"d":0.8444218515250481}\n', Limits())[1] == [(0.8444218515250481,)]

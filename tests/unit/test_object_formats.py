@@ -286,12 +286,12 @@ def test_what_is_unpacked_takes_room_by_what_it_is_and_not_by_what_it_may_be(
 ) -> None:
     """Nothing says how long an object of an audit should be: as much as it may be would be gigabytes for each."""
     asked: list[int] = []
-    beginning = formats._beginning
+    beginning = formats.read_at_most
 
     def watched(read: Callable[[int], bytes], bytes_max: int) -> bytes:
         return beginning(lambda size: asked.append(size) or read(size), bytes_max)
 
-    monkeypatch.setattr(formats, "_beginning", watched)
+    monkeypatch.setattr(formats, "read_at_most", watched)
     found = formats.decoded(bytes(encoded(ROWS, format, SCHEMA)), format, SCHEMA)
 
     assert found.num_rows == ROWS.num_rows

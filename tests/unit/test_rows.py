@@ -28,7 +28,7 @@ from floodmark.rows import (
     fit_table,
     rows_to_columns,
 )
-from floodmark.rows.columns import _fit_one_by_one, fit_values
+from floodmark.rows.columns import fit_one_by_one, fit_values
 from floodmark.rows.scalars import RULES, decimal_rule
 from floodmark.schema import DecimalType, ListType, Schema, StructType, parse_type
 
@@ -531,7 +531,7 @@ def test_columns_and_single_values_are_judged_alike(case):
     kind, values = case
     rule = decimal_rule(kind) if isinstance(kind, DecimalType) else RULES[kind]
     whole, whole_faults = fit_values(kind, values)
-    single, single_faults = _fit_one_by_one(rule, values)
+    single, single_faults = fit_one_by_one(rule, values)
     assert whole_faults == single_faults
     assert repr(whole.to_pylist()) == repr(single.to_pylist())
     for position, value in enumerate(values):

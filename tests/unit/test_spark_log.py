@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def say(log: SparkLog, text: str) -> None:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with -v; what follows is silent again."""
-    monkeypatch.setattr(sparklog, "_shown", type(sparklog._shown)())
+    monkeypatch.setattr(sparklog, "shown", threading.Event())
     sparklog.show_spark_output()
 
 

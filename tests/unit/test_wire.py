@@ -21,7 +21,7 @@ from floodmark.rows import content_ids, fit, rows_to_columns
 from floodmark.schema import Column, Schema, parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.wire import ChunkHeader, GivenUpRange, LedgerState
-from floodmark.wire.lines import _columns_alike
+from floodmark.wire.lines import columns_alike
 
 SCHEMA = Schema.declare(
     {
@@ -180,7 +180,7 @@ values_of_json = st.recursive(
 )
 def test_the_fast_way_to_read_lines_reads_what_the_other_reads_or_nothing(rows, separator, end):
     content = separator.join(json.dumps(row).encode() for row in rows) + end
-    fast = _columns_alike(content)
+    fast = columns_alike(content)
     try:
         objects = wire.parse_lines(content)
     except MalformedChunk:
@@ -201,11 +201,11 @@ def test_the_fast_way_to_read_lines_reads_what_the_other_reads_or_nothing(rows, 
      b'{"a":1}\n\n', b'{"a\\"":1}\n', b"", b"[]\n", b'"ab"\n', b"[" * 3000],
 )  # fmt: skip
 def test_the_fast_way_leaves_everything_unusual_to_the_other(content):
-    assert _columns_alike(content) is None
+    assert columns_alike(content) is None
 
 
 def test_the_fast_way_is_taken_where_a_key_is_missing_or_null():
-    found = _columns_alike(b'{"a":1,"b":"x"}\n{"a":null}\n{"b":"y"}')
+    found = columns_alike(b'{"a":1,"b":"x"}\n{"a":null}\n{"b":"y"}')
     assert found == (["a", "b"], [(1, None, None), ("x", None, "y")], 3)
 
 

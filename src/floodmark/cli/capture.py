@@ -100,7 +100,7 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
         try:
             if source == "-" and chosen == "jsonl":
                 with click.open_file(source, "rb") as stream:
-                    _capture_stream(store, stream, batch_rows, report)
+                    capture_stream(store, stream, batch_rows, report)
             else:
                 _capture_file(store, declared, source, chosen, batch_rows, report)
         except (FloodmarkError, KeyboardInterrupt):
@@ -150,7 +150,7 @@ class _Gathered:
     problems: list[Problem] = field(default_factory=list)
 
 
-def _capture_stream(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
+def capture_stream(store: Store, file: IO[bytes], batch_rows: int, report: CaptureReport) -> None:
     """A batch is stored when it is full, and when the input pauses: a row never waits for the next line of a pipe."""
     from floodmark.rows.textlines import Overlong, overlong, parse_lines, whole_lines
 
@@ -314,7 +314,10 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     import pyarrow as pa
 
+    names = batch.schema.names
     for column in batch.schema:
+        if names.count(column.name) > 1:
+            raise pa.ArrowInvalid(f"several columns are called {column.name!r}")
         if "view" in str(column.type):
             raise pa.ArrowInvalid(
                 f"column {column.name!r} is of type {column.type}; write it as string, binary or list"

@@ -65,20 +65,20 @@ def commit_block(
     for attempt in range(SENDS_MAX):
         try:
             out = _left_out(engine, block, segments, declared)
-            request = _request(engine, block, segments, declared, purged=out.purged)
-            landed, error = _send(engine, request)
-            if not landed and request.settle is not None and not (fresh and attempt == 0):
-                # B5: the settle function's result changed, and an earlier attempt may still land. The
-                # same numbers, unchanged, either land in its place or have nothing to send, as it had nothing.
+            request = append_request(engine, block, segments, declared, purged=out.purged)
+            landed, error = send(engine, request)
+            if not landed and request.settle is not None and may_land_late(fresh=fresh, attempt=attempt):
+                # B5: the settle function's result changed. The same numbers, unchanged, either land in place of the
+                # earlier attempt or have nothing to send, as it had nothing.
                 request = replace(request, settle=None, settlement=Settlement())
-                landed, error = _send(engine, request)
+                landed, error = send(engine, request)
         except FloodmarkError:
             if engine.database.read(lambda c: _is_decided(c, block)):
                 return _as_decided_by_another(engine, block)  # so its segments were removed
             raise
         settlement = request.settlement
         if not landed:
-            return _void(
+            return void_block(
                 engine,
                 block,
                 reason="no row was left to commit",
@@ -90,9 +90,9 @@ def commit_block(
         outcome = _verdict(engine, block, declared, state)
         faults.reach("flush.decided")
         if outcome is Verdict.LANDED and state is not None:
-            return _record(engine, block, segments, declared, state, problem=settlement.problem)
+            return record_landed(engine, block, segments, declared, state, problem=settlement.problem)
         if outcome is Verdict.VOID:
-            return _void(engine, block, reason="another commit came first", consume=False)
+            return void_block(engine, block, reason="another commit came first", consume=False)
     cause = f" ({reason_of(error)})" if error else ""
     raise Retryable(
         f"The append of block {block.range} of {block.dataset!r} failed {SENDS_MAX} times{cause}.",
@@ -100,11 +100,16 @@ def commit_block(
     ) from error
 
 
+def may_land_late(*, fresh: bool, attempt: int) -> bool:
+    """B5: whether the block was sent before this attempt, so that it may still land as it was then."""
+    return attempt > 0 or not fresh
+
+
 def _left_out(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> LeftOut:
     return left_out(engine.database, engine.root, declared, segments, after=block.range.after)
 
 
-def _request(
+def append_request(
     engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset, *, purged: tuple[int, ...]
 ) -> Append:
     known = [span for span in map(_span, segments) if span is not None]
@@ -130,7 +135,7 @@ def _request(
     )
 
 
-def _send(engine: Engine, request: Append) -> tuple[bool, Exception | None]:
+def send(engine: Engine, request: Append) -> tuple[bool, Exception | None]:
     """Send the append. False only if nothing was left to send; an error is not a verdict and not an end."""
     # U22: it is not created here. If it is missing, it was renamed, and an empty one would be taken for it.
     engine.lake.ensure(request.table, request.schema, create=False, declaration=request.declaration)
@@ -159,7 +164,7 @@ def _verdict(engine: Engine, block: Block, declared: Dataset, state: TableState 
     return verdict(block=block.id, base=block.base, fenced=fenced, state=state, row_visible=visible)
 
 
-def _record(
+def record_landed(
     engine: Engine,
     block: Block,
     segments: Sequence[Segment],
@@ -169,8 +174,7 @@ def _record(
     problem: str | None = None,
 ) -> Decided | None:
     _check_whole(block, state)
-    # I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
-    engine.lake.sync(state, since=declared.synced_snapshot)
+    make_durable(engine, declared, state)
     faults.reach("flush.synced")
     segments, others = _landed_segments(engine, block, segments, state)
     stats, rows = _stats(engine, block, segments, declared, state)
@@ -208,9 +212,17 @@ def _record(
     if not recorded:
         decided = _as_decided_by_another(engine, block)
     if decided is not None:  # I7: the segments of a void block may be in another one by now
-        _remove_segments(engine, segments)
+        remove_segments(engine, segments)
         remove_leftovers(engine, block.dataset)
     return decided
+
+
+def make_durable(engine: Engine, declared: Dataset, state: TableState) -> None:
+    """I7: a segment outlives the way of its rows to the disk. Hadoop's local file system does not fsync.
+
+    Since the last sync on record: others rewrite files after it, and do not sync them.
+    """
+    engine.lake.sync(state, since=declared.synced_snapshot)
 
 
 def _landed_segments(
@@ -238,7 +250,7 @@ def _expired(engine: Engine, block: Block, segments: Sequence[Segment], declared
         raise
 
 
-def _void(
+def void_block(
     engine: Engine, block: Block, *, reason: str, consume: bool, expired: int = 0, dropped: int = 0
 ) -> Decided | None:
     left_out = {"expired": expired, "dropped": dropped}
@@ -291,7 +303,7 @@ def _stats_of_segments(engine: Engine, block: Block, segments: Sequence[Segment]
     return list(result.values())
 
 
-def _remove_segments(engine: Engine, segments: Sequence[Segment]) -> None:
+def remove_segments(engine: Engine, segments: Sequence[Segment]) -> None:
     directories = set()
     for segment in segments:
         path = engine.root / segment.path
@@ -312,9 +324,9 @@ def decide_block(engine: Engine, dataset: str) -> list[Decided]:
     state = table_of(engine.database, engine.lake, declared, block.base)
     outcome = _verdict(engine, block, declared, state)
     if outcome is Verdict.LANDED and state is not None:
-        decided = _record(engine, block, segments, declared, state)
+        decided = record_landed(engine, block, segments, declared, state)
     elif outcome is Verdict.VOID:
-        decided = _void(engine, block, reason="another commit came first", consume=False)
+        decided = void_block(engine, block, reason="another commit came first", consume=False)
     else:
         decided = commit_block(engine, block, segments, declared)
     return [] if decided is None else [decided]
@@ -348,12 +360,12 @@ def raise_barrier(engine: Engine, dataset: str) -> Block | None:
         ) from error
     segments = engine.database.read(lambda c: segment_records.of_block(c, block.id))
     if outcome is Verdict.LANDED and state is not None:
-        _record(engine, block, segments, declared, state)
+        record_landed(engine, block, segments, declared, state)
     else:
         if state is not None:
             # I7: undone by a power loss, the barrier would let a late request land after the block is void.
             engine.lake.sync(state, since=declared.synced_snapshot)
-        _void(engine, block, reason="it was given up, and an append without rows came first", consume=False)
+        void_block(engine, block, reason="it was given up, and an append without rows came first", consume=False)
     return engine.database.read(lambda c: blocks.get(c, block.id))
 
 

@@ -19,12 +19,12 @@ Invariants
 
 States of a block, and who makes each transition
 
-    (none) ─_reserve─▶ reserved ─_record─▶ committed        the rows are in the table, durable, recorded
-                          │  └───_void──▶ void              they are not and never will be; segments free again
-                          │                 ▲               (also after `raise_barrier`: then no request can land)
-                          └──_send again: same block, same base
+    (none) ─reserve_block─▶ reserved ─record_landed─▶ committed   the rows are in the table, durable, recorded
+                               │  └────void_block───▶ void        they are not and never will be; segments free again
+                               │                       ▲          (also after `raise_barrier`: no request can land then)
+                               └──send again: same block, same base
 
-`_reserve` is here; the other transitions are one block's, in `commit.block`.
+`reserve_block` is here; the other transitions are one block's, in `commit.block`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Bac
         if oldest is None or oldest > registered:
             return None
         try:
-            reserved = _reserve(engine, dataset, without=damaged, segments_max=backoff.segments_max)
+            reserved = reserve_block(engine, dataset, without=damaged, segments_max=backoff.segments_max)
         except BlockUndecided:
             decide_block(engine, dataset)  # I8: another flusher's, begun since we looked
             continue
@@ -196,7 +196,7 @@ def _damaged(engine: Engine, dataset: str) -> list[Segment]:
     return [one for one in waiting if one.set_aside is None and segment_damage(engine, one.path, one.bytes)]
 
 
-def _reserve(
+def reserve_block(
     engine: Engine, dataset: str, *, without: Collection[int], segments_max: int | None
 ) -> blocks.Reservation | None:
     own = engine.settings.flush

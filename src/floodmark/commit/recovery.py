@@ -111,7 +111,7 @@ def _highest(engine: Engine, declared: Dataset) -> int:
 def _roll_back(engine: Engine, declared: Dataset) -> int:
     """Undo changes of a table whose files never reached the disk before a power loss (I7, U4).
 
-    Only what loses nothing: see `_droppable`. Files missing from any other commit are damage that no repetition
+    Only what loses nothing: see `is_droppable`. Files missing from any other commit are damage that no repetition
     repairs, and stay an error. Returns the highest number that the records did not have and that was removed now.
     """
     forgotten = [0]
@@ -121,7 +121,7 @@ def _roll_back(engine: Engine, declared: Dataset) -> int:
     own = declared if block is None else declared.of_generation(block.base.generation)
 
     def droppable(snapshot: Snapshot) -> bool:
-        if _droppable(snapshot, block=block, removing=removing):
+        if is_droppable(snapshot, block=block, removing=removing):
             return True
         if not _is_forgotten(engine, declared, snapshot):
             return False
@@ -217,7 +217,7 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
     engine.database.transact(work)
 
 
-def _droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:
+def is_droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:
     """U4: whether a commit whose files are lost can be rolled back without a loss.
 
     A rewrite holds the rows that the commit before it held. The undecided block's segments are still there, and it is

@@ -220,7 +220,7 @@ def reserve(
     _raise_to(connection, through)
     block = Block(id=id, dataset=dataset, range=SequenceRange(after, through), base=base, state="reserved")
     _insert(connection, block, now=now)
-    joined = _join(connection, block, taken)
+    joined = join_segments(connection, block, taken)
     return Reservation(block=block, segments=joined, dataset=declared)
 
 
@@ -345,7 +345,7 @@ def _insert(connection: Connection, block: Block, *, now: datetime) -> None:
     )
 
 
-def _join(connection: Connection, block: Block, taken: list[Segment]) -> tuple[Segment, ...]:
+def join_segments(connection: Connection, block: Block, taken: list[Segment]) -> tuple[Segment, ...]:
     offset = 0
     for segment in taken:
         changed = connection.execute(_JOIN, {"segment": segment.id, "joined": block.id, "place": offset})

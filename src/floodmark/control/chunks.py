@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -221,9 +221,7 @@ def advance(connection: Connection, intent: Intent) -> int:
     mark = watermark(connection, intent.channel) or Watermark(intent.range.after, Tally())
     seq, tally = mark.seq, mark.tally
     ahead = connection.execute(_AHEAD, {"pinned": intent.id, "begin": seq})
-    for chunk in map(_chunk, ahead):
-        if chunk.state == "pending" or chunk.range.after != seq:
-            break
+    for chunk in gapless_run(map(_chunk, ahead), after=seq):
         seq, tally = chunk.range.through, tally + (chunk.tally or Tally())
     if seq > mark.seq:
         here = intent.channel
@@ -233,6 +231,15 @@ def advance(connection: Connection, intent: Intent) -> int:
     if seq >= intent.range.through:
         connection.execute(_CLOSE, {"pinned": intent.id})
     return seq
+
+
+def gapless_run(ahead: Iterable[Chunk], *, after: int) -> Iterator[Chunk]:
+    """D2: the settled chunks up to the first that is pending or missing."""
+    for chunk in ahead:
+        if chunk.state == "pending" or chunk.range.after != after:
+            return
+        after = chunk.range.through
+        yield chunk
 
 
 # ── small words ──────────────────────────────────────────────────────────────────────────────────────────────────────

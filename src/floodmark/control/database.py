@@ -74,7 +74,7 @@ class Database:
     def __init__(self, url: str | URL, *, read_only: bool = False) -> None:
         self.url = make_url(url)
         self.read_only = read_only
-        self._engine = _engine(self.url, read_only=read_only)
+        self._engine = engine_for(self.url, read_only=read_only)
         self._process = os.getpid()
 
     @property
@@ -218,7 +218,7 @@ def sqlite_url(file: Path) -> str:
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
-def _engine(url: URL, *, read_only: bool) -> Engine:
+def engine_for(url: URL, *, read_only: bool) -> Engine:
     engine = _engine_of_its_own(url, read_only=read_only)
     engine.update_execution_options(compiled_cache=_compiled)
     engine.dialect = _dialects.setdefault(engine.dialect.name, engine.dialect)
@@ -343,7 +343,7 @@ def migrate(database: Database, *, create: bool = True) -> None:
 
     Without `create`, a database without any of them is `Corrupt`: a store's records are not made by the way.
     """
-    scripts = _migrations(database.dialect)
+    scripts = migration_scripts(database.dialect)
     if database.read_only:
         _check_version(database, len(scripts))
         return
@@ -449,7 +449,7 @@ def _version(connection: Connection) -> int | None:
     return int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
 
 
-def _migrations(dialect: str) -> list[list[str]]:
+def migration_scripts(dialect: str) -> list[list[str]]:
     """Every numbered migration as a list of statements: the common part, then the dialect's own."""
     folder = resources.files("floodmark.control") / "migrations"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))

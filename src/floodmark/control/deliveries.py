@@ -297,24 +297,20 @@ def pin(
 ) -> Intent | None:
     """D1: adopt the channel's open intent with *its* settings, else pin `(watermark, horizon]`; None if that is empty.
 
-    The watermark is read in the transaction that inserts the intent. Read before it, two exporters would pin
-    two ranges that overlap. At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
+    At most about `rows_max` rows are pinned at once, and none of the `uncut` ranges in part.
     `removals_seen` is `removals.moment` as it was when the rows were looked at: what changed since must not leave.
     """
-    mark = watermark(connection, channel)
-    if mark is None:
-        mark = Watermark(start, Tally())
-        connection.execute(watermarks.insert().values(**channel_values(channel), seq=start))
+    after = delivered_through(connection, channel, start=start)
     adopted = open_intent(connection, channel)
     if adopted is not None:
         _check_none_went(connection, channel, adopted.range, seen=removals_seen)
         return adopted
-    if mark.seq >= horizon:
+    if after >= horizon:
         return None
-    _check_unremoved(connection, channel, after=mark.seq, seen=removals_seen)
-    through = limit(connection, channel, SequenceRange(mark.seq, horizon), rows_max=rows_max)
+    check_unremoved(connection, channel, after=after, seen=removals_seen)
+    through = limit(connection, channel, SequenceRange(after, horizon), rows_max=rows_max)
     through = max([through, *(item.through for item in uncut if through in item)])
-    intent = Intent(id, channel, SequenceRange(mark.seq, through), settings)
+    intent = Intent(id, channel, SequenceRange(after, through), settings)
     connection.execute(
         intents.insert().values(
             id=id,
@@ -329,7 +325,18 @@ def pin(
     return intent
 
 
-def _check_unremoved(connection: Connection, channel: Channel, *, after: int, seen: int | None) -> None:
+def delivered_through(connection: Connection, channel: Channel, *, start: int) -> int:
+    """D1: the watermark, read in the transaction that inserts the intent. Read before it, two exporters would pin two
+    ranges that overlap. A channel without one gets one at `start`.
+    """
+    mark = watermark(connection, channel)
+    if mark is None:
+        connection.execute(watermarks.insert().values(**channel_values(channel), seq=start))
+        return start
+    return mark.seq
+
+
+def check_unremoved(connection: Connection, channel: Channel, *, after: int, seen: int | None) -> None:
     """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry; rows
     that are being settled again would be others then.
     """

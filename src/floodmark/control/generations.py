@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -103,9 +104,8 @@ def take_over(
         raise NumberTaken
     found = unfinished(connection, dataset)
     if found is None:
-        if removals.unfinished(connection, dataset) is not None:
-            # A purge that is half done would be undone by the copy.
-            raise RemovalUnderWay(f"Rows of {dataset!r} are being removed.", hint="Run it again.")
+        # A purge that is half done would be undone by the copy.
+        check_no_removal(connection, dataset, states=("planned", "removed"))
         found = Rebuild(id, dataset, 1, generation, layout)
         connection.execute(
             rebuilds.insert().values(
@@ -127,6 +127,13 @@ def take_over(
     return found
 
 
+def check_no_removal(connection: Connection, dataset: str, *, states: Collection[str]) -> None:
+    """`RemovalUnderWay` if a removal is unfinished, in one of these states."""
+    found = removals.unfinished(connection, dataset)
+    if found is not None and found.state in states:
+        raise RemovalUnderWay(f"Rows of {dataset!r} are being removed.", hint="Run it again.")
+
+
 def is_staging(connection: Connection, dataset: str, generation: int) -> bool:
     """Whether the open rebuild of a dataset has this number."""
     found = unfinished(connection, dataset)
@@ -146,9 +153,7 @@ def check_mine(connection: Connection, rebuild: Rebuild) -> None:
 def fence(connection: Connection, rebuild: Rebuild) -> None:
     """Prevent new flushes. The table is renamed next: only that stops a flush in progress."""
     check_mine(connection, rebuild)
-    removal = removals.unfinished(connection, rebuild.dataset)
-    if removal is not None and removal.state == "planned":  # U24
-        raise RemovalUnderWay(f"Rows of {rebuild.dataset!r} are being removed.", hint="Run it again.")
+    check_no_removal(connection, rebuild.dataset, states=("planned",))  # U24
     connection.execute(update(datasets).where(datasets.c.name == rebuild.dataset).values(fenced=True))
 
 

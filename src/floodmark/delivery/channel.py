@@ -74,7 +74,7 @@ class Shipment:
             if self.tick.stop.is_set:
                 return
             copied = destination.copy(self.intent, chunk.range, place)
-            self._acknowledge(chunk, copied.tally, bytes=copied.bytes)
+            self.acknowledge(chunk, copied.tally, bytes=copied.bytes)
 
     def in_parallel(self, task: Task, pending: Sequence[Chunk]) -> None:
         """Spark tasks store the chunks; only their tallies arrive here."""
@@ -94,7 +94,7 @@ class Shipment:
             if result.get("oversized"):
                 self._halve(by_range[span], self.task.source.rows(self.intent, span))
             else:
-                self._acknowledge(by_range[span], tally, bytes=int(result.get("bytes", 0)))
+                self.acknowledge(by_range[span], tally, bytes=int(result.get("bytes", 0)))
 
     def in_turn(self, pending: Sequence[Chunk]) -> None:
         """One chunk after another; while one is sent, the next is fetched and prepared."""
@@ -108,7 +108,7 @@ class Shipment:
             raise self._nothing_gets_through()
 
     def _ship_group(self, left: deque[tuple[Chunk, Piece]]) -> None:
-        with _Ahead(self.destination) as ahead:
+        with Preparation(self.destination) as ahead:
             while left and not self.tick.stop.is_set:
                 chunk, piece = left.popleft()
                 if left:
@@ -137,7 +137,7 @@ class Shipment:
         if self._waiting and chunk.root != self._waiting[0][0].root:
             raise self._nothing_gets_through()
         if piece.rows == 0:
-            self._acknowledge(chunk, Tally(), bytes=0)
+            self.acknowledge(chunk, Tally(), bytes=0)
         elif (there := self.comparison.there) is not None and chunk.range.after < (there.end or 0):
             return self._take_over(chunk, piece, there)
         elif (parcel := self._parcel(chunk, piece)) is not None:  # None: another exporter has delivered it
@@ -146,7 +146,7 @@ class Shipment:
 
     def _send(self, chunk: Chunk, piece: Piece, parcel: Parcel) -> list[tuple[Chunk, Piece]]:
         try:
-            self._hand_over(chunk, parcel)
+            self.hand_over(chunk, parcel)
         except Oversized:
             return self._halve(chunk, piece)
         except Ahead as error:
@@ -170,12 +170,12 @@ class Shipment:
             self._give_up_waiting()
         return []
 
-    def _hand_over(self, chunk: Chunk, parcel: Parcel) -> None:
+    def hand_over(self, chunk: Chunk, parcel: Parcel) -> None:
         if isinstance(self.destination, TransactionalDestination):
             self._deliver_within(self.destination, chunk, parcel)
             return
         delivered = self._deliver_patiently(parcel)
-        self._acknowledge(chunk, parcel.tally, bytes=delivered.bytes)
+        self.acknowledge(chunk, parcel.tally, bytes=delivered.bytes)
 
     def _deliver_within(self, destination: TransactionalDestination, chunk: Chunk, parcel: Parcel) -> None:
         """Effect and acknowledgement in one transaction; the acknowledgement is the guard, so it comes first."""
@@ -225,7 +225,7 @@ class Shipment:
             given_up=GivenUpRange(SequenceRange(after, chunk.range.after), given_up) if given_up.rows else None,
         )
 
-    def _acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
+    def acknowledge(self, chunk: Chunk, tally: Tally, *, bytes: int) -> None:
         faults.reach("delivery.shipped")
         now = self.tick.clock.now()
         ours = self.task.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
@@ -303,7 +303,7 @@ class Shipment:
         return any(item.range == chunk.range and item.state == "pending" for item in found)
 
 
-class _Ahead(contextlib.ExitStack):
+class Preparation(contextlib.ExitStack):
     """Prepares the next chunk while this one is sent, if the destination supports it."""
 
     def __init__(self, destination: Destination) -> None:

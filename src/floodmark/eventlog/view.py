@@ -35,7 +35,7 @@ from floodmark.eventlog.transactions import SUFFIX, InvalidTransaction, Transact
 
 _MAGIC = b"floodmark event log index 1 "
 _HEADER_BYTES = len(_MAGIC) + 64 + 1
-_SETTLE_NANOSECONDS = 50_000_000
+SETTLE_NANOSECONDS = 50_000_000
 
 
 class _Body(msgspec.Struct, array_like=True):
@@ -85,7 +85,7 @@ def save(path: Path, history: History, signatures: dict[str, Signature]) -> None
     transactions = list(history)
     body = msgspec.msgpack.encode(
         _Body(
-            settled_before=time.time_ns() - _SETTLE_NANOSECONDS,
+            settled_before=time.time_ns() - SETTLE_NANOSECONDS,
             transactions=transactions,
             depths=[history.graph.depth[t.id] for t in transactions],
             signatures=[number for t in transactions for number in signatures[t.id]],

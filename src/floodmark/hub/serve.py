@@ -151,7 +151,7 @@ def serve(
     settings = replace(settings, hosts=hosts_of(host, allowed_hosts))
     try:
         with _shared_counters(root):
-            _run(path, listener, workers=workers, settings=settings, tls=tls)
+            run_workers(path, listener, workers=workers, settings=settings, tls=tls)
     finally:
         listener.close()
 
@@ -172,7 +172,7 @@ def _shared_counters(root: Path) -> Iterator[None]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _run(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings, tls: Tls | None) -> None:
+def run_workers(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings, tls: Tls | None) -> None:
     import uvicorn
 
     from floodmark.hub.app import worker_app

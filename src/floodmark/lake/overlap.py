@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from floodmark.schema.types import DATE
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import FileScanTask
     from pyiceberg.table import Table as IcebergTable
 
 DISTINCT = b"floodmark.distinct"
@@ -33,6 +34,9 @@ class Overlap:
 
     files: int
     rows: int
+    tasks: tuple[FileScanTask, ...] = field(default=(), compare=False)
+    """The files themselves."""
+    snapshot: int | None = field(default=None, compare=False)
 
 
 def is_distinct(
@@ -71,29 +75,29 @@ def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: 
 def overlap(
     table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, above: int = 0
 ) -> Overlap | None:
-    """What the snapshot at the base has of the batch's span of event time; None if that is not known.
+    """What the snapshot at the base has of the batch's span of event time, if that is known; None if this is not.
 
     A batch in which every row has its event time (`timed`) has no duplicate among rows that have none. Only rows with
     numbers `above` count.
     """
-    from pyiceberg.expressions import And, GreaterThan, IsNull, Or
+    from pyiceberg.expressions import AlwaysTrue, And, GreaterThan, IsNull, Or
 
-    if request.key_time is None or request.event_span is None or snapshot is None:
-        return None
-    if table.snapshot_by_id(snapshot) is None:  # it has expired: its plan would be empty, and say that nothing is near
-        return None
-    column = request.schema.get(request.key_time)
+    if snapshot is None or table.snapshot_by_id(snapshot) is None:
+        return None  # it has expired: its plan would be empty, and say that nothing is near
+    column = None if request.key_time is None else request.schema.get(request.key_time)
     is_date = column is not None and column.type == DATE
+    near: BooleanExpression = AlwaysTrue()
     try:
-        near = within_span(request.key_time, request.event_span, is_date=is_date)
-        if not timed:
-            near = Or(near, IsNull(request.key_time))
+        if request.key_time is not None and request.event_span is not None:
+            near = within_span(request.key_time, request.event_span, is_date=is_date)
+            if not timed:
+                near = Or(near, IsNull(request.key_time))
         if above:
             near = And(near, GreaterThan(SEQ, above))
-        planned = list(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
+        planned = tuple(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
     except Exception:  # noqa: BLE001 - an optimisation: where it fails, the work is done
         return None
-    return Overlap(len(planned), sum(task.file.record_count for task in planned))
+    return Overlap(len(planned), sum(task.file.record_count for task in planned), planned, snapshot)
 
 
 def within_span(event_time: str, span: tuple[int, int], *, is_date: bool) -> BooleanExpression:

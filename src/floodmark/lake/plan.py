@@ -18,6 +18,7 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask
     from pyiceberg.table import Table as IcebergTable
 
 _EVERYTHING = (1, SEQUENCE_MAX)
@@ -59,9 +60,11 @@ def plan(
 ) -> Plan | None:
     """The files of the ranges; None where Iceberg's own reader is needed. `columns` None: all there are."""
     try:
-        held = _columns(table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID})
+        held = stored_columns(
+            table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID}
+        )
         files = tuple(_files(table, snapshot, ranges))
-    except (_NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
+    except (NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
         # If the table is damaged, Spark reports it better.
         return None
     # A name that the snapshot does not have yet is null in all its rows.
@@ -71,13 +74,12 @@ def plan(
     return Plan(files, tuple(held.values()), present, dict(table.io.properties))
 
 
-class _NeedsMore(Exception):
+class NeedsMore(Exception):
     """Reading is not enough."""
 
 
 def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) -> Iterator[StoredFile]:
     from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
-    from pyiceberg.manifest import FileFormat
 
     hull = And(GreaterThan(SEQ, ranges[0].after), LessThanOrEqual(SEQ, ranges[-1].through))
     number = table.schema().find_field(SEQ).field_id
@@ -86,11 +88,20 @@ def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) 
         stored = StoredFile(file.file_path, *number_span(file, number), file.record_count, file.file_size_in_bytes)
         if not any(stored.share(item) > 0 for item in ranges):
             continue
-        if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
-            raise _NeedsMore
-        if local_path(file.file_path) is None and not any(key.startswith("s3.") for key in table.io.properties):
-            raise _NeedsMore  # only Spark knows how to reach it
+        if not needs_only_reading(table, task):
+            raise NeedsMore
         yield stored
+
+
+def needs_only_reading(table: IcebergTable, task: FileScanTask) -> bool:
+    """Whether a file's rows are what Iceberg's own reader would give."""
+    from pyiceberg.manifest import FileFormat
+
+    file = task.file
+    if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
+        return False
+    # Elsewhere only Spark knows how to reach it.
+    return local_path(file.file_path) is not None or any(key.startswith("s3.") for key in table.io.properties)
 
 
 def number_span(file: DataFile, number: int) -> tuple[int, int]:
@@ -102,17 +113,17 @@ def number_span(file: DataFile, number: int) -> tuple[int, int]:
     return first, last
 
 
-def _columns(table: IcebergTable, snapshot: int, names: set[str] | None) -> dict[str, StoredColumn]:
+def stored_columns(table: IcebergTable, snapshot: int, names: set[str] | None) -> dict[str, StoredColumn]:
     """The columns as they were called and typed at the snapshot."""
     known = table.snapshot_by_id(snapshot)
     if known is None:
-        raise _NeedsMore
+        raise NeedsMore
     schema = table.schema() if known.schema_id is None else table.schemas()[known.schema_id]
     held = {}
     for item in schema.fields:
         if names is None or item.name in names:
             if any(default is not None for default in _defaults(item)):
-                raise _NeedsMore
+                raise NeedsMore
             kind = physical(from_iceberg(item.field_type))
             held[item.name] = StoredColumn(item.name, kind, tuple(_ids(item)))
     return held

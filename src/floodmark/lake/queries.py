@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from floodmark.lake.table import Lake
 
 ALL_NUMBERS = SequenceRange(0, SEQUENCE_MAX)
+COUNTED_HERE_MAX = 20_000
+"""Ranges of so many numbers are counted in this process: a job would take longer to start than to finish."""
 FILE = "_file"
 """The column of a scan that names the data file of each row."""
 
@@ -110,11 +112,36 @@ def stats(
     row_filter: str | None = None,
 ) -> list[PartitionStats]:
     """Rows and checksums of a range, partition by partition, counted in a snapshot."""
+    if row_filter is None and len(within) <= COUNTED_HERE_MAX:
+        return _stats_here(lake, table, snapshot, within, partition_by, partition_values)
     selection = Selection(within.through, after=within.after, where=row_filter)
     found = lake.aggregate(
         table, snapshot=snapshot, selection=selection, by=partition_by, partition_values=partition_values
     )
     return sorted((_of_partition(group, partition_by) for group in found), key=lambda item: item.partition)
+
+
+def _stats_here(
+    lake: Lake,
+    table: str,
+    snapshot: int,
+    within: SequenceRange,
+    partition_by: tuple[str, ...],
+    partition_values: Mapping[str, Any] | None,
+) -> list[PartitionStats]:
+    """From the few rows themselves: where files need only reading, no job is started."""
+    from floodmark.rows.content import partition_stats, prefixes_of
+
+    found = []
+    columns = (CONTENT_ID, *partition_by)
+    for rows in lake.scan(table, snapshot=snapshot, within=within, columns=columns, partition_values=partition_values):
+        numbers = rows[SEQ]
+        prefixes = prefixes_of(rows[CONTENT_ID].combine_chunks())
+        found += [
+            PartitionStats(part.partition, part.tally, numbers[part.first_row].as_py(), numbers[part.last_row].as_py())
+            for part in partition_stats(rows, prefixes, partition_by)
+        ]
+    return sorted(found, key=lambda item: item.partition)
 
 
 def selected_stats(

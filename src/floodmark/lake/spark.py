@@ -35,6 +35,7 @@ from floodmark.lake.catalog import (
     THROUGH_PROPERTY,
     table_state,
 )
+from floodmark.lake.duplicates import KeyCache, duplicates_here
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.inventory import Orphan, TableFiles
 from floodmark.lake.orphans import orphans_of, remove_files
@@ -69,6 +70,7 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.settlement import Resettled, Resettling
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import DataFrame
 
     from floodmark.lake.spark_targets import SparkTargets
@@ -108,6 +110,7 @@ class SparkLake(SparkReader):
     catalogs: Mapping[str, CatalogSettings] = field(default_factory=dict)
     """Other catalogs: those with the tables that table sinks deliver to."""
     _targets: SparkTargets | None = field(default=None, init=False)
+    _keys: KeyCache = field(default_factory=KeyCache, init=False)
 
     # ── metadata, without a JVM ──────────────────────────────────────────────────────────────────────────────────
 
@@ -298,18 +301,7 @@ class SparkLake(SparkReader):
             rows, count = self._not_left_out(request, self._stamped(request), frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
-                distinct = is_distinct(request.segments, notes, any_time=request.any_time)
-                near, above = self._overlap(request, notes)
-                kept, count = self._without_duplicates(
-                    request,
-                    kept,
-                    frames,
-                    count=count,
-                    distinct=distinct,
-                    near=near,
-                    above=above,
-                    by_content=request.by_content and not all(NAMED in item for item in notes),
-                )
+                kept, count = self._new_rows(request, kept, notes, frames, count=count)
             if kept is not None:
                 kept, count = self._settled(request, kept, frames, count=count)
             if kept is None:
@@ -340,27 +332,19 @@ class SparkLake(SparkReader):
         import pyarrow as pa
         from pyspark.sql import functions as F
 
-        from floodmark.lake.transforms import stamp
+        from floodmark.lake.transforms import checked, stamp
 
         check_settings(self.spark)
         segments = self._segment_rows(request)
         first = request.range.after + 1
-        # From Arrow: a list of tuples would be converted by Python workers, and starting those costs a second.
-        starts = self.spark.createDataFrame(
-            pa.table(
-                {
-                    SEGMENT: pa.array([segment.id for segment in request.segments], pa.int64()),
-                    "start": pa.array([first + segment.offset for segment in request.segments], pa.int64()),
-                }
-            )
-        )
-        if not is_own(self.spark):
-            # I11: an application's session may have settings that we do not know. What it reads is counted in
-            # the same job. As data, not as literals, for the reason above.
-            reserved = self.spark.createDataFrame(pa.table({"rows": pa.array([len(request.range)], pa.int64())}))
-            read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
-            starts = starts.crossJoin(reserved).crossJoin(read)
-        return segments.transform(stamp(starts, request.schema))
+        rows = segments.transform(stamp({one.id: first + one.offset for one in request.segments}, request.schema))
+        if is_own(self.spark):
+            return rows
+        # I11: an application's session may have settings that we do not know. What it reads is counted in the same
+        # job.
+        reserved = self.spark.createDataFrame(pa.table({"reserved": pa.array([len(request.range)], pa.int64())}))
+        read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
+        return rows.transform(checked(reserved.crossJoin(read), request.schema))
 
     def _segment_rows(self, request: Append) -> DataFrame:
         """The rows of the segments, whatever the session's own settings are: what cannot be read fails the job."""
@@ -409,18 +393,64 @@ class SparkLake(SparkReader):
 
         return self.spark.createDataFrame(pa.table({SEQ: pa.array(numbers, pa.int64())}))
 
-    def _overlap(self, request: Append, notes: Sequence[dict[bytes, bytes]]) -> tuple[Overlap | None, int]:
+    def _new_rows(
+        self,
+        request: Append,
+        rows: DataFrame,
+        notes: Sequence[dict[bytes, bytes]],
+        frames: contextlib.ExitStack,
+        *,
+        count: int,
+    ) -> tuple[DataFrame | None, int]:
+        """The rows without duplicates, which are found with as little work as what is known of the segments allows."""
+        distinct = is_distinct(request.segments, notes, any_time=request.any_time)
+        by_content = request.by_content and not all(NAMED in item for item in notes)
+        near: Overlap | None = Overlap(0, 0)
+        above = 0
+        if not is_absent(request, notes):
+            table = self.catalog.table(request.table)
+            near, above = self._overlap(request, notes, table)
+            if near is not None and table is not None and count == len(request.range) and not by_content:
+                lost = self._duplicates_here(request, table, near, distinct=distinct)
+                if lost is not None:
+                    return self._without(rows, lost, count=count)
+        return self._without_duplicates(
+            request, rows, frames, count=count, distinct=distinct, near=near, above=above, by_content=by_content
+        )
+
+    def _overlap(
+        self, request: Append, notes: Sequence[dict[bytes, bytes]], table: IcebergTable | None
+    ) -> tuple[Overlap | None, int]:
         """How much could hold duplicates of a batch, and above which number all of that is."""
-        if is_absent(request, notes):
-            return Overlap(0, 0), 0
-        table = self.catalog.table(request.table)
         if table is None:
             return None, 0
+        if request.base.snapshot is None:
+            return Overlap(0, 0), 0
         state = table_state(request.table, table)
         above = looked_through(request, notes, state)
         snapshot = state.standing_for(request.base.snapshot)
         timed = all(TIMED in item for item in notes)
         return overlap(table, request, snapshot=snapshot, timed=timed, above=above), above
+
+    def _duplicates_here(
+        self, request: Append, table: IcebergTable, near: Overlap, *, distinct: bool
+    ) -> list[int] | None:
+        """The numbers of the duplicates, where Spark is not needed to find them; None where it is."""
+        if not self.direct:
+            return None
+        try:
+            return duplicates_here(table, request, near, distinct=distinct, cache=self._keys)
+        except Exception:  # noqa: BLE001 - whatever it was, Spark is used instead, and says it with more authority
+            return None
+
+    def _without(self, rows: DataFrame, numbers: Sequence[int], *, count: int) -> tuple[DataFrame | None, int]:
+        from floodmark.lake.transforms import NUMBERS_NAMED_MAX, not_among, not_numbered
+
+        left = count - len(numbers)
+        if not left:
+            return None, 0
+        few = len(numbers) <= NUMBERS_NAMED_MAX
+        return rows.transform(not_among(numbers) if few else not_numbered(self._numbers(numbers))), left
 
     def _without_duplicates(
         self,

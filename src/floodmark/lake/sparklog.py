@@ -31,12 +31,12 @@ _PASSWORDS = (
     ),
 )
 _EMPTY_WORDS = re.compile(r"WARN|Could not create the Java Virtual Machine|A fatal exception has occurred")
-_shown = threading.Event()
+shown = threading.Event()
 
 
 def show_spark_output() -> None:
     """Write what Spark says to standard error as well, from now on."""
-    _shown.set()
+    shown.set()
 
 
 def log_file(store: Path) -> Path:
@@ -89,7 +89,7 @@ class SparkLog:
                 self._write(self.file, line.encode(errors="replace"))
             except OSError:  # a disk that is full, a store that can only be read: Spark must not wait for it
                 self._close()
-        if _shown.is_set():
+        if shown.is_set():
             with contextlib.suppress(OSError, ValueError):  # a standard error that is closed
                 sys.stderr.write(line)
                 sys.stderr.flush()

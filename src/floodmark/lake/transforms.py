@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-_ROW = "_ingest_row"
-_START = "_ingest_start"
 _RESERVED = "_ingest_reserved"
 _READ = "_ingest_read"
 ROWS_DIFFER = "floodmark: fewer or more rows were read from the segments than were reserved"
 KEY = "_ingest_key"
 SUSPECT = "_ingest_suspect"
+
+NUMBERS_NAMED_MAX = 5_000
+"""More numbers than that are sent as a table."""
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
@@ -33,26 +34,32 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 _EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 
 
-def stamp(starts: DataFrame, schema: Schema) -> Transform:
-    """Number the rows of a block's segments: the segment's first number, plus the row's place in its file.
+def stamp(starts: Mapping[int, int], schema: Schema) -> Transform:
+    """Number the rows of a block's segments: the first number of each segment, plus the row's place in its file.
 
-    I11: where `starts` says how many rows were read of those that were reserved, a difference fails the job that writes
-    them, before anything is committed.
-
-    The place comes from the file itself, so tasks number their rows independently: dense, parallel, no shuffle.
-    `starts` has two columns: a segment's id and its first number. The numbers are data, not literals, so that Spark
-    generates the same code for every flush and the JVM compiles it once.
+    The place comes from the file itself, so tasks number their rows independently: dense, parallel, no shuffle. A
+    segment without a first number has no numbers, and the table takes no row without one.
     """
+    # One literal, which Spark passes to the code that it generates: single numbers would be written into it, and the
+    # JVM would compile it anew for every flush.
+    known = F.expr(f"map({', '.join(f'{segment}L, {first}L' for segment, first in starts.items())})")
 
     def transform(segments: DataFrame) -> DataFrame:
-        placed = segments.select("*", F.col("_metadata.row_index").alias(_ROW))
-        counted = len(starts.columns) > 2
-        names = [SEGMENT, _START, _RESERVED, _READ][: len(starts.columns)]
-        known = placed.join(F.broadcast(starts.toDF(*names)), SEGMENT)
-        number = F.col(_START) + F.col(_ROW)
-        if counted:
-            differs = F.raise_error(F.lit(ROWS_DIFFER)).cast("bigint")
-            number = F.when(F.col(_READ) == F.col(_RESERVED), number).otherwise(differs)
+        number = known[F.col(SEGMENT)] + F.col("_metadata.row_index")
+        return segments.withColumn(SEQ, number).transform(as_table(schema))
+
+    return transform
+
+
+def checked(counts: DataFrame, schema: Schema) -> Transform:
+    """I11: a difference between the rows that were reserved and those that were read fails the job that writes them,
+    before anything is committed. `counts` is one row with both.
+    """
+
+    def transform(rows: DataFrame) -> DataFrame:
+        differs = F.raise_error(F.lit(ROWS_DIFFER)).cast("bigint")
+        known = rows.crossJoin(F.broadcast(counts.toDF(_RESERVED, _READ)))
+        number = F.when(F.col(_READ) == F.col(_RESERVED), F.col(SEQ)).otherwise(differs)
         return known.withColumn(SEQ, number).transform(as_table(schema))
 
     return transform
@@ -117,6 +124,13 @@ def not_before(event_time: str, cutoff: int, *, is_date: bool) -> Transform:
     """The rows that are not too old. A row without an event time never is."""
     column = F.col(quoted(event_time))
     return lambda frame: frame.where(column.isNull() | (column >= _instant(cutoff, is_date=is_date)))
+
+
+def not_among(numbers: Sequence[int]) -> Transform:
+    """The rows without those that have one of a few numbers."""
+    # As one set, for the reason that `stamp` has. Spark makes one of eleven numbers or more; no row has these.
+    padded = [*numbers, *range(-11, 0)]
+    return lambda frame: frame.where(F.expr(f"{SEQ} not in ({', '.join(f'{number}L' for number in padded)})"))
 
 
 def not_numbered(numbers: DataFrame) -> Transform:

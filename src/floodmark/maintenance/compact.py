@@ -172,7 +172,7 @@ class _Run:
     def forecast(self, state: TableState) -> DatasetCompaction:
         files = self.lake.files(state)
         choices = self._choices(files)
-        orphans = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - self._orphan_age())
+        orphans = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - orphan_age(self.parts.engine))
         return DatasetCompaction(
             self.declared.name,
             tuple(
@@ -289,12 +289,9 @@ class _Run:
 
     def _remove_orphans(self) -> tuple[int, int]:
         """U5: the one place that needs a clock."""
-        before = self.parts.engine.clock.now() - self._orphan_age()
+        before = self.parts.engine.clock.now() - orphan_age(self.parts.engine)
         found = self.lake.orphans(self.table, before=before, remove=True)
         return len(found), total_bytes(found)
-
-    def _orphan_age(self) -> timedelta:
-        return max(ORPHAN_AGE_MIN, timedelta(seconds=self.parts.engine.settings.upkeep.orphan_age_seconds))
 
     # ── around them ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -310,6 +307,11 @@ class _Run:
     def _tell(self, text: str) -> None:
         if self.parts.progress is not None:
             self.parts.progress(f"{self.declared.name}: {text}")
+
+
+def orphan_age(engine: Engine) -> timedelta:
+    """U5: how old a file must be before it is removed because nothing refers to it."""
+    return max(ORPHAN_AGE_MIN, timedelta(seconds=engine.settings.upkeep.orphan_age_seconds))
 
 
 def _skip(bucket: Bucket, reason: str) -> SkippedBucket:

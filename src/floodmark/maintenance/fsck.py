@@ -59,13 +59,13 @@ class Fsck:
     ) -> FsckReport:
         """Look, and with `repair` repair; segments are given up or tried again only if they are named."""
         declared = self.engine.database.read(datasets.everyone)
-        problems = self._agreed(deep=deep)
+        problems = self.seen_twice(deep=deep)
         repaired: list[str] = []
         if given_up or retried:
             offered = {item.offer.segment: item.offer.problem for item in problems if item.offer is not None}
             repaired += [retry(self.engine, id) for id in retried]
             repaired += [give_up(self.engine, id, problem=offered.get(id)) for id in given_up]
-            problems = self._agreed(deep=deep)
+            problems = self.seen_twice(deep=deep)
         failed: dict[object, str] = {}
         for _ in range(PASSES_MAX if repair else 0):
             failed = {}  # what did not go before may go now
@@ -73,7 +73,7 @@ class Fsck:
             if not done:
                 break
             repaired += done
-            problems = self._agreed(deep=deep)
+            problems = self.seen_twice(deep=deep)
         if repair:
             repaired += [line for item in declared if (line := age_out(self.engine, item.name))]
         findings = [
@@ -85,16 +85,16 @@ class Fsck:
         offers = tuple(item.offer for item in problems if item.offer is not None)
         return FsckReport(deep, tuple(item.name for item in declared), tuple(findings), tuple(repaired), offers)
 
-    def _agreed(self, *, deep: bool) -> list[Problem]:
+    def seen_twice(self, *, deep: bool) -> list[Problem]:
         """U30"""
-        first = list(self._look(deep=deep))
+        first = list(self.seen_once(deep=deep))
         if not first:
             return []
-        second = list(self._look(deep=deep))
+        second = list(self.seen_once(deep=deep))
         both = set(agreed([item.finding for item in first], [item.finding for item in second]))
         return [item for item in second if item.finding in both]
 
-    def _look(self, *, deep: bool) -> Iterator[Problem]:
+    def seen_once(self, *, deep: bool) -> Iterator[Problem]:
         for dataset in self.engine.database.read(datasets.everyone):
             yield from self._dataset(dataset, deep=deep)
         yield from check_numbers(self.engine)

@@ -126,7 +126,7 @@ class Rebuilder:
         failed: Retryable | None = None
         for _ in range(ATTEMPTS_MAX):
             # U21: every attempt begins with a takeover.
-            epoch = Epoch(self.engine, self._take_over(dataset, layout))
+            epoch = Epoch(self.engine, take_over(self.engine, dataset, layout))
             try:
                 return self._attempt(epoch)
             except TakenOver:
@@ -153,33 +153,6 @@ class Rebuilder:
             return self._switch(epoch, replace(_report(epoch.mine, copy.copied), rows=rows))
 
     # ── the epoch begins ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def _take_over(self, dataset: str, layout: Layout) -> Rebuild:
-        """U20: with a number that neither the records nor the lake know."""
-        for _ in range(TRIES_MAX):
-            declared, number = self.engine.database.read(
-                lambda c: (datasets.get(c, dataset), generations.highest(c, dataset) + 1)
-            )
-            # A control database that was restored from a backup may have forgotten generations.
-            while any(self.engine.lake.load(name) for name in _names(declared.of_generation(number))):
-                number += 1
-            try:
-                mine = self.engine.database.transact(
-                    lambda c, number=number: generations.take_over(  # type: ignore[misc]
-                        c,
-                        id=uuid.uuid4().hex,
-                        dataset=dataset,
-                        generation=number,
-                        layout=layout,
-                        now=self.engine.clock.now(),
-                    ),
-                    landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
-                )
-            except NumberTaken:
-                continue
-            faults.reach("rebuild.taken_over")
-            return mine
-        raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
     def _name_staging(self, epoch: Epoch) -> None:
         """The table that an earlier epoch left gets this one's name; if there is none, it is created."""
@@ -275,6 +248,34 @@ class Rebuilder:
         declared, old = find_table(self.engine.database, self.engine.lake, self._declared(dataset))
         if old is None and not declared.horizon:
             self.engine.lake.ensure(declared.table_name, declared.schema, layout=declared.layout)
+
+
+def take_over(engine: Engine, dataset: str, layout: Layout) -> Rebuild:
+    """U20: with a number that neither the records nor the lake know."""
+    for _ in range(TRIES_MAX):
+        declared, number = engine.database.read(
+            lambda c: (datasets.get(c, dataset), generations.highest(c, dataset) + 1)
+        )
+        # A control database that was restored from a backup may have forgotten generations.
+        while any(engine.lake.load(name) for name in _names(declared.of_generation(number))):
+            number += 1
+        try:
+            mine = engine.database.transact(
+                lambda c, number=number: generations.take_over(  # type: ignore[misc]
+                    c,
+                    id=uuid.uuid4().hex,
+                    dataset=dataset,
+                    generation=number,
+                    layout=layout,
+                    now=engine.clock.now(),
+                ),
+                landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
+            )
+        except NumberTaken:
+            continue
+        faults.reach("rebuild.taken_over")
+        return mine
+    raise Retryable(f"Several processes start to rebuild {dataset!r} at once.", hint="Run one of them.")
 
 
 def remove_retired(engine: Engine, dataset: str, *, grace: timedelta = GRACE) -> tuple[int, ...]:

@@ -174,7 +174,7 @@ def carry_out(engine: Engine, operation: Operation) -> Gone:
     if operation.state == "planned":
         for table in tables:
             _delete(engine, table, declared, operation)
-        _record_gone(engine, declared, operation, partial(_taken, engine))
+        _record_gone(engine, declared, operation, partial(taken_rows, engine))
     expire_snapshots(engine, declared.name, tables)
     faults.reach("removal.expired")
     _end_operation(engine, operation)
@@ -213,7 +213,7 @@ def _left(engine: Engine, table: str, declared: Dataset, operation: Operation) -
     return bool(_stretches(engine, declared, state, state.head, operation.selection))
 
 
-def _taken(engine: Engine, declared: Dataset, operation: Operation) -> list[Part] | None:
+def taken_rows(engine: Engine, declared: Dataset, operation: Operation) -> list[Part] | None:
     """U17: what the delete took, counted in the state before it; None if it is what was planned.
 
     Operations exclude each other, so since the base nothing else has deleted rows or changed them.

@@ -123,7 +123,7 @@ class TableCopy:
         """Copy what is missing and repair what differs, until both tables hold the same; how many rows that is."""
         for _ in range(TRIES_MAX):
             self._catch_up()
-            rows, different = self._compare()
+            rows, different = self.compare()
             if not different:
                 return rows
             for within in different:
@@ -132,7 +132,7 @@ class TableCopy:
 
     # ── comparing ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _compare(self) -> tuple[int, list[SequenceRange]]:
+    def compare(self) -> tuple[int, list[SequenceRange]]:
         """U23: rows and checksums, bucket by bucket: how many rows there are, and the stretches that differ."""
         declared, old = self.epoch.old()
         new = self.epoch.staging()

@@ -23,7 +23,7 @@ from floodmark.providers import Item, Unit
 LINE_BYTES_MAX = 64 << 20
 """A longer line is not read: it is reported with its beginning, and its bytes are skipped in pieces."""
 _HEAD_BYTES = 4096
-_PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 2000
 
 
@@ -47,7 +47,7 @@ def file_unit(path: Path, *, name: str | None = None) -> FileUnit | None:
     called = name or shown(path)
     try:
         size = path.stat().st_size
-        with _opened(path) as file:
+        with open_file(path) as file:
             compressed = _is_gzip(path)
             end = None if compressed else _end_of_lines(file, size)
             head = _digest(file, end)
@@ -71,7 +71,7 @@ def lines(unit: FileUnit) -> Iterator[tuple[int, bytes] | Item]:
         yield Item.broken(unit.place, unit.unreadable)
         return
     try:
-        file = _opened(unit.path)
+        file = open_file(unit.path)
     except FileNotFoundError:
         yield Item.broken(unit.place, "the file was removed after the plan was made")
         return
@@ -114,7 +114,7 @@ def _pass_over(file: BinaryIO, line: bytes) -> int:
     """The bytes from here to the end of an overlong line."""
     passed = 0
     while line and not line.endswith(b"\n"):
-        line = file.readline(_PIECE_BYTES)
+        line = file.readline(PIECE_BYTES)
         passed += len(line)
     return passed
 
@@ -123,7 +123,7 @@ def _end_of_lines(file: BinaryIO, size: int) -> int:
     """The byte behind the last newline: a last line without one is still being written."""
     end = size
     while end > 0:
-        start = max(0, end - _PIECE_BYTES)
+        start = max(0, end - PIECE_BYTES)
         file.seek(start)
         found = file.read(end - start).rfind(b"\n")
         if found >= 0:
@@ -145,7 +145,7 @@ def _is_gzip(path: Path) -> bool:
     return path.suffix == ".gz"
 
 
-def _opened(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path, "rb")) if _is_gzip(path) else path.open("rb")
 
 

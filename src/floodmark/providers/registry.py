@@ -17,25 +17,25 @@ SHIPPED = {
     "transcripts": "floodmark.providers.transcripts:transcripts",
 }
 
-_registered: dict[str, Any] = {}
+registered: dict[str, Any] = {}
 
 
 def register(name: str, provider: Any) -> None:
     """Register the provider in this process; a later one with the same name replaces it."""
-    _registered[name] = provider
+    registered[name] = provider
 
 
 def known() -> list[str]:
     """All known names, sorted. Loads nothing, so a broken provider is also listed."""
-    return sorted({*_registered, *SHIPPED, *(point.name for point in _installed())})
+    return sorted({*registered, *SHIPPED, *(point.name for point in _installed())})
 
 
 def resolve(name: str) -> Any:
     """Load the provider, or plain function, of that name."""
     if ":" in name:
         return _loaded(name, lambda: _by_path(name))
-    if name in _registered:
-        return _registered[name]
+    if name in registered:
+        return registered[name]
     if name in SHIPPED:
         return _loaded(name, lambda: _by_path(SHIPPED[name]))
     for point in _installed():

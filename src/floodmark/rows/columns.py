@@ -48,7 +48,7 @@ def _fit_scalar(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
             pass
     if builders and len(values) > _FEW:
         return _fit_halves(rule, values)
-    return _fit_one_by_one(rule, values)
+    return fit_one_by_one(rule, values)
 
 
 def _fit_halves(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
@@ -60,7 +60,7 @@ def _fit_halves(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
     return pa.concat_arrays([left, right]), faults
 
 
-def _fit_one_by_one(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
+def fit_one_by_one(rule: Rule, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
     fitting: list[Any] = [None] * len(values)
     faults: Faults = {}
     for position, value in enumerate(values):

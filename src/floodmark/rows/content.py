@@ -43,8 +43,8 @@ from floodmark.schema.partitions import WHOLE, partition_key
 from floodmark.sequence import CHECKSUM_MODULUS, Tally
 
 _DIGEST_BYTES = 16
-_SLICE_ROWS = 8192
-_SLICE_BYTES = 1 << 28  # joined bytes must stay below Arrow's 2 GiB for one array
+SLICE_ROWS = 8192
+SLICE_BYTES = 1 << 28  # joined bytes must stay below Arrow's 2 GiB for one array
 _BINARY = pa.binary()
 THREADS_ROWS_MIN = 100_000
 """From so many rows on it is worth waking Arrow's threads to count them."""
@@ -56,8 +56,8 @@ def content_ids(table: pa.Table) -> tuple[pa.Array, list[int]]:
     """Each row's `_ingest_id`, and its first 64 bits as a number, of which checksums are made."""
     digests = b"".join(
         blake2b(row, digest_size=_DIGEST_BYTES).digest()
-        for part in _slices(table, _SLICE_ROWS)
-        for row in _row_bytes(part)
+        for part in _slices(table, SLICE_ROWS)
+        for row in row_bytes(part)
     )
     prefixes = list(struct.unpack(f">{len(digests) // 8}Q", digests)[::2])
     texts = pa.py_buffer(digests.hex().encode())
@@ -68,13 +68,13 @@ def content_ids(table: pa.Table) -> tuple[pa.Array, list[int]]:
 def _slices(table: pa.Table, rows_max: int) -> Iterator[pa.Table]:
     for start in range(0, table.num_rows, rows_max):
         part = table.slice(start, rows_max)
-        if part.num_rows > 1 and part.nbytes > _SLICE_BYTES:
+        if part.num_rows > 1 and part.nbytes > SLICE_BYTES:
             yield from _slices(part, (part.num_rows + 1) // 2)
         else:
             yield part
 
 
-def _row_bytes(table: pa.Table) -> list[bytes]:
+def row_bytes(table: pa.Table) -> list[bytes]:
     names = sorted((name for name in table.column_names if not is_system_column(name)), key=str.encode)
     pieces: list[Any] = []
     for name in names:
@@ -210,17 +210,17 @@ def tally(prefixes: Sequence[int]) -> Tally:
 def tally_of_ids(identifiers: pa.ChunkedArray | pa.Array) -> Tally:
     """The tally of rows whose content hashes are known."""
     chunks = identifiers.chunks if isinstance(identifiers, pa.ChunkedArray) else [identifiers]
-    return sum(map(_tally_of_chunk, chunks), Tally())
+    return sum((tally(prefixes_of(chunk)) for chunk in chunks), Tally())
 
 
-def _tally_of_chunk(identifiers: pa.Array) -> Tally:
-    """Without a Python text for each row: delivery does this for all it ships."""
+def prefixes_of(identifiers: pa.Array) -> Sequence[int]:
+    """The first 64 bits of content hashes. Without a Python text for each row: delivery does this for all it ships."""
     count = len(identifiers)
     prefixes = pc.utf8_slice_codeunits(identifiers, 0, 16)
     if count == 0 or pc.sum(pc.binary_length(prefixes)).as_py() != 16 * count:
-        return tally([int(identifier[:16], 16) for identifier in identifiers.to_pylist()])
+        return [int(identifier[:16], 16) for identifier in identifiers.to_pylist()]
     digits = prefixes.buffers()[2].slice(16 * prefixes.offset, 16 * count)
-    return tally(struct.unpack(f">{count}Q", unhexlify(digits)))
+    return struct.unpack(f">{count}Q", unhexlify(digits))
 
 
 def partition_stats(table: pa.Table, prefixes: Sequence[int], partition_by: Sequence[str]) -> list[PartitionRows]:

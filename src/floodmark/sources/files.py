@@ -11,7 +11,8 @@ import gzip
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -281,6 +282,7 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     lines = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=broken.skip)
     with _opened(file) as opened, csv.open_csv(opened, read_options=blocks, parse_options=lines) as guessing:
         guessed = guessing.schema
+    _check_names(file, guessed.names)
     broken.waiting.clear()
     texts = csv.ConvertOptions(
         column_types={name: pa.string() for name in guessed.names},
@@ -307,6 +309,15 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
             )
     if broken.waiting and (mark or 0) <= done:
         yield Batch([], done + 1, lambda _: str(file.path), tuple(_broken_row(file, item) for item in broken.waiting))
+
+
+def _check_names(file: SourceFile, names: Sequence[str]) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise Permanent(
+            f"{file.path} has several columns that are called {repeated[0]!r}.",
+            hint="Give each column a name of its own, or exclude the file.",
+        )
 
 
 @dataclass(slots=True)
@@ -371,6 +382,7 @@ def _parquet(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
     import pyarrow.parquet as pq
 
     with _seekable(file) as path, pq.ParquetFile(path) as opened:
+        _check_names(file, opened.schema_arrow.names)
         about = opened.metadata
         share = path.stat().st_size / max(about.num_rows, 1)
         start = 0

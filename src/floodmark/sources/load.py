@@ -387,11 +387,11 @@ class _Run:
             record = known.get(self._id(unit))
             position = json.loads(record.position) if record else {"mark": None, "done": False}
             if not position["done"]:
-                left.append((unit, position["mark"] if unit.steady else None))
+                left.append((unit, resumes_at(unit, position["mark"])))
         self.report = replace(self.report, units_loaded_before=len(self.source.units) - len(left))
         for (unit, mark), batches in zip(left, self.source.read(left), strict=True):
             record = known.get(self._id(unit))
-            self._check_goes_on(unit, record)
+            check_goes_on(self.source, unit, record, self.declared)
             if not self._load_or_keep(unit, record, mark, batches):
                 return False
         return (not self.step.moves or self._store()) and self._stored_so_far()
@@ -425,15 +425,6 @@ class _Run:
         self.step.moves[id] = (record, _position(mark, done=True))
         self.report = replace(self.report, units=self.report.units + 1)
         return True
-
-    def _check_goes_on(self, unit: Unit, record: SourceRecord | None) -> None:
-        """B4."""
-        if record is None or unit.steady or self.declared.identity or json.loads(record.position)["mark"] is None:
-            return
-        raise Permanent(
-            f"{self.source.name} was partly loaded, and may not return the same rows in the same order again.",
-            hint="Its rows have no identity, so the load cannot continue. Load the rest under another source id.",
-        )
 
     def _known(self) -> dict[str, SourceRecord]:
         found = self.parts.engine.database.read(lambda c: sources.of_dataset(c, self.declared.name))
@@ -573,6 +564,21 @@ class _Run:
             expired=found.expired,
             dropped=found.dropped,
         )
+
+
+def resumes_at(unit: Unit, mark: Mark) -> Mark:
+    """B4: where a unit is read on: at the mark, or from its beginning."""
+    return mark if unit.steady else None
+
+
+def check_goes_on(source: Source, unit: Unit, record: SourceRecord | None, declared: Dataset) -> None:
+    """B4."""
+    if record is None or unit.steady or declared.identity or json.loads(record.position)["mark"] is None:
+        return
+    raise Permanent(
+        f"{source.name} was partly loaded, and may not return the same rows in the same order again.",
+        hint="Its rows have no identity, so the load cannot continue. Load the rest under another source id.",
+    )
 
 
 def _position(mark: Mark, *, done: bool) -> str:

@@ -79,7 +79,7 @@ class LandingWriter:
         """Give the file up: it may now be sealed to its end and removed."""
         # A leader may be writing to this very descriptor: closed under it, the number could name another file.
         with self._writing:
-            self._abandon()
+            self._close_file()
 
     def _lead(self, group: _Group) -> None:
         """Write a group. While an earlier one is being written, others join this one."""
@@ -88,8 +88,8 @@ class LandingWriter:
                 self._complete(group)
                 try:
                     self._write(b"".join(group.lines))
-                except BaseException:  # also an interrupt: part of a line may be in the file, and L3 holds as well
-                    self._abandon()
+                except BaseException:  # also an interrupt: part of a line may be in the file
+                    self.abandon()
                     raise
         except OSError as error:
             group.error = error
@@ -108,19 +108,18 @@ class LandingWriter:
 
     def _write(self, content: bytes) -> None:
         if self._descriptor is None:
-            self._descriptor, self._size = _create(self._directory), 0
-        view = memoryview(content)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
-        faults.reach("capture.written")
-        os.fsync(self._descriptor)  # L1
-        faults.reach("capture.synced")
+            self._descriptor, self._size = create_file(self._directory), 0
+        write_durably(self._descriptor, content)
         self._size += len(content)
         if self._size >= FILE_BYTES_MAX:
-            self._abandon()
+            self._close_file()
 
-    def _abandon(self) -> None:
-        """L3: never touch this file again; the next line opens a new one."""
+    def abandon(self) -> None:
+        """L3: after a failure, never touch this file again."""
+        self._close_file()
+
+    def _close_file(self) -> None:
+        """The next line opens a new one."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
@@ -130,11 +129,21 @@ class LandingWriter:
         """A child shares its parent's open file: two writers on one file would tear each other's lines."""
         if self._process != os.getpid():
             self._joining, self._writing, self._group = threading.Lock(), threading.Lock(), _Group()
-            self._abandon()  # the parent's own descriptor, and with it the lock, stays
+            self._close_file()  # the parent's own descriptor, and with it the lock, stays
             self._process = os.getpid()
 
 
-def _create(directory: Path) -> int:
+def write_durably(descriptor: int, content: bytes) -> None:
+    """L1."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    faults.reach("capture.written")
+    os.fsync(descriptor)
+    faults.reach("capture.synced")
+
+
+def create_file(directory: Path) -> int:
     """A new landing file that is locked before it has its name (L2): a sealer that met it empty and unlocked
     would remove it, and its writer would keep writing to a file without a name.
     """

@@ -84,13 +84,13 @@ def _seal_file(engine: Engine, dataset: str, path: Path, report: SealReport) -> 
     except FileNotFoundError:
         return  # another sealer removed it
     try:
-        writer_gone = try_lock(descriptor)
+        writer_gone = is_writer_gone(descriptor)
         size = os.fstat(descriptor).st_size
         offset = _offset(engine, dataset, path)
         tries = 0
         while offset is not None and offset < size and tries < SEAL_TRIES_MAX:
             if not _seal_lines(
-                engine, dataset, path, descriptor, start=offset, size=size, torn=writer_gone, report=report
+                engine, dataset, path, descriptor, start=offset, size=size, writer_gone=writer_gone, report=report
             ):
                 break
             # Where the records say, not where these lines ended: another sealer may have been first, and with fewer
@@ -121,15 +121,26 @@ def _remove(engine: Engine, path: Path, report: SealReport) -> None:
     report.files_removed += 1
 
 
+def is_writer_gone(descriptor: int) -> bool:
+    """L2: a writer holds its file's lock until it closes the file or dies."""
+    return try_lock(descriptor)
+
+
 def _seal_lines(
-    engine: Engine, dataset: str, path: Path, descriptor: int, *, start: int, size: int, torn: bool, report: SealReport
+    engine: Engine,
+    dataset: str,
+    path: Path,
+    descriptor: int,
+    *,
+    start: int,
+    size: int,
+    writer_gone: bool,
+    report: SealReport,
 ) -> bool:
     """Seal the next lines of a file; false if there are none but one that its writer may still complete."""
-    content = _whole_lines(descriptor, start=start, size=size)
+    content = next_lines(descriptor, start=start, size=size, writer_gone=writer_gone)
     if not content:
-        if not torn:
-            return False
-        content = os.pread(descriptor, size - start, start)  # L4
+        return False
     lines = LandingRange(path.stem, start, start + len(content))
     declared, table, held = _parse(engine, dataset, lines, content)
     if store(engine, declared, table, position=lines, held=held):
@@ -250,6 +261,12 @@ def _held(engine: Engine, dataset: str, file: str, offset: int, row: int, *, rea
         landing_offset=offset,
         landing_row=row,
     )
+
+
+def next_lines(descriptor: int, *, start: int, size: int, writer_gone: bool) -> bytes:
+    """L4: whole lines, as long as there are any. What is left then is a torn line if its writer is gone."""
+    whole = _whole_lines(descriptor, start=start, size=size)
+    return whole or (os.pread(descriptor, size - start, start) if writer_gone else b"")
 
 
 def _whole_lines(descriptor: int, *, start: int, size: int) -> bytes:

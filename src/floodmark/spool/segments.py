@@ -309,7 +309,7 @@ def _write(
     # Hashed with a system column in it: rows without user columns still count.
     identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
     stamped = table.append_column(CONTENT_ID, identifiers).append_column(SEGMENT, origin)
-    stamped = stamped.replace_schema_metadata({**_notes(dataset, table), **notes})
+    stamped = stamped.replace_schema_metadata({**certain_notes(dataset, table), **notes})
     try:
         make_directory(path.parent, private=True)
         create_private(path)
@@ -374,7 +374,7 @@ def _group_rows(table: pa.Table) -> int:
     return max(1, min(ROW_GROUP_ROWS, int(table.num_rows * ROW_GROUP_BYTES // max(table.nbytes, 1))))
 
 
-def _notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
+def certain_notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
     """What flush would otherwise have to find out by a shuffle."""
     notes = {}
     named = bool(dataset.identity) and not rows_without_identity(_arrays(table), dataset.identity, table.num_rows)

@@ -72,7 +72,7 @@ def read_as_lines(rows: pa.Table, *, schema: Schema) -> tuple[list[str], list[Se
     names = columns_with_values(rows)
     if not names:
         return [], []
-    columns, values, _ = _columns(
+    columns, values, _ = columns_of(
         _written(names, [_json_values(_kind(schema, rows, name), rows.column(name)) for name in names]), None
     )
     return columns, values
@@ -173,7 +173,7 @@ class Lines:
 def decode_lines(content: bytes, header: ChunkHeader, limits: Limits | None = None) -> Lines:
     """The rows of a body, checked against its header; `MalformedChunk` where the two do not agree."""
     check_digest(content, header)
-    columns, values, rows = _columns(content, limits or Limits())
+    columns, values, rows = columns_of(content, limits or Limits())
     check_count(rows, header)
     if not rows:
         return Lines([], [], (), checked_tally(Tally(), header))
@@ -186,12 +186,12 @@ def decode_lines(content: bytes, header: ChunkHeader, limits: Limits | None = No
     return Lines(list(came), list(came.values()), sequence, checked_tally(tally, header))
 
 
-def _columns(content: bytes, limits: Limits | None) -> tuple[list[str], list[Sequence[Any]], int]:
+def columns_of(content: bytes, limits: Limits | None) -> tuple[list[str], list[Sequence[Any]], int]:
     """The lines column by column, and how many they are. Without limits they are our own."""
     if limits is not None:
         limits.check_rows(_line_count(content))
         limits.check_text(content)
-    found = _columns_alike(content, limits)
+    found = columns_alike(content, limits)
     if found is not None:
         return found
     from floodmark.rows import rows_to_columns
@@ -202,7 +202,7 @@ def _columns(content: bytes, limits: Limits | None) -> tuple[list[str], list[Seq
     return *rows_to_columns(objects), len(objects)
 
 
-def _columns_alike(content: bytes, limits: Limits | None = None) -> tuple[list[str], list[Sequence[Any]], int] | None:
+def columns_alike(content: bytes, limits: Limits | None = None) -> tuple[list[str], list[Sequence[Any]], int] | None:
     """The same for lines that all have the keys of the first, and simple values: the usual case, twice as fast.
 
     None for all others, and wherever this parser could read something else than the one that captured rows go through:

@@ -55,7 +55,7 @@ def test_a_directory_with_a_foreign_file_and_a_broken_line(shop, tmp_path: Path)
 
 
 def test_a_provider_that_fails_does_not_stop_the_others(shop, monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "registered", {})
 
     @providers.provider("broken")
     def broken(_):

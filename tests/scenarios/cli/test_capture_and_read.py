@@ -139,6 +139,17 @@ def test_an_arrow_file_whose_offsets_point_outside_of_it_is_refused(shop, tmp_pa
     assert "cannot be read as arrow" in done.err
 
 
+def test_an_arrow_file_with_two_columns_of_one_name_is_refused(shop, tmp_path: Path):
+    """One of them would be lost without a word."""
+    path = tmp_path / "rows.arrow"
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["id", "id"])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    done = shop("capture", "orders", str(path))
+    assert done.code == 1
+    assert "several columns are called 'id'" in done.err
+
+
 def test_a_file_that_is_not_there_and_a_dataset_that_is_not_there_are_told(shop, tmp_path: Path):
     assert shop("capture", "orders", str(tmp_path / "none.jsonl")).code == 2
     unknown = shop("capture", "nope", stdin=lines(order(1)))

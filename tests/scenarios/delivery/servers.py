@@ -173,11 +173,11 @@ class ScriptedServer:
     It may be stopped and started again, and then has the same address and remembers everything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, port: int = 0) -> None:
         self.script: Script | None = None
         self.requests: list[Request] = []
         self._lock = threading.RLock()
-        self._port = 0
+        self._port = port
         self._server: _Listener | None = None
         self._thread: threading.Thread | None = None
 

@@ -24,7 +24,7 @@ def answers(log):
 
 def age(monkeypatch):
     """As if the index were written long after the files: their change times cannot be set back."""
-    monkeypatch.setattr(persisted, "_SETTLE_NANOSECONDS", -(10**12))
+    monkeypatch.setattr(persisted, "SETTLE_NANOSECONDS", -(10**12))
 
 
 def reads_of(monkeypatch):

@@ -52,7 +52,7 @@ class Histories(RuleBasedStateMachine):
         self.logs = []
         self.written = 0
         # Files here are younger than an index would trust; trust them, so that opening goes through the index.
-        self.settle, view._SETTLE_NANOSECONDS = view._SETTLE_NANOSECONDS, -(10**12)
+        self.settle, view.SETTLE_NANOSECONDS = view.SETTLE_NANOSECONDS, -(10**12)
 
     @initialize(count=st.integers(2, 5))
     def make_replicas(self, count):
@@ -173,7 +173,7 @@ class Histories(RuleBasedStateMachine):
             if self.logs:
                 self.converge()
         finally:
-            view._SETTLE_NANOSECONDS = self.settle
+            view.SETTLE_NANOSECONDS = self.settle
             for log in self.logs:
                 log.close()
             shutil.rmtree(self.root)

@@ -450,7 +450,7 @@ def test_new_columns_get_the_types_that_they_have_at_the_origin(hub, store, medi
     from floodmark.rows import content_ids
 
     stored = pq.read_table(next((store.path / "spool/events/segments").iterdir()))
-    assert stored["_ingest_id"].to_pylist() == content_ids(sender._table([1, 2]))[0].to_pylist()
+    assert stored["_ingest_id"].to_pylist() == content_ids(sender.table([1, 2]))[0].to_pylist()
 
 
 def test_a_column_of_another_type_is_read_the_same_however_it_came(store, start_hub, media):

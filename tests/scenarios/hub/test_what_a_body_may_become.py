@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from answers import problem
 
+from arrowmetadata import first_batch
 from floodmark import wire
 from floodmark.sequence import Tally
 from sending import Sender, entry, segment_states, spooled
@@ -129,17 +130,10 @@ def test_a_name_that_is_not_utf_8_is_refused(hub, kind):
 
 def with_buffers(content: bytes, change) -> bytes:
     """The stream with the list of its first batch's buffers changed: (offset, length) of each."""
-    messages = pa.ipc.MessageReader.open_stream(content)
-    messages.read_next_message()
-    metadata = bytes(messages.read_next_message().metadata)
-    start = content.index(metadata)
-    from floodmark.wire import columns
-
-    batch = columns._followed(metadata, columns._slot(metadata, columns._followed(metadata, 0), columns._HEADER))
-    at = columns._followed(metadata, columns._slot(metadata, batch, columns._BUFFERS))
-    pairs = change(columns._pairs(metadata, batch, columns._BUFFERS))
+    places = first_batch(content).buffers
+    pairs = change([struct.unpack_from("<qq", content, at) for at in places])
     packed = b"".join(struct.pack("<qq", *pair) for pair in pairs)
-    begin = start + at + 4
+    begin = places[0]
     return content[:begin] + packed + content[begin + len(packed) :]
 
 

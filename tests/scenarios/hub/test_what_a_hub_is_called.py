@@ -41,7 +41,7 @@ def started(store, monkeypatch):
 
     def start(**options):
         said, ran = [], []
-        monkeypatch.setattr(serving, "_run", lambda *_, **given: ran.append(given))
+        monkeypatch.setattr(serving, "run_workers", lambda *_, **given: ran.append(given))
         monkeypatch.setattr(serving, "check_exposure", lambda *_: None)
         serving.serve(
             store.path,

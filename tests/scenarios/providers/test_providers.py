@@ -15,7 +15,7 @@ from floodmark.providers import Item, Provider, Unit, registry
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "registered", {})
 
 
 def plain(unit: Unit):

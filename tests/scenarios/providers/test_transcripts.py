@@ -204,7 +204,7 @@ def test_a_file_that_is_gone_or_cannot_be_read_is_reported_and_holds_nobody_up(t
     def refused(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(lines, "_opened", refused)
+    monkeypatch.setattr(lines, "open_file", refused)
     (item,) = read(transcripts, tmp_path)
     assert "Permission denied" in item.problem
     assert item.provenance.endswith("secret.jsonl")
@@ -262,7 +262,7 @@ def test_lines_without_an_id_of_their_own_are_identified_by_their_place(transcri
 
 def test_a_line_that_is_too_long_is_passed_over_in_pieces(transcripts, tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "LINE_BYTES_MAX", 200)
-    monkeypatch.setattr(lines, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(lines, "PIECE_BYTES", 64)
     good = b'{"type":"user","message":{"content":"x"},"timestamp":"2026-01-01T00:00:00Z"}\n'
     (tmp_path / "s.jsonl").write_bytes(good + b'{"x":"' + b"y" * 5000 + b'"}\n' + good)
     first, bad, last = read(transcripts, tmp_path)

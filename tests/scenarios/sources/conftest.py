@@ -26,7 +26,7 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture
 def tmp_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A store that is opened again would compile every SQL statement again; connections stay each process's own.
-    monkeypatch.setattr(database, "_engine", functools.cache(database._engine))
+    monkeypatch.setattr(database, "engine_for", functools.cache(database.engine_for))
     with tempfile.TemporaryDirectory(prefix="floodmark-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         yield Path(directory)
 

@@ -45,7 +45,7 @@ class Histories(RuleBasedStateMachine):
             (load, "STEP_ROWS", 3),
             (files, "BATCH_ROWS", 2),
             (known, "STORED_ROWS_MIN", 1 if small else 1000),
-            (database, "_engine", functools.cache(database._engine)),
+            (database, "engine_for", functools.cache(database.engine_for)),
         ):
             before = getattr(module, name)
             setattr(module, name, value)

@@ -105,9 +105,9 @@ def test_a_segment_says_that_its_rows_are_distinct_only_if_none_goes_by_its_cont
     by_content = declaration("messages", identity=["id"], schema={"id": "long"})
     kept = declaration("messages", identity=["id"], schema={"id": "long"}, identity_null="keep")
     named, nameless = pa.table({"id": [1, 2]}), pa.table({"id": [1, None, None]})
-    assert {NAMED, DISTINCT} <= segments._notes(by_content, named).keys()
-    assert not {NAMED, DISTINCT} & segments._notes(by_content, nameless).keys()
-    assert segments._notes(kept, nameless).keys() == {DISTINCT}
+    assert {NAMED, DISTINCT} <= segments.certain_notes(by_content, named).keys()
+    assert not {NAMED, DISTINCT} & segments.certain_notes(by_content, nameless).keys()
+    assert segments.certain_notes(kept, nameless).keys() == {DISTINCT}
 
 
 def test_one_identity_at_two_times_is_two_rows_or_one_as_it_was_declared(store: Store, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from histories import jsonl, rows, stored
 
 from engines import set_spool
-from floodmark.cli.capture import CaptureReport, _capture_stream
+from floodmark.cli.capture import CaptureReport, capture_stream
 from floodmark.errors import SchemaConflict
 from floodmark.rows.textlines import Overlong, parse_lines, whole_lines
 from floodmark.spool.capture import Texts
@@ -45,7 +45,7 @@ def test_a_line_of_ten_thousand_keys_goes_to_quarantine_and_the_others_are_store
     assert (done.new, done.quarantined) == (19, 1)
     content = b"\n".join(orjson.dumps(row) for row in [*rows(20, 39), WIDE])
     report = CaptureReport("messages")
-    _capture_stream(messages, io.BytesIO(content), 1000, report)
+    capture_stream(messages, io.BytesIO(content), 1000, report)
     assert (report.rows, report.quarantined) == (19, 1)
     messages.flush("messages")
     assert stored(messages) == [*range(19), *range(20, 39)]
@@ -114,7 +114,7 @@ def test_a_line_that_is_too_long_is_quarantined_with_its_number_and_its_beginnin
     if how == "stream":
         content = path.read_bytes()
         set_spool(small, columns_max=2000, new_columns_max=200)
-        _capture_stream(small, io.BytesIO(content), 2, CaptureReport("messages"))
+        capture_stream(small, io.BytesIO(content), 2, CaptureReport("messages"))
         small.flush("messages")
     else:
         small.backfill("messages", path)

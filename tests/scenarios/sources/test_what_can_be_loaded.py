@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from floodmark.errors import InvalidSetting, Permanent, SchemaConflict, UnserialisableValue
@@ -232,6 +233,18 @@ def test_lines_of_a_csv_that_are_no_rows_go_to_quarantine_once(
         ("row 11: it has 4 columns instead of 3", "10,2026-01-11T00:00:00Z,a,b"),
         ("row 40: it has 1 columns instead of 3", "what?"),
     ]
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("", "csv"), ("id", "csv"), ("id", "parquet")])
+def test_two_columns_of_one_name_are_refused_in_words(messages: Store, tmp_path: Path, name: str, suffix: str) -> None:
+    file = tmp_path / f"h.{suffix}"
+    if suffix == "csv":
+        file.write_text(f"{name},{name},text\n1,2,a\n")
+    else:
+        pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=[name, name]), file)
+    with pytest.raises(Permanent, match=rf"h\.{suffix} has several columns that are called '{name}'"):
+        messages.backfill("messages", file)
+    assert stored(messages) == []
 
 
 def test_a_csv_with_other_bytes_than_text_is_refused_in_words(messages: Store, tmp_path: Path) -> None:

@@ -288,10 +288,10 @@ def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
     try:
         if format == "jsonl.gz":
             with gzip.open(io.BytesIO(content)) as file:
-                found = _beginning(file.read, bytes_max + 1)
+                found = read_at_most(file.read, bytes_max + 1)
         else:
             with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
-                found = _beginning(stream.read, bytes_max + 1)
+                found = read_at_most(stream.read, bytes_max + 1)
     except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise ValueError(str(error)) from error
     if len(found) > bytes_max:
@@ -299,7 +299,7 @@ def _unpacked(content: bytes, format: str, *, bytes_max: int) -> bytes:
     return found
 
 
-def _beginning(read: Callable[[int], bytes], bytes_max: int) -> bytes:
+def read_at_most(read: Callable[[int], bytes], bytes_max: int) -> bytes:
     """Up to this many bytes, in pieces: for one large read Arrow would allocate all of it at once."""
     found = bytearray()
     while len(found) < bytes_max and (piece := read(min(_PIECE_BYTES, bytes_max - len(found)))):

@@ -319,7 +319,7 @@ class TableSink:
                 raise self._not_now(chunk, error)
             sent.append(head)
             faults.reach("table.decided")
-            error = self._append(chunk, state)
+            error = send(self.target, chunk, state)
             faults.reach("table.appended")
 
     def _loaded_or_made(self, chunk: _Chunk, base: Base | None) -> TargetState | None:
@@ -396,19 +396,6 @@ class TableSink:
         landed = _landed(state, mark)
         return landed is not None and landed.mark.tally == mark.tally + removed
 
-    def _append(self, chunk: _Chunk, state: TargetState) -> Exception | None:
-        """Send the chunk; an error does not mean that it was not appended."""
-        name = self.target.name
-        if missing_columns(name, state, chunk.columns) or not check_claim(name, state, chunk.claim):
-            self.target.fit(chunk.columns, chunk.claim)
-        try:
-            self.target.append(TargetAppend(chunk.mark, state.history.head, chunk.rows, chunk.columns))
-        except FloodmarkError:
-            raise  # nothing was sent: the target raises our own errors only then
-        except Exception as error:  # noqa: BLE001 - the target's history decides, not the error
-            return error
-        return None
-
     def _durable(self, chunk: _Chunk, base: Base, state: TargetState) -> Copied:
         """A local warehouse does not sync automatically: an acknowledged chunk must survive a loss of power."""
         landed = _landed(state, chunk.mark)
@@ -462,6 +449,19 @@ class TableSink:
             f"The append of {self._what(chunk)} to table {self.target.name} did not succeed{cause}.",
             hint="The next export checks the table first, and tries again.",
         )
+
+
+def send(target: Target, chunk: _Chunk, state: TargetState) -> Exception | None:
+    """Send the chunk; an error does not mean that it was not appended."""
+    if missing_columns(target.name, state, chunk.columns) or not check_claim(target.name, state, chunk.claim):
+        target.fit(chunk.columns, chunk.claim)
+    try:
+        target.append(TargetAppend(chunk.mark, state.history.head, chunk.rows, chunk.columns))
+    except FloodmarkError:
+        raise  # nothing was sent: the target raises our own errors only then
+    except Exception as error:  # noqa: BLE001 - the target's history decides, not the error
+        return error
+    return None
 
 
 def _landed(state: TargetState, mark: Mark) -> Landed | None:

@@ -48,7 +48,7 @@ from floodmark.testing.memory.rows import (
     with_values,
     without,
 )
-from floodmark.testing.memory.settling import SettleCommit, resettled
+from floodmark.testing.memory.settling import SettleCommit, only_rewritten_since, resettled
 from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
 
@@ -175,7 +175,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         send(
             self.on_append(request) if self.on_append else "land",
             f"the append of {request.range}",
-            land=lambda: self._swap(request, rows),
+            land=lambda: self.land_block(request, rows),
             hold=lambda: self.held.append((request, rows)),
         )
         return True
@@ -229,7 +229,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         seen: set[Key] = {key for part in committed for key in keys_of(request, part) if key is not None}
         return first_of_each(request, rows, seen)
 
-    def _swap(self, request: Append, rows: pa.Table) -> None:
+    def land_block(self, request: Append, rows: pa.Table) -> None:
         """The compare-and-swap: refused if anything was appended since the base."""
         with self.lock:
             table = self.tables.get(request.table)
@@ -279,11 +279,9 @@ class MemoryLake(MemoryTables[MemoryTable]):
         return resettled(request, rows, put)
 
     def _land_settled(self, request: SettleCommit, settled: pa.Table) -> None:
-        """The compare-and-swap: refused if anything but a rewrite was committed since the function was asked."""
+        """The compare-and-swap."""
         with self.lock:
-            state = self.load(request.table)
-            since = state.since(request.snapshot) if state else None
-            if since is None or any(snapshot.operation != "replace" for snapshot in since):
+            if not only_rewritten_since(request.snapshot, self.load(request.table)):
                 raise AppendRefused("found conflicting files: rows were appended or changed meanwhile")
             files = (self.store(settled),) if settled.num_rows else ()
             self.commit(
@@ -338,7 +336,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
                 joined.append(part)
         if not joined:
             return
-        rows = pa.concat_tables(joined, promote_options="permissive").sort_by(SEQ)
+        rows = in_order(joined)
         rows_each = max(1, rows.num_rows * file_bytes // max(1, rows.nbytes))
         parts = [rows.slice(start, rows_each) for start in range(0, rows.num_rows, rows_each)]
         files = (*kept, *(self.store(part.combine_chunks()) for part in parts))
@@ -528,7 +526,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
     def deliver_held(self) -> list[bool]:
         """Let the requests under way arrive; for each, whether it landed."""
         requests, self.held = self.held, []
-        return arrive(requests, self._swap)
+        return arrive(requests, self.land_block)
 
     def deliver_held_copies(self) -> list[bool]:
         """Let the copies under way arrive; for each, whether it landed."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from floodmark.commit.protocol import TableState
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.schema import SEQ
 from floodmark.settlement import Resettled, Resettling, collapse
@@ -19,6 +20,12 @@ class SettleCommit(NamedTuple):
     table: str
     snapshot: int
     operation: str | None
+
+
+def only_rewritten_since(snapshot: int, state: TableState | None) -> bool:
+    """Whether the rows are still those that the function got: nothing but a rewrite was committed since."""
+    since = state.since(snapshot) if state else None
+    return since is not None and all(one.operation == "replace" for one in since)
 
 
 def resettled(request: Resettling, rows: pa.Table, put: Callable[[str | None, pa.Table], None]) -> Resettled:

@@ -72,7 +72,8 @@ class MemoryTables(Generic[Table]):
     """Says when commits and files were made."""
     rows_read: int = 0
     files_read: int = 0
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """The names of files and snapshots to come."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +123,7 @@ class MemoryTables(Generic[Table]):
 
     def store(self, rows: pa.Table) -> int:
         """Write a file that nothing refers to yet."""
-        file = next(self._numbers)
+        file = next(self.numbers)
         self.data[file] = rows
         self.born[file] = self.clock.now()
         return file
@@ -165,7 +166,7 @@ class MemoryTables(Generic[Table]):
         barrier: str | None = None,
     ) -> Snapshot:
         """Make these files the table's."""
-        id = next(self._numbers)
+        id = next(self.numbers)
         made = table.snapshots[id] = Snapshot(
             id=id,
             parent=table.head,
