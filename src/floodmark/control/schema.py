@@ -116,6 +116,7 @@ segments = Table(
     Column("created_at", Text, nullable=False),
     Column("unfolded_bytes", BigInteger),
     Column("set_aside", Text),
+    Column("part_of", BigInteger),
 )
 
 problems = Table(

@@ -235,6 +235,10 @@ class SparkLake(SparkReader):
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
+    def drop_column(self, table: str, column: str) -> None:
+        self.spark.sql(f"ALTER TABLE {self.catalog.spark_name(table)} DROP COLUMN IF EXISTS {quoted(column)}")
+        sync_metadata(self.catalog.table(table))
+
     def _keep_declaration(self, table: str, text: str) -> None:
         """By the catalog itself: a text of any kind needs no quoting there, and no JVM."""
         loaded = self.catalog.table(table)

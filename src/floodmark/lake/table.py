@@ -109,6 +109,10 @@ class Lake(Protocol):
         """
         ...
 
+    def drop_column(self, table: str, column: str) -> None:
+        """Remove a column in which no row has a value. Adds no snapshot. One that is not there is no error."""
+        ...
+
     def rename(self, table: str, to: str) -> bool:
         """Give a table another name; it keeps its identity and its files. False if there is no such table.
 

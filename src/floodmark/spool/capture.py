@@ -284,7 +284,8 @@ class Capture:
 
     def _dataset(self, name: str) -> Dataset:
         """The dataset as this process last saw it."""
-        if name not in self._known:
+        if name not in self._known or name in self.engine.corrected:
+            self.engine.corrected.discard(name)
             self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 
