@@ -25,11 +25,7 @@ RATE = 1_000
 WRITERS = 2
 BATCH = 50
 MINUTES = 5.0
-SETTINGS = """
-[run]
-flush_seconds = 0.5
-export_seconds = 1
-"""
+SETTINGS = {"# flush_seconds = 30.0": "flush_seconds = 0.5", "# export_seconds = 30": "export_seconds = 1"}
 
 
 def run(*, scale: float = 1.0) -> dict[str, Any]:
@@ -46,8 +42,11 @@ def measured(directory: Path, *, seconds: float) -> dict[str, Any]:
         store.add_dataset("events", identity=["part_id"], event_time="ts", partition_by=[])
         store.add_sink("archive", "blob", url=out.as_uri(), format="parquet")
         store.capture("events", rows(1))
-    with (path / "floodmark.toml").open("a") as settings:
-        settings.write(SETTINGS)
+    settings = path / "floodmark.toml"
+    text = settings.read_text()
+    for default, ours in SETTINGS.items():
+        text = text.replace(default, ours)
+    settings.write_text(text)
     with (directory / "run.log").open("w") as log:
         daemon = subprocess.Popen([sys.executable, "-m", "floodmark.cli", "-s", str(path), "run", "--json"], stdout=log)
         try:
@@ -83,6 +82,8 @@ def measured(directory: Path, *, seconds: float) -> dict[str, Any]:
 def _percentiles(captured: dict[str, float], seen: dict[str, float]) -> dict[str, Any]:
     waits = sorted(seen[key] - at for key, at in captured.items() if key in seen)
     missing = len(captured) - len(waits)
+    if not waits:
+        return {"batches not seen": missing}
     at = {name: waits[min(len(waits) - 1, math.ceil(share * len(waits)) - 1)] for name, share in _SHARES.items()}
     return {**{name: round(value, 2) for name, value in at.items()}, "batches not seen": missing}
 

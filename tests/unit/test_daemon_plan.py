@@ -408,8 +408,9 @@ def test_however_short_rows_may_wait_commits_are_about_a_second_apart(table: Tab
         for work in table.due(after=0.125):
             begun.append(table.seconds)
             table.end(work)
-    assert min(later - earlier for earlier, later in itertools.pairwise(begun)) == COMMIT_SECONDS_MIN
-    assert len(begun) == 5
+    apart = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert all(COMMIT_SECONDS_MIN <= seconds < COMMIT_SECONDS_MIN + 0.125 for seconds in apart)
+    assert len(apart) > 3
 
 
 def test_rows_that_come_after_a_quiet_time_are_flushed_at_once(table: Table) -> None:

@@ -187,7 +187,7 @@ class Daemon:
     def run(self, *, beside: bool = False) -> int:
         """Run until asked to stop; returns the exit code. `under_way` is the abandoned work."""
         self._voice.started(store=str(self._store.path), pid=os.getpid(), beside=beside)
-        interval = min(READ_SECONDS, self.plan.settings.flush_seconds / 2)
+        interval = min(READ_SECONDS, self.plan.settings.flush_seconds / 4)
         while not self._asked:
             self.step()
             self.take(interval)

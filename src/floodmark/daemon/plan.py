@@ -36,7 +36,7 @@ from floodmark.schedule import Cron, Every, Schedule, due_slot
 
 FAILURES_OF_DAMAGE = 10
 """The back-off step of a damaged dataset: the last one."""
-COMMIT_SECONDS_MIN = 1.0
+COMMIT_SECONDS_MIN = 0.8
 """From the beginning of one flush to that of the next: what a table bears for long."""
 FLUSHES_AT_ONCE = 4
 """More would only share the same cores; with fewer, one slow dataset could block the others."""
