@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("store", "delivery", "upkeep", "eventlog", "backfill")
+PARTS = ("fresh", "live", "store", "delivery", "upkeep", "eventlog", "backfill")
 
 
 def main() -> None:

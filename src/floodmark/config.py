@@ -5,6 +5,7 @@ Every key has a default. An error names the key and the allowed values.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import dataclass, field, fields
@@ -60,12 +61,18 @@ class SparkSettings:
 class RunSettings:
     """[run]"""
 
-    flush_seconds: int = 30
+    flush_seconds: float = 30.0
     """`floodmark run` flushes rows that have waited this long …"""
     flush_bytes: int = 64 << 20
     """… or when this many bytes (landing files and segments) are waiting."""
     export_seconds: int = 30
     """How often it delivers to a sink that has neither `every` nor `cron`."""
+    compact: bool = True
+    """Whether it also compacts datasets."""
+    compact_seconds: int = 600
+    """It compacts a dataset with new commits this often …"""
+    compact_commits: int = 60
+    """… or after this many commits."""
     stop_seconds_max: int = 60
     """Timeout for finishing the work in progress when it is stopped."""
 
@@ -287,19 +294,29 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
-    words = {int: "a whole number above zero", str: "a text", dict: "a table of strings", list: "a list of strings"}
-    good = type(value) is wanted
-    if wanted is int:
-        good = good and value > 0
+    words = {
+        int: "a whole number above zero",
+        float: "a number above zero",
+        bool: "true or false",
+        str: "a text",
+        dict: "a table of strings",
+        list: "a list of strings",
+    }
+    good = type(value) is wanted or (wanted is float and type(value) is int)
+    if wanted in {int, float}:
+        good = good and 0 < value < math.inf
     if wanted is dict:
         good = good and all(isinstance(item, str) for item in value.values())
     if wanted is list:
         good = good and all(isinstance(item, str) and item for item in value)
     if not good:
         # Only numbers are shown: strings and tables of Spark and catalogs may contain passwords and keys.
-        shown = f"{value}" if wanted is int and type(value) in {int, float, bool} else f"of type {type(value).__name__}"
+        plain = wanted in {int, float, bool} and type(value) in {int, float, bool}
+        shown = toml_value(value) if plain else f"of type {type(value).__name__}"
         raise InvalidSetting(f"{path}: {key} is {shown}.", hint=f"It must be {words[wanted]}.")
 
 
 def toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -53,6 +53,8 @@ class Engine:
         self.database = database
         self.clock = clock or SystemClock()
         self.recovered = RecoveryProgress()
+        self.corrected: set[str] = set()
+        """Datasets whose columns got other types: what this process remembers of their schemas is wrong (U42)."""
         self._lake = lake
         self._opening = threading.Lock()
 

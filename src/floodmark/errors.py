@@ -79,6 +79,10 @@ class SchemaConflict(Permanent):
     """The rows do not fit the dataset, and no additive change would make them fit."""
 
 
+class SchemaChanged(Retryable):
+    """The type of a column was corrected while rows were fitted to the old one. Nothing was stored; send them again."""
+
+
 class InvalidName(Permanent):
     """A dataset, column or sink name that is not valid."""
 

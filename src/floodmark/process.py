@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import lru_cache
 from pathlib import Path
 
 
 def process_identity() -> str:
     """Name the running process as `host/boot/pid/start`, unlike any other that ever was."""
     host, boot = _machine()
-    return f"{host}/{boot}/{os.getpid()}/{_started(os.getpid())}"
+    return f"{host}/{boot}/{os.getpid()}/{_own_start(os.getpid())}"
+
+
+@lru_cache(maxsize=1)
+def _own_start(pid: int) -> str:
+    """Read once: it is part of every segment's record. A forked child has another number."""
+    return _started(pid)
 
 
 def is_certainly_dead(identity: str) -> bool:

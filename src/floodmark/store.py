@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from floodmark.sources.eventlog import FeedReport
     from floodmark.sources.units import BackfillReport
     from floodmark.spool.capture import Capture, Receipt, Texts
-    from floodmark.spool.replay import Quarantine
+    from floodmark.spool.quarantine import Quarantine
     from floodmark.spool.sealing import SealReport
     from floodmark.status import Status
 
@@ -126,7 +126,7 @@ class Store:
     @_once
     def quarantine(self) -> Quarantine:
         """Rows that did not fit, and what can be done with them."""
-        from floodmark.spool.replay import Quarantine
+        from floodmark.spool.quarantine import Quarantine
 
         return Quarantine(self.engine)
 
@@ -201,6 +201,17 @@ class Store:
         )
         asked = [item for item, value in chosen.items() if value is not None]
         self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), asked=asked))
+
+    def change_dataset(self, name: str, *, types: Mapping[str, str]) -> None:
+        """Correct the types of columns, for example after the first sender of a column sent another type.
+
+        Allowed while no committed or waiting row has a value in the column; committed values are not converted.
+        Identity, event time and partition columns keep their types. Rows in quarantine can be replayed afterwards.
+        """
+        from floodmark.maintenance.column_types import change_types
+
+        change_types(self.engine, name, types)
+        self.engine.corrected.add(name)
 
     def _declare_if_absent(self, new: Dataset) -> None:
         from floodmark.datasets import declare

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import floodmark
-from floodmark.sources import files, load
+from floodmark.sources import files, load, steps
 
 
 def main(root: str, table: str) -> None:
-    load.STEP_ROWS, load.FLUSH_ROWS, files.BATCH_ROWS = 20, 20, 10
+    load.STEP_ROWS, steps.FLUSH_ROWS, files.BATCH_ROWS = 20, 20, 10
     with floodmark.open(root) as store:
         print(store.backfill("events", table))
 

@@ -16,7 +16,7 @@ import pytest
 from acceptance.stores import make_store, said_by, start_script
 from floodmark import faults
 from floodmark.errors import InvalidSetting, Retryable
-from floodmark.sources import files, load, parallel_text
+from floodmark.sources import files, load, parallel_text, steps
 from floodmark.store import open_store
 
 pytestmark = pytest.mark.spark
@@ -121,8 +121,8 @@ def test_what_is_committed_is_left_out_before_it_is_stored(store, tmp_path: Path
     for number in range(2):
         pq.write_table(history(number * 50, number * 50 + 50), folder / f"{number}.parquet")
     sent: list[int] = []
-    write = load.write_segment
-    monkeypatch.setattr(load, "write_segment", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
+    write = steps.write_segment
+    monkeypatch.setattr(steps, "write_segment", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
     before = store.engine.lake.jobs
     report = store.backfill("events", folder)
     assert (report.new, report.already_stored, sum(sent)) == (50, 50, 50)
@@ -143,7 +143,7 @@ def test_what_was_looked_at_once_is_not_looked_at_by_each_commit(store, tmp_path
     """B2: only what came since is compared. A live row of that time is found, and is one row."""
     from floodmark.lake import spark as lake_module
 
-    for module, name, value in ((load, "STORED_ROWS_MIN", 1), (load, "STEP_ROWS", 10), (load, "FLUSH_ROWS", 10)):
+    for module, name, value in ((load, "STORED_ROWS_MIN", 1), (load, "STEP_ROWS", 10), (steps, "FLUSH_ROWS", 10)):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(files, "BATCH_ROWS", 20)
     seen: list[int] = []
@@ -177,7 +177,7 @@ def old_table(store, content: pa.Table, name: str = "events") -> str:
 
 def test_a_process_that_is_killed_in_the_middle_is_gone_on_with(store, monkeypatch) -> None:
     """B1: SIGKILL at 60 %, with some of it committed; a table gives its rows in no order that one could rely on."""
-    for module, name, value in ((load, "STEP_ROWS", 20), (load, "FLUSH_ROWS", 20), (files, "BATCH_ROWS", 10)):
+    for module, name, value in ((load, "STEP_ROWS", 20), (steps, "FLUSH_ROWS", 20), (files, "BATCH_ROWS", 10)):
         monkeypatch.setattr(module, name, value)
     store.capture("events", history(90, 110).to_pylist())
     table = old_table(store, history(0, 100))

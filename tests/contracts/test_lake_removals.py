@@ -12,7 +12,7 @@ import pytest
 from lakes import EVERYTHING, NOON, TABLE, Blocks, Driver, SparkDriver
 
 from floodmark.commit.protocol import Verdict
-from floodmark.errors import InvalidSetting
+from floodmark.errors import InvalidSetting, Retryable
 from floodmark.lake import inventory, queries
 from floodmark.removal import Selection, Spared
 from floodmark.rows.content import tally_of_ids
@@ -56,7 +56,7 @@ def selected(blocks: Blocks, selection: Selection, cuts: tuple[int, ...] = ()) -
 
 
 def remove(blocks: Blocks, selection: Selection) -> None:
-    blocks.lake.raise_max_seq(TABLE, selection.through)
+    blocks.lake.ensure(TABLE, create=False, max_seq=selection.through)
     blocks.lake.remove(TABLE, selection=selection, schema=SLICED, partition_by=BY)
 
 
@@ -142,7 +142,7 @@ def test_dates_are_compared_as_days(driver: Driver, tmp_path: Path) -> None:
     blocks.commit([{"id": back, "site": "a", "at": (NOON - timedelta(days=back)).date()} for back in range(4)])
     cutoff = micros(NOON.replace(hour=0) - timedelta(days=1))
     selection = Selection(4, event_time="at", before=cutoff)
-    blocks.lake.raise_max_seq(TABLE, 4)
+    blocks.lake.ensure(TABLE, create=False, max_seq=4)
     blocks.lake.remove(TABLE, selection=selection, schema=schema, partition_by=BY)
     assert ids(blocks) == [0, 1]
 
@@ -158,11 +158,17 @@ def test_strange_values_of_partitions_are_spared_as_they_are(driver: Driver, tmp
 
 def test_the_table_remembers_the_highest_number_whatever_goes(sliced: Blocks) -> None:
     remove(sliced, Selection(18))
-    sliced.lake.raise_max_seq(TABLE, 7)
+    sliced.lake.ensure(TABLE, create=False, max_seq=7)
     sliced.driver.expire(TABLE)
     assert ids(sliced) == []
     assert sliced.state().max_seq == 18
     assert inventory.highest_seq(sliced.lake, sliced.state()) >= 18
+
+
+def test_a_table_that_is_not_there_cannot_remember_a_number(sliced: Blocks) -> None:
+    with pytest.raises(Retryable):
+        sliced.lake.ensure("nothing_g1", create=False, max_seq=7)
+    assert sliced.lake.load("nothing_g1") is None
 
 
 def test_an_append_prepared_before_rows_went_lands_or_is_refused_and_never_both(sliced: Blocks) -> None:
@@ -189,7 +195,7 @@ def test_expiry_frees_room_and_keeps_what_came_after_a_base(sliced: Blocks) -> N
     remove(sliced, Selection(5))
     sliced.driver.compact(TABLE)
     before = inventory.stored_bytes(sliced.lake, TABLE)
-    sliced.lake.expire(TABLE, keep_snapshots=1, since=base)
+    sliced.lake.expire(TABLE, keep_snapshots=2)
     state = sliced.state()
     assert state.since(base) is not None
     assert len(state.lineage) == 2

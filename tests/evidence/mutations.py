@@ -27,7 +27,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "I10": "models have one dataset, or several that are alike",
     "I11": "models have no values: a read brings all rows or none",
     "U33": "models have no damage that somebody could decide about",
-    "U34": "in a model a block that cannot be sent is not told from one that was not sent yet",
+    "U42": "models have no types of columns",
     "U30": "about a look, not about a row",
     "U31": "about a look, not about a row",
     "U32": "models have no repair: they recover by themselves",
@@ -43,6 +43,7 @@ NOT_IN_THE_SIMULATION: dict[str, str] = {
     "U19": "all sinks of a schedule are there before its first step",
     "I10": "its stores have one dataset",
     "I11": "the lake in memory reads a file whole or not at all",
+    "U42": "the rows of a schedule have the same columns from its first step to its last",
     "U33": "its disk loses what was not synced, and damages nothing that was",
 }
 

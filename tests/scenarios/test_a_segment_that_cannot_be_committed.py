@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
+import pyarrow.parquet as pq
 import pytest
-from worlds import DATASET, TABLE, World, dies
+from worlds import DATASET, TABLE, World, dies, interrupted
 
 from floodmark.commit.block import raise_barrier
+from floodmark.commit.flush import SPLIT_ROWS_MIN
 from floodmark.commit.protocol import Append
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.segments import sealed
 from floodmark.errors import Retryable
+from floodmark.process import process_identity
 from floodmark.store import Store
+from floodmark.testing import kill_store
 
 MEMORY = "java.lang.OutOfMemoryError: Java heap space"
 
@@ -135,6 +140,177 @@ def test_a_commit_that_does_not_fit_the_heap_is_split_at_once(world: World):
     report = store.flush(DATASET)
     assert (report.rows, report.problems) == (9, ())
     assert store.status().datasets[0].problem is None
+    world.check()
+
+
+# ── a segment that does not fit the heap alone ───────────────────────────────────────────────────────────────────────
+
+
+def bounded_heap(world: World, rows_max: int) -> list[int]:
+    """The engine runs out of memory for every request of more rows. The sizes of those that landed."""
+    landed: list[int] = []
+
+    def on_append(request: Append) -> str:
+        rows = sum(segment.rows for segment in request.segments)
+        if rows > rows_max:
+            raise Trouble(MEMORY)
+        landed.append(rows)
+        return "land"
+
+    world.lake.on_append = on_append
+    return landed
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_segment_that_does_not_fit_the_heap_alone_is_split(world: World, others: int):
+    """U34: at the first flush, in the order of its rows, and before what came after it."""
+    world.committed(2)
+    store = world.open()
+    world.capture(store, 100, arrow=True)
+    captured(world, store, others)
+    landed = bounded_heap(world, 30)
+    report = store.flush(DATASET)
+    assert (report.rows, report.problems) == (100 + others, ())
+    assert max(landed) <= 30
+    assert world.ids_in_table() == world.acknowledged
+    status = store.status().datasets[0]
+    assert (status.spool.set_aside_segments, status.spool.segment_rows, status.problem) == (0, 0, None)
+    assert store.fsck(deep=True).findings == ()
+    world.check()
+
+
+def test_the_parts_of_sealed_lines_are_committed_once(quick_path: Path):
+    """U34: the landing file of a writer that is gone."""
+    world = World.make(quick_path / "store")
+    with world.open() as store:
+        world.capture(store, 64)
+    store = world.open()
+    bounded_heap(world, 16)
+    assert store.flush(DATASET).rows == 64
+    assert world.ids_in_table() == world.acknowledged
+    world.check()
+
+
+def test_a_segment_whose_lines_could_be_sealed_again_is_not_split(world: World):
+    """U34: without an identity, only the segment's id tells a restored control database that they are committed."""
+    store = world.open()
+    world.capture(store, 64)
+    store.seal(DATASET)
+    bounded_heap(world, 16)
+    fails(store, 2)
+    assert len(world.segment_files()) == 1
+    store.spool.close()
+    assert world.open().flush(DATASET).rows == 64
+    world.check()
+
+
+def test_lines_that_an_identity_recognises_are_split_beside_their_writer(quick_path: Path):
+    """U34: and a control database restored from before they were sealed commits none of them twice."""
+    world = World.make(quick_path / "store", identity=["id"], identity_null="content")
+    store = world.open()
+    world.capture(store, 64)
+    backup = (world.root / "control.db").read_bytes()
+    bounded_heap(world, 16)
+    assert store.flush(DATASET).rows == 64
+    world.close()
+    for left in world.root.glob("control.db*"):
+        left.unlink()
+    (world.root / "control.db").write_bytes(backup)
+    again = world.open()
+    assert again.flush(DATASET).rows == 0
+    world.capture(again, 1)
+    again.flush(DATASET)  # a file of nothing but duplicates stays until a later block is committed
+    world.check(restored=True)
+
+
+@pytest.mark.parametrize("rows", [40, 5])
+def test_what_does_not_fit_at_its_smallest_is_set_aside_and_the_rest_is_committed(world: World, rows: int):
+    """U34: one row that no heap holds takes a few others with it, not the whole segment."""
+    store = world.open()
+    world.capture(store, rows, arrow=True)
+    captured(world, store, 1)
+    bad = world.acknowledged[rows // 3]
+
+    def on_append(request: Append) -> str:
+        tables = [pq.read_table(segment.path) for segment in request.segments]
+        if any(bad in table["id"].to_pylist() for table in tables):
+            raise Trouble(MEMORY)
+        return "land"
+
+    world.lake.on_append = on_append
+    report = store.flush(DATASET)
+    aside = store.status().datasets[0].spool
+    assert aside.set_aside_segments == 1
+    assert aside.set_aside_rows < SPLIT_ROWS_MIN
+    assert report.rows == rows + 1 - aside.set_aside_rows
+    assert MEMORY in report.problems[0]
+    (left,) = store.engine.database.read(lambda c: sealed(c, DATASET))
+    world.lake.on_append = None
+    store.fsck(repair=True, retry=[left.id])
+    world.check()
+
+
+def test_where_nothing_fits_a_segment_is_split_a_few_times_and_nothing_is_set_aside(world: World):
+    """U34: an engine that has no memory at all is not the segment's fault."""
+    store = world.open()
+    world.capture(store, 1000, arrow=True)
+    bounded_heap(world, 0)
+    fails(store, 6)
+    status = store.status().datasets[0].spool
+    assert (status.set_aside_segments, status.segment_rows) == (0, 1000)
+    assert len(world.segment_files()) <= 10
+    world.lake.on_append = None
+    assert store.flush(DATASET).rows == 1000
+    world.check()
+
+
+@pytest.mark.parametrize("point", ["split.written", "split.replaced", "segment.announced", "segment.written"])
+@pytest.mark.parametrize("time", [1, 2, 3])
+def test_a_flush_that_dies_while_it_splits_is_finished_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str, time: int
+):
+    """U34: the rows are in the old segment or in its halves, and never in both."""
+    host, boot, pid, _ = process_identity().split("/")
+    monkeypatch.setattr("floodmark.spool.segments.process_identity", lambda: f"{host}/{boot}/{pid}/before")
+    world.committed(2)
+    store = world.open()
+    world.capture(store, 50, arrow=True)
+    captured(world, store, 1)
+    bounded_heap(world, 10)
+    assert dies(lambda: store.flush(DATASET), at=point, time=time)
+    kill_store(store)
+    assert world.open().flush(DATASET).problems == ()
+    assert world.ids_in_table() == world.acknowledged
+    world.check()
+
+
+def test_a_segment_that_another_takes_meanwhile_is_not_split(world: World):
+    """U34: its halves are dropped, and the other process's block has it."""
+    store = world.open()
+    world.capture(store, 50, arrow=True)
+    bounded_heap(world, 30)
+
+    def other() -> None:
+        world.lake.on_append = None
+        assert world.open().flush(DATASET).rows == 50
+
+    with interrupted(split__written=other):
+        store.flush(DATASET)
+    assert world.ids_in_table() == world.acknowledged
+    world.check()
+
+
+def test_the_report_of_a_backfill_counts_the_rows_of_a_split_step_once(world: World, tmp_path: Path):
+    """U34: the parts take over the step of the source."""
+    path = tmp_path / "history.jsonl"
+    rows = world.rows(60)
+    world.acknowledged += [row["id"] for row in rows]
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    store = world.open()
+    bounded_heap(world, 20)
+    report = store.backfill(DATASET, path)
+    assert (report.read, report.new, report.already_stored) == (60, 60, 0)
+    assert store.backfill(DATASET, path).new == 0
     world.check()
 
 

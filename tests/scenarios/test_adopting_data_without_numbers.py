@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from engines import set_spool
+from floodmark.control import sources
 from floodmark.lake.adoptable import Part
 from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
@@ -78,6 +81,22 @@ def test_a_crash_in_the_middle_goes_on_behind_the_last_part(empty: Store, reopen
     adopt(again, Legacy(DATA))
 
     assert stored(again) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_that_was_recorded_by_hand_is_continued(empty: Store) -> None:
+    """The form of a recorded position: a store of an earlier version continues."""
+    position = json.dumps({"version": "7", "next": 3, "done": False})
+    empty.engine.database.transact(lambda c: sources.begin(c, id="adopt:table:legacy", dataset="m", position=position))
+    report = adopt(empty, Legacy(DATA))
+    assert (report.rows, report.parts, report.already) == (1, 1, 3)
+    known = empty.engine.database.read(lambda c: sources.of_dataset(c, "m"))
+    assert json.loads(known["adopt:table:legacy"].position) == {"version": "7", "next": 4, "done": True}
+
+
+def test_it_is_committed_before_it_fills_the_spool(empty: Store) -> None:
+    set_spool(empty, backlog_bytes_max=1000)
+    adopt(empty, Legacy(DATA))
+    assert stored(empty) == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_was_adopted_is_not_read_again(empty: Store) -> None:

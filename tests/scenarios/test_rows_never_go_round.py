@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from floodmark.hub.provenance import forget_provenance, list_provenance
+from floodmark.cli.provenance import forget_provenance, list_provenance
 from floodmark.hub.tokens import add_token
 from floodmark.store import Store, init
 from floodmark.testing import MemoryLake

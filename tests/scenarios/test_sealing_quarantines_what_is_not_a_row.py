@@ -12,7 +12,7 @@ from spooling import EVENTS, ids_of, landing_of, numbered, rows_of
 
 from floodmark import faults
 from floodmark.errors import Permanent, Retryable, SchemaConflict, UnknownQuarantineEntry
-from floodmark.spool import payloads, sealing
+from floodmark.spool import quarantine, sealing
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
 
@@ -111,7 +111,7 @@ MALFORMED = {
 def test_a_line_that_is_no_envelope_holds_nobody_up(store: Store, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """It is kept byte for byte, with the reason; the lines around it are stored once, and later ones flow."""
     monkeypatch.setattr(sealing, "SEAL_BYTES_MAX", 1000)
-    monkeypatch.setattr(payloads, "INLINE_PAYLOAD_MAX", 2000)
+    monkeypatch.setattr(quarantine, "INLINE_PAYLOAD_MAX", 2000)
     store.capture(EVENTS, numbered(1))
     add_to(store, MALFORMED[case])
     store.capture(EVENTS, numbered(2))
@@ -152,7 +152,7 @@ def test_a_line_longer_than_a_segment_is_taken_whole(store: Store, monkeypatch: 
 
 def test_a_payload_too_long_for_the_control_database_has_a_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is shown and replayed from there like any other."""
-    monkeypatch.setattr(payloads, "INLINE_PAYLOAD_MAX", 100)
+    monkeypatch.setattr(quarantine, "INLINE_PAYLOAD_MAX", 100)
     long = "x" * 500
     store.capture(EVENTS, [{"id": 1}, {"id": long}])
     store.flush(EVENTS)
@@ -170,7 +170,7 @@ def test_a_payload_that_cannot_be_kept_stops_everything_before_anything_moved(
     store: Store, monkeypatch: pytest.MonkeyPatch, met_at: str
 ) -> None:
     """No room for the bad one: then its good neighbours wait with it, and go once when there is."""
-    monkeypatch.setattr(payloads, "INLINE_PAYLOAD_MAX", 10)
+    monkeypatch.setattr(quarantine, "INLINE_PAYLOAD_MAX", 10)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -185,7 +185,7 @@ def test_a_payload_that_cannot_be_kept_stops_everything_before_anything_moved(
         store.capture(EVENTS, numbered(1))
         add_to(store, b"garbage, and long\n")
     with monkeypatch.context() as patched:
-        patched.setattr(payloads, "durable_write", full)
+        patched.setattr(quarantine, "durable_write", full)
         with pytest.raises(Retryable, match="No space left"):
             step()
     step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from floodmark.daemon.loop import AlreadyRunning, present, read_store
 from floodmark.delivery.kinds import KINDS
 from floodmark.delivery.outcomes import Busy
 from floodmark.errors import Corrupt, Permanent
+from floodmark.maintenance.compact import CompactReport
 from floodmark.store import Store
 from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash
 from scenarios.daemons import PATIENCE_SECONDS, Places, Stepped
@@ -94,10 +96,12 @@ def test_a_look_at_a_store_with_nothing_to_do_touches_no_lake_and_starts_nothing
 ) -> None:
     capture(run.store, 1)
     run.settle()
+    run.after(run.store.settings.run.compact_seconds)
     for name in ("load", "scan", "append", "ensure"):
         monkeypatch.setattr(MemoryLake, name, None)
     monkeypatch.setattr(Store, "flush", None)
     monkeypatch.setattr(Store, "export", None)
+    monkeypatch.setattr(Store, "compact", None)
     told = len(run.events)
 
     for _ in range(100):
@@ -448,6 +452,56 @@ def test_two_daemons_beside_each_other_deliver_each_row_once(
     clock.advance(31)
     run.settle()
     assert stored(run.store.path.parent / "out") == list(range(50))
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def files(store: Store) -> int:
+    state = store.engine.lake.load("m_g1")
+    return 0 if state is None else len(store.engine.lake.files(state).files)
+
+
+def test_small_files_are_joined_and_old_snapshots_expired_without_being_asked(run: Stepped) -> None:
+    most = 0
+    for number in range(60):
+        capture(run.store, number)
+        run.after(1)
+        run.after(60)
+        most = max(most, files(run.store))
+    assert most <= 12  # a commit a minute, a compaction every ten
+    assert re.match(r"compaction of m: ([89]|10) files joined into [12]\b", run.said("compacted")[0])
+    assert sorted(number for part in run.store.read_since("m") for number in part.table["n"].to_pylist()) == [
+        *range(60)
+    ]
+
+
+def test_a_compaction_under_way_is_not_waited_for(ending: Stepped, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released = threading.Event(), threading.Event()
+    real = Store.compact
+
+    def slow(store: Store, dataset: str) -> CompactReport:
+        begun.set()
+        assert released.wait(PATIENCE_SECONDS)
+        return real(store, dataset)
+
+    monkeypatch.setattr(Store, "compact", slow)
+    capture(ending.store, 1)
+    ending.settle()
+    ending.clock.advance(ending.store.settings.run.compact_seconds + 1)
+    ending.daemon.step()
+    assert begun.wait(PATIENCE_SECONDS)
+    capture(ending.store, 2)
+    ending.daemon.step()
+    ending.clock.advance(31)
+    ending.until(lambda: ending.store.horizon("m") == 2)  # flushes go on beside it
+    ending.daemon.ask_to_stop("SIGTERM")
+    ending.daemon.take(1)
+
+    assert ending.daemon.run() == loop.DONE
+
+    assert ending.said("stopping") == ["Stopping (SIGTERM)."]
+    released.set()
 
 
 # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -122,7 +122,7 @@ def simulated_lake(stage: Stage, fate: Fate, counts: Counter[str], look: Look) -
         return MemoryLake.commit(self, table, **options)
 
     names = (
-        *("load", "ensure", "scan", "aggregate", "files", "sync", "raise_max_seq", "rename", "drop"),
+        *("load", "ensure", "scan", "aggregate", "files", "sync", "rename", "drop"),
         *("rewrite", "expire", "rollback", "resettle"),
     )
     own = {"append": append, "land_block": swap, "target": target, "remove": remove, "commit": commit}

@@ -8,15 +8,20 @@ from typing import Any
 
 from floodmark import settlement
 from floodmark.commit import block
-from floodmark.engine import Engine
 from floodmark.maintenance import settle
-from floodmark.sources import load
+from floodmark.sources import load, steps
 from floodmark.spool.segments import register_segment
-from floodmark.testing.memory import lake, settling
+from floodmark.testing.memory import lake
 
 from . import others
 from .replacing import replaced
 from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, stops
+
+
+def register_apart(self: Any, step: Any, written: Any) -> bool:
+    """Without the step's own number too, by which a second registration would be refused."""
+    register_segment(self.engine, step.dataset, written, held=step.held)
+    return bool(self.engine.database.transact(self.mover(step)))
 
 
 @bug(
@@ -26,12 +31,7 @@ from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, stops
     short=[does(0, "seal"), dies(0, "backfill", "segment.registered"), does(1, "backfill")],
 )
 def _() -> Iterator[None]:
-    def register(engine: Engine, declared: Any, written: Any, *, held: Any, also: Any, **_step: Any) -> bool:
-        # Without the step's own number too, by which a second registration would be refused.
-        register_segment(engine, declared, written, held=held)
-        return bool(engine.database.transact(also))
-
-    with replaced(load, "register_segment", register):
+    with replaced(steps.StepLoader, "register", register_apart):
         yield
 
 
@@ -134,10 +134,7 @@ def _() -> Iterator[None]:
 
     others.mischief.append("it moves rows")
     try:
-        with (
-            replaced(lake, "settled_table", unchecked),
-            replaced(settling, "settled_table", unchecked),
-        ):
+        with replaced(lake, "settled_table", unchecked):
             yield
     finally:
         others.mischief.clear()

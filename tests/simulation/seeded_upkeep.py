@@ -21,12 +21,13 @@ from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purg
 from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
-from floodmark.spool.capture import Capture
+from floodmark.sources import steps
 from floodmark.testing.memory import lake as memory_lake
 from floodmark.testing.memory.lake import MemoryLake
 
 from .replacing import everywhere, replaced
 from .schedule import Step
+from .seeded_backfill import register_apart
 from .seeded_delivery import watermark_by_maximum
 from .seeding import (
     BACK_UP,
@@ -236,9 +237,14 @@ def _() -> Iterator[None]:
     ],
 )
 def _() -> Iterator[None]:
+    real = MemoryLake.ensure
+
+    def without_max_seq(lake: MemoryLake, *arguments: Any, max_seq: int = 0, **options: Any) -> None:
+        real(lake, *arguments, **options)
+
     # Nor by expiry, which takes the last commit that knows of it.
     with (
-        replaced(MemoryLake, "raise_max_seq", lambda *_arguments: None),
+        replaced(MemoryLake, "ensure", without_max_seq),
         replaced(memory_lake, "highest_known", lambda state: state.max_seq),
     ):
         yield
@@ -476,10 +482,5 @@ def _() -> Iterator[None]:
     short=[dies(0, "adopt", "segment.registered"), does(1, "adopt")],
 )
 def _() -> Iterator[None]:
-    def capture_step(self: Capture, dataset: str, rows: Any, _step: Any, *, also: Any) -> Any:
-        receipt = self.capture(dataset, rows)
-        self.engine.database.transact(also)
-        return receipt
-
-    with replaced(Capture, "capture_step", capture_step):
+    with replaced(steps.StepLoader, "register", register_apart):
         yield

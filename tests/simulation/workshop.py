@@ -29,7 +29,7 @@ from floodmark.delivery import channel
 from floodmark.delivery import channel as shipping
 from floodmark.delivery.sinks import blob, forward
 from floodmark.maintenance import compact
-from floodmark.sources import iterables, load
+from floodmark.sources import iterables, load, steps
 from floodmark.spool import landing, segments
 from floodmark.store import Store, init
 from floodmark.testing import ManualClock
@@ -232,6 +232,6 @@ def _patches(world: World, chance: random.Random) -> Iterator[Any]:
     yield replaced(forward, "Exchange", lambda **_options: world.network)
     for owner, name in ((iterables, "BATCH_ROWS"), (load, "STEP_ROWS")):
         yield replaced(owner, name, 1)  # so that a history of a few rows has a middle
-    for module in (load, compact):
+    for module in (steps, compact):
         yield replaced(module, "ThreadPoolExecutor", places.InTurn)
     yield replaced(shipping.Preparation, "prepare", lambda *_arguments: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,8 +15,10 @@ from floodmark.commit.flush import FlushReport
 from floodmark.config import RunSettings
 from floodmark.control.sinks import Sink
 from floodmark.daemon.plan import (
+    COMMIT_SECONDS_MIN,
     FLUSHES_AT_ONCE,
     Change,
+    Compact,
     DatasetView,
     Export,
     Flush,
@@ -28,9 +31,12 @@ from floodmark.daemon.plan import (
 )
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, Retryable
+from floodmark.maintenance.compact import CompactReport, DatasetCompaction, SkippedBucket
+from floodmark.sequence import SequenceRange
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-RUN = RunSettings(flush_seconds=30, flush_bytes=1000, export_seconds=30)
+RUN = RunSettings(flush_seconds=30, flush_bytes=1000, export_seconds=30, compact=False)
+COMPACTING = replace(RUN, compact=True, compact_seconds=600, compact_commits=5)
 
 
 @dataclass
@@ -69,6 +75,8 @@ class Table:
     def end(self, work: Work, *, error: BaseException | None = None, wait: float | None = None) -> None:
         if isinstance(work, Flush):
             report: Any = FlushReport(work.dataset)
+        elif isinstance(work, Compact):
+            report = CompactReport((DatasetCompaction(work.dataset),))
         else:
             report = ExportReport(work.sink, wait_seconds=wait, errors={} if wait is None else {("m", ""): "no"})
             if wait is None and error is None and work.recorded:
@@ -82,7 +90,7 @@ def table() -> Table:
 
 
 def names(works: list[Work]) -> list[str]:
-    return [work.dataset if isinstance(work, Flush) else work.sink for work in works]
+    return [work.sink if isinstance(work, Export) else work.dataset for work in works]
 
 
 # ── flushing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -387,3 +395,138 @@ def test_whatever_happens_work_is_never_doubled_and_never_forgotten(
             following = table.plan.sinks[view.sink.instance].schedule.following(done)
             assert following is not None
             assert following > table.now.wall, "a slot was forgotten"
+
+
+# ── a commit a second ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_however_short_rows_may_wait_commits_are_about_a_second_apart(table: Table) -> None:
+    table.plan = Plan(replace(RUN, flush_seconds=0.25))
+    table.dataset("m", waiting=1)
+    begun = []
+    for _ in range(40):
+        for work in table.due(after=0.125):
+            begun.append(table.seconds)
+            table.end(work)
+    apart = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert all(COMMIT_SECONDS_MIN <= seconds < COMMIT_SECONDS_MIN + 0.125 for seconds in apart)
+    assert len(apart) > 3
+
+
+def test_rows_that_come_after_a_quiet_time_are_flushed_at_once(table: Table) -> None:
+    table.plan = Plan(replace(RUN, flush_seconds=0.25))
+    table.dataset("m")
+    table.due(after=10)
+    table.dataset("m", waiting=1)
+    assert table.due(after=0.125) == []
+    assert table.due(after=0.25) == [Flush("m")]
+
+
+def test_many_bytes_do_not_wait_for_the_next_second(table: Table) -> None:
+    table.plan = Plan(replace(RUN, flush_seconds=0.25))
+    table.dataset("m", waiting=5000)
+    (work,) = table.due()
+    table.end(work)
+    assert table.due(after=0.125) == [Flush("m")]
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def committed(table: Table, name: str, times: int) -> list[Work]:
+    """Let a dataset's horizon rise so often; what is due after the last time."""
+    works: list[Work] = []
+    for _ in range(times):
+        table.dataset(name, horizon=table.datasets[name].horizon + 1)
+        works = table.due(after=1)
+    return works
+
+
+def test_a_dataset_is_compacted_after_so_many_commits(table: Table) -> None:
+    table.plan = Plan(COMPACTING)
+    table.dataset("m")
+    table.due()
+    assert committed(table, "m", 4) == []
+    assert committed(table, "m", 1) == [Compact("m")]
+
+
+def test_a_dataset_with_fewer_commits_is_compacted_after_a_while(table: Table) -> None:
+    table.plan = Plan(COMPACTING)
+    table.dataset("m", horizon=7)
+    table.due()
+    assert table.due(after=6000) == []  # nothing has changed: nothing is looked at
+    assert committed(table, "m", 1) == []
+    assert table.due(after=599) == []
+    (work,) = table.due(after=1)
+    assert work == Compact("m")
+    table.end(work)
+    assert table.due(after=6000) == []
+
+
+def test_compaction_can_be_switched_off(table: Table) -> None:
+    table.dataset("m", horizon=7)
+    table.due()
+    assert committed(table, "m", 50) == []
+
+
+def test_one_dataset_is_compacted_at_a_time_and_the_one_with_most_commits_first(table: Table) -> None:
+    table.plan = Plan(replace(COMPACTING, compact_commits=2, compact_seconds=3600))
+    for name in ("a", "b"):
+        table.dataset(name)
+    table.due()
+    committed(table, "a", 1)
+    committed(table, "b", 1)
+    table.dataset("a", horizon=2)
+    table.dataset("b", horizon=3)
+    works = table.due(after=1)
+    assert len(works) == 1
+    assert committed(table, "b", 1) == []
+    table.end(works[0])
+    assert names(table.due(after=1)) == [{"a": "b", "b": "a"}[names(works)[0]]]
+
+
+def test_a_compaction_delays_no_flush(table: Table) -> None:
+    table.plan = Plan(replace(COMPACTING, compact_commits=1))
+    table.dataset("m")
+    table.due()
+    assert committed(table, "m", 1) == [Compact("m")]
+    table.dataset("m", waiting=5000, horizon=1)
+    assert table.due(after=1) == [Flush("m")]
+
+
+def test_commits_during_a_compaction_are_for_the_next_one(table: Table) -> None:
+    table.plan = Plan(replace(COMPACTING, compact_commits=2))
+    table.dataset("m")
+    table.due()
+    (work,) = committed(table, "m", 2)
+    committed(table, "m", 1)
+    table.end(work)
+    assert table.due(after=1) == []
+    assert committed(table, "m", 1) == [Compact("m")]
+
+
+@pytest.mark.parametrize("how", ["error", "report"])
+def test_a_compaction_that_failed_is_tried_again_up_the_ladder(table: Table, how: str) -> None:
+    table.plan = Plan(replace(COMPACTING, compact_commits=1))
+    table.dataset("m")
+    table.due()
+    (work,) = committed(table, "m", 1)
+    unsound = DatasetCompaction("m", failed=(SkippedBucket(SequenceRange(0, 1), 2, 2, "no room"),))
+    for wait in (30, 60):
+        if how == "error":
+            table.end(work, error=Retryable("not now"))
+        else:
+            table.plan.ended(Outcome(work, CompactReport((unsound,))), table.now)
+        assert table.due(after=wait - 1) == []
+        assert table.due(after=1) == [Compact("m")]
+
+
+def test_a_dataset_that_is_removed_while_it_is_compacted_is_forgotten_afterwards(table: Table) -> None:
+    table.plan = Plan(replace(COMPACTING, compact_commits=1))
+    table.dataset("m")
+    table.due()
+    (work,) = committed(table, "m", 1)
+    del table.datasets["m"]
+    assert table.look() == []
+    table.end(work)
+    assert table.look() == [Change("dataset", "m", "removed")]

@@ -1,4 +1,4 @@
-"""`floodmark dataset add|list`"""
+"""`floodmark dataset add|change|list`"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def dataset() -> None:
-    """Declare datasets and list them.
+    """Declare datasets, change column types and list datasets.
 
     A dataset is a named stream of rows. Declare it once, before its first row. Columns are added automatically with
     their first value; declare a column where its type must not be inferred.
@@ -112,6 +112,35 @@ def add(
             click.echo(_what_is_one_row(declared_dataset(store, name)))
 
 
+@dataset.command()
+@click.argument("name")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    required=True,
+    metavar="COLUMN=TYPE",
+    help="Give a column another type. Can be repeated.",
+)
+def change(name: str, types: tuple[str, ...]) -> None:
+    """Correct the types of columns of dataset NAME.
+
+    The first value of a column that is not declared determines its type. A wrong type can be corrected while no
+    committed row has a value in the column; committed values are not converted. Identity, event time and partition
+    columns cannot be changed. Replay quarantined rows afterwards. What sinks have delivered is not changed.
+
+    \b
+    Example:
+      floodmark purge orders --where 'price IS NOT NULL'
+      floodmark dataset change orders --type 'price=decimal(12,2)'
+      floodmark quarantine replay --all --dataset orders
+    """
+    wanted = dict(_type(text) for text in types)
+    with open_store() as store:
+        store.change_dataset(name, types=wanted)
+    click.echo(f"Dataset {name}: " + ", ".join(f"{column} is {kind}" for column, kind in wanted.items()) + ".")
+
+
 @dataset.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
@@ -161,6 +190,13 @@ def _what_is_one_row(declared: Dataset) -> str:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
+
+
+def _type(text: str) -> tuple[str, str]:
+    name, sign, kind = text.partition("=")
+    if not (sign and name.strip() and kind.strip()):
+        raise click.BadParameter(f"{text!r} is not COLUMN=TYPE.", param_hint="'--type'")
+    return name.strip(), kind.strip()
 
 
 def _column(text: str) -> tuple[str, str]:

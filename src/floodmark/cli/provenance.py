@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from floodmark.cli.options import json_option, open_store
 from floodmark.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from floodmark.control.provenance import Passed
+    from floodmark.store import Store
 
 
 @click.group()
@@ -28,8 +34,6 @@ def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
     Example:
       floodmark provenance list --passed 0b5c…
     """
-    from floodmark.hub.provenance import list_provenance
-
     with open_store() as store:
         found = list_provenance(store, dataset=dataset, passed=passed)
     if as_json:
@@ -55,8 +59,27 @@ def forget(origin: str, dataset: str | None, passed: str | None) -> None:
     Example:
       floodmark provenance forget edge-7 --passed 0b5c…
     """
-    from floodmark.hub.provenance import forget_provenance
-
     with open_store() as store:
         gone = forget_provenance(store, origin, dataset=dataset, passed=passed)
     click.echo(f"Removed {gone:,} {'entry' if gone == 1 else 'entries'} of {origin}.")
+
+
+def list_provenance(store: Store, *, dataset: str | None = None, passed: str | None = None) -> list[Passed]:
+    """The stores that rows have passed through, and the origin that reported each; of one dataset, or one store."""
+    from floodmark.control import provenance as records
+
+    return store.engine.database.read(lambda c: records.everything(c, dataset=dataset, store=passed))
+
+
+def forget_provenance(store: Store, origin: str, *, dataset: str | None = None, passed: str | None = None) -> int:
+    """Remove entries of an origin; returns how many.
+
+    The operator is responsible: if rows did pass through those stores, they can now loop.
+    """
+    from floodmark.control import provenance as records
+    from floodmark.errors import Permanent
+
+    gone = store.engine.database.transact(lambda c: records.forget(c, origin=origin, dataset=dataset, store=passed))
+    if not gone:
+        raise Permanent(f"{origin!r} has no such entry.", hint="See `floodmark provenance list`. Nothing was changed.")
+    return gone

@@ -32,12 +32,12 @@ _RESTARTS = "FLOODMARK_RUN_RESTARTS"
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines on standard output.")
 @click.pass_context
 def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None:
-    """Flush and deliver continuously, until stopped.
+    """Flush, deliver and compact continuously, until stopped.
 
     A dataset is flushed when its rows have waited run.flush_seconds, or when run.flush_bytes are waiting. Each sink
-    receives new rows on its own schedule. Datasets and sinks that are added, changed or removed are detected. Spark
-    starts with the first rows and keeps running. Capture and the hub are separate processes and do not depend on this
-    one.
+    receives new rows on its own schedule. Datasets with new commits are compacted (run.compact). Datasets and sinks
+    that are added, changed or removed are detected. Spark starts with the first rows and keeps running. Capture and the
+    hub are separate processes and do not depend on this one.
 
     On SIGTERM or Ctrl-C it finishes the work in progress, then stops. On a second signal it stops at once, and the next
     start completes that work. No row is lost in either case.

@@ -14,7 +14,8 @@ Invariants
 - I10 What is wrong with one dataset is remembered for it alone, and stops nothing else.
 - U34 One segment that cannot be committed blocks no other. A block that failed in the same way several times is made
   impossible by a barrier, an append without rows on its base: then it is void, by the table's own history. Its segments
-  are tried again in smaller blocks. One that fails alone, where another gets through, is set aside, on record.
+  are tried again in smaller blocks. One that fails alone for lack of memory is replaced by two halves; one that fails
+  alone, where another gets through, is set aside, on record.
 
 States of a block, and who makes each transition
 
@@ -36,11 +37,12 @@ from functools import partial
 
 from floodmark import faults
 from floodmark.commit.block import Decided, commit_block, decide_block, raise_barrier
+from floodmark.commit.column_types import drop_corrected_columns
 from floodmark.commit.protocol import Base, TableState
 from floodmark.commit.recovery import catch_up, recover_dataset, remember_problem
 from floodmark.control import blocks, datasets, problems
 from floodmark.control import segments as segment_records
-from floodmark.control.blocks import BatchLimits, BlockUndecided
+from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.engine import Engine
@@ -50,7 +52,7 @@ from floodmark.lake import inventory
 from floodmark.lake.generations import being_rebuilt, find_table
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import SealReport, seal
-from floodmark.spool.segments import segment_damage
+from floodmark.spool.segments import segment_damage, split_segment
 
 BLOCKS_MAX = 20
 """How many blocks one call may lose to other writers before it fails."""
@@ -58,6 +60,8 @@ ALIKE_MAX = 3
 """After this many flushes with the same failure, flush searches for the segment that causes it."""
 SPLITS_MAX = 30
 """How many blocks one call gives up in order to find it."""
+SPLIT_ROWS_MIN = 8
+"""A segment of fewer rows is not split: every split costs a commit that fails."""
 NAMED_MAX = 3
 """How many skipped segments a report names."""
 _MEMORY = ("OutOfMemoryError", "Java heap space", "GC overhead limit")
@@ -241,43 +245,61 @@ def _load_or_create(engine: Engine, declared: Dataset) -> tuple[Dataset, TableSt
             declared.table_name, declared.schema, layout=declared.layout, declaration=declared.declaration
         )
         state = engine.lake.load(declared.table_name)
+    elif drop_corrected_columns(engine, declared, state):  # U42: the command that corrected them was interrupted
+        state = engine.lake.load(declared.table_name)
     if state is None:
         raise Retryable(f"The table of dataset {declared.name!r} was created, and does not exist.")
     return declared, state
 
 
 def _isolated(engine: Engine, dataset: str, error: FloodmarkError, backoff: _Backoff) -> bool:
-    """U34: after a failure, whether to continue: in smaller blocks, or without a segment that is alone in
-    failing.
+    """U34: after a failure, whether to continue: in smaller blocks, with the halves of a segment, or without a
+    segment that is alone in failing.
 
-    Only if other segments wait, and if it failed in the same way before, or for lack of memory.
+    Only if it failed in the same way before, or for lack of memory; a segment is left out only if others wait.
     """
-    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or backoff.splits >= SPLITS_MAX:
-        return False
-    alike = backoff.alike + 1 if backoff.gist == problems.gist_of(str(error)) else 1
-    full = alike == 1 and any(word in str(error) for word in _MEMORY)
     block = engine.database.read(lambda c: blocks.undecided(c, dataset))
-    if block is None or not (full or _is_due(alike) or backoff.splits):
+    if isinstance(error, Permanent | OutcomeUnknown | CommitConflict) or backoff.splits >= SPLITS_MAX or block is None:
         return False
     own = engine.database.read(lambda c: segment_records.of_block(c, block.id))
+    alone = len(own) == 1
+    full = any(word in str(error) for word in _MEMORY)
+    # A part of the smallest size failed, and nothing was committed since: then it is not the size.
+    divisible = full and alone and own[0].rows >= SPLIT_ROWS_MIN and not backoff.suspects
+    alike = backoff.alike + 1 if backoff.gist == problems.gist_of(str(error)) else 1
+    if not ((full and alike == 1) or _is_due(alike) or backoff.splits):
+        return False
     waiting = engine.database.read(lambda c: segment_records.sealed(c, dataset))
     others = [one for one in waiting if one.block is None and one.set_aside is None]
-    alone = len(own) == 1
-    if alone and not others and not backoff.others_succeeded:
-        _clear_suspects(engine, backoff)  # all have failed alone: it is not the segments' fault
-        return False
-    try:
-        decided = raise_barrier(engine, dataset)
-    except FloodmarkError:
-        _clear_suspects(engine, backoff)  # the table takes nothing: it is not the segments' fault
+    blameless = alone and not others and not backoff.others_succeeded  # all have failed alone: not the segments' fault
+    decided = None if blameless and not divisible else _given_up(engine, dataset)
+    if decided is None:
+        _clear_suspects(engine, backoff)
         return False
     backoff.splits += 1
     backoff.segments_max = max(1, len(own) // 2)
-    if not alone or decided is None or decided.state == "committed":
+    if not alone or decided.state == "committed" or (divisible and _split(engine, dataset, own[0].id)):
         return True
     reason = f"it could not be committed, not even alone: {error.message}"
     backoff.suspects.append(own[0].id)
-    return engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
+    return not blameless and engine.database.transact(lambda c: segment_records.set_aside(c, own[0].id, reason))
+
+
+def _given_up(engine: Engine, dataset: str) -> Block | None:
+    """The undecided block, decided by a barrier; None if the table takes nothing: it is not the segments' fault."""
+    try:
+        return raise_barrier(engine, dataset)
+    except FloodmarkError:
+        return None
+
+
+def _split(engine: Engine, dataset: str, id: int) -> bool:
+    """U34: replace a segment that does not fit the heap by its halves. True also if another process has taken it."""
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
+    segment = engine.database.read(lambda c: segment_records.find(c, id))
+    if segment is None or split_segment(engine, declared, segment):
+        return True
+    return not engine.database.read(lambda c: segment_records.is_waiting(c, id))
 
 
 def _clear_suspects(engine: Engine, backoff: _Backoff) -> None:

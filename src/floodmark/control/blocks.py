@@ -12,13 +12,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, bindparam, false, func, select, update
+from sqlalchemy import Connection, bindparam, false, func, select, update
 
 from floodmark.commit.protocol import Base, PartitionStats
 from floodmark.control import datasets as dataset_records
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset, PartitionTotals
 from floodmark.control.schema import (
+    Record,
     block_partitions,
     blocks,
     counters,
@@ -383,7 +384,7 @@ def _raise_to(connection: Connection, value: int) -> None:
     connection.execute(_RAISE, {"to": value})
 
 
-def _block(row: Row) -> Block:  # type: ignore[type-arg]
+def _block(row: Record) -> Block:
     return Block(
         id=row.id,
         dataset=row.dataset,

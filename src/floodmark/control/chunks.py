@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from floodmark.commit.protocol import Base
@@ -36,7 +36,7 @@ from floodmark.control.deliveries import (
     watermark,
 )
 from floodmark.control.quarantine import GivenUp
-from floodmark.control.schema import chunks, intents, watermarks
+from floodmark.control.schema import Record, chunks, intents, watermarks
 from floodmark.sequence import SequenceRange, Tally
 
 # Asked with every chunk. Built once: to put a statement together takes longer than to run it.
@@ -254,7 +254,7 @@ def _pending(intent: Intent, range: SequenceRange) -> Any:
     )
 
 
-def _chunk(row: Row) -> Chunk:  # type: ignore[type-arg]
+def _chunk(row: Record) -> Chunk:
     tally = None if row.row_count is None else Tally.of(row.row_count, row.checksum)
     root = None if row.root_after is None else Root(row.root_after, row.root_rows)
     return Chunk(SequenceRange(row.after_seq, row.through_seq), row.state, tally, root)

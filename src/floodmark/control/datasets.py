@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.config import SpoolSettings
-from floodmark.control.schema import datasets, partitions
+from floodmark.control.schema import Record, datasets, partitions
 from floodmark.control.stored import read_back, texts
-from floodmark.errors import UnknownDataset
+from floodmark.errors import SchemaChanged, UnknownDataset
 from floodmark.layout import Layout
 from floodmark.schema import Column, Schema, parse_identity
+from floodmark.schema.types import holds
 from floodmark.sequence import Tally
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ DECLARATION_VERSION = 1
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _BY_NAME = select(datasets).where(datasets.c.name == bindparam("dataset"))
+_COLUMNS = select(datasets.c.columns).where(datasets.c.name == bindparam("dataset"))
 _EVERYONE = select(datasets).order_by(datasets.c.name)
 _PARTITIONS = select(partitions).where(partitions.c.dataset == bindparam("of")).order_by(partitions.c.partition_key)
 _PARTITION = select(partitions).where(
@@ -196,6 +198,29 @@ def evolve(connection: Connection, name: str, columns: tuple[Column, ...]) -> Da
     return replace(dataset, schema=grown)
 
 
+def replace_types(connection: Connection, name: str, schema: Schema) -> bool:
+    """U42: record other types of the columns; false if the columns are others by now."""
+    if get(connection, name).schema.names != schema.names:
+        return False
+    connection.execute(update(datasets).where(datasets.c.name == name).values(columns=schema.to_json()))
+    return True
+
+
+def check_types(connection: Connection, known: Dataset) -> None:
+    """U42: `SchemaChanged` if rows were fitted to a type that was corrected since."""
+    stored = connection.execute(_COLUMNS, {"dataset": known.name}).scalar_one_or_none()
+    if stored is None or stored == known.schema.text:
+        return
+    current = Schema.from_json(stored)
+    for column in known.schema:
+        now = current.get(column.name)
+        if now is not None and not holds(now.type, column.type):
+            raise SchemaChanged(
+                f"The type of column {column.name!r} of {known.name!r} was changed to {now.type} in the meantime.",
+                hint="Nothing was stored. Send the rows again.",
+            )
+
+
 def raise_horizon(connection: Connection, name: str, *, through: int, synced_snapshot: int | None) -> None:
     """I3: the horizon only rises."""
     connection.execute(_RAISE_HORIZON, {"dataset": name, "through": through})
@@ -251,11 +276,11 @@ def add_to_partition(connection: Connection, name: str, totals: PartitionTotals)
     )
 
 
-def _dataset(row: Row) -> Dataset:  # type: ignore[type-arg]
+def _dataset(row: Record) -> Dataset:
     return read_back(f"dataset {row.name!r}", lambda: _read(row))
 
 
-def _read(row: Row) -> Dataset:  # type: ignore[type-arg]
+def _read(row: Record) -> Dataset:
     return Dataset(
         name=row.name,
         identity=parse_identity(json.loads(row.identity_columns)),

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select, update
+from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from floodmark.control import removals as removal_records
-from floodmark.control.schema import block_partitions, blocks, datasets, intents, partitions, watermarks
+from floodmark.control.schema import Record, block_partitions, blocks, datasets, intents, partitions, watermarks
 from floodmark.errors import Retryable
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
@@ -404,7 +404,7 @@ def whole_stretches(connection: Connection, channel: Channel, within: SequenceRa
     return [Stretch(row.row_count, row.first_seq, row.last_seq) for row in found]
 
 
-def _intent(row: Row) -> Intent:  # type: ignore[type-arg]
+def _intent(row: Record) -> Intent:
     return Intent(
         row.id,
         Channel(row.sink, row.dataset, row.partition_key),

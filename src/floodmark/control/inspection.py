@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import (
+    Record,
     block_partitions,
     blocks,
     chunks,
@@ -227,16 +228,8 @@ def removals_of(connection: Connection, dataset: str, partition: str | None = No
     query = select(removals).where(removals.c.dataset == dataset)
     if partition is not None:
         query = query.where(removals.c.partition_key == partition)
-    return [
-        Removal(
-            row.operation,
-            row.partition_key,
-            SequenceRange(row.after_seq, row.through_seq),
-            Tally.of(row.row_count, row.checksum),
-            row.state,
-        )
-        for row in connection.execute(query.order_by(removals.c.after_seq))
-    ]
+    found = connection.execute(query.order_by(removals.c.after_seq))
+    return [replace(_removal(row), state=row.state) for row in found]
 
 
 def forfeits_of(connection: Connection, channel: Channel) -> list[Removal]:
@@ -250,15 +243,12 @@ def forfeits_of(connection: Connection, channel: Channel) -> list[Removal]:
         )
         .order_by(forfeits.c.after_seq)
     )
-    return [
-        Removal(
-            row.operation,
-            row.partition_key,
-            SequenceRange(row.after_seq, row.through_seq),
-            Tally.of(row.row_count, row.checksum),
-        )
-        for row in found
-    ]
+    return [_removal(row) for row in found]
+
+
+def _removal(row: Record) -> Removal:
+    tally = Tally.of(row.row_count, row.checksum)
+    return Removal(row.operation, row.partition_key, SequenceRange(row.after_seq, row.through_seq), tally)
 
 
 def given_up_of(connection: Connection, channel: Channel) -> list[GivenUpRow]:
@@ -345,13 +335,13 @@ def highest_committed(connection: Connection, dataset: str) -> int:
     )
 
 
-def _chunk(row: Row) -> ChunkRecord:  # type: ignore[type-arg]
+def _chunk(row: Record) -> ChunkRecord:
     tally = Tally() if row.row_count is None else Tally.of(row.row_count, row.checksum)
     span = SequenceRange(row.after_seq, row.through_seq)
     return ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at)
 
 
-def _block(row: Row) -> BlockRecord:  # type: ignore[type-arg]
+def _block(row: Record) -> BlockRecord:
     return BlockRecord(
         row.id,
         SequenceRange(row.after_seq, row.through_seq),
@@ -364,7 +354,7 @@ def _block(row: Row) -> BlockRecord:  # type: ignore[type-arg]
     )
 
 
-def _segment(row: Row) -> SegmentRecord:  # type: ignore[type-arg]
+def _segment(row: Record) -> SegmentRecord:
     return SegmentRecord(
         row.id,
         row.state,

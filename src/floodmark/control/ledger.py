@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, and_, func, select, update
 
-from floodmark.control.schema import ledger, ledger_given_up
+from floodmark.control.schema import Record, ledger, ledger_given_up
 from floodmark.control.stored import read_back
 from floodmark.sequence import SequenceRange, Tally
 
@@ -173,11 +173,11 @@ def _key(entry: Entry) -> dict[str, str]:
     return {"origin": entry.origin, "dataset": entry.dataset, "partition_key": entry.partition}
 
 
-def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
+def _entry(row: Record) -> Entry:
     return read_back(f"the chunks of {row.origin!r}", lambda: _read(row))
 
 
-def _read(row: Row) -> Entry:  # type: ignore[type-arg]
+def _read(row: Record) -> Entry:
     return Entry(
         origin=row.origin,
         dataset=row.dataset,

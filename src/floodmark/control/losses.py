@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
-from floodmark.control.schema import losses
+from floodmark.control.schema import Record, losses
 from floodmark.sequence import SequenceRange
 
 
@@ -58,6 +58,6 @@ def forget(connection: Connection, segment: int) -> None:
     connection.execute(losses.delete().where(losses.c.segment == segment))
 
 
-def _loss(row: Row) -> Loss:  # type: ignore[type-arg]
+def _loss(row: Record) -> Loss:
     span = None if row.after_seq is None else SequenceRange(row.after_seq, row.through_seq)
     return Loss(row.segment, row.dataset, row.row_count, span, row.kept_at, row.reason, row.recorded_at)

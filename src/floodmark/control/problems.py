@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
-from floodmark.control.schema import problems
+from floodmark.control.schema import Record, problems
 
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -79,7 +79,7 @@ def forget(connection: Connection, dataset: str) -> None:
     connection.execute(problems.delete().where(problems.c.dataset == dataset))
 
 
-def _problem(row: Row) -> DatasetProblem:  # type: ignore[type-arg]
+def _problem(row: Record) -> DatasetProblem:
     return DatasetProblem(
         row.dataset, row.message, row.failures, datetime.fromisoformat(row.first_at), row.segments_max, row.gist
     )

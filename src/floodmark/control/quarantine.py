@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, case, func, select, update
+from sqlalchemy import Connection, case, func, select, update
 
 from floodmark.control.deliveries import Channel
-from floodmark.control.schema import quarantine
+from floodmark.control.schema import Record, quarantine
 from floodmark.errors import UnknownQuarantineEntry
 from floodmark.sequence import Tally
 
@@ -227,7 +227,7 @@ def held_entries(connection: Connection, dataset: str, *, token: str | None) -> 
     return int(found[0]), int(found[1])
 
 
-def _entry(row: Row) -> Entry:  # type: ignore[type-arg]
+def _entry(row: Record) -> Entry:
     return Entry(
         id=row.id,
         dataset=row.dataset,

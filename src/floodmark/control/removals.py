@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control import events
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.schema import (
+    Record,
     datasets,
     filtered_removals,
     forfeits,
@@ -510,10 +511,10 @@ def _range_values(item: Part | Forfeit) -> dict[str, str | int]:
     }
 
 
-def _stats(row: Row) -> tuple[SequenceRange, Tally]:  # type: ignore[type-arg]
+def _stats(row: Record) -> tuple[SequenceRange, Tally]:
     return SequenceRange(row.after_seq, row.through_seq), Tally.of(row.row_count, row.checksum)
 
 
-def _operation(row: Row) -> Operation:  # type: ignore[type-arg]
+def _operation(row: Record) -> Operation:
     selection = Selection.from_json(row.selection)
     return Operation(row.id, row.dataset, row.kind, row.state, selection, row.table_uuid, row.base_snapshot)

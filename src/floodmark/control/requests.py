@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from floodmark.control.schema import requests
 
@@ -33,12 +33,24 @@ class Request:
     quarantined: int
 
 
+# Asked by every capture with a key. Built once: to put a statement together takes longer than to run it.
+_FIND = (
+    select(requests)
+    .where(
+        requests.c.dataset == bindparam("of"),
+        requests.c.key == bindparam("wanted"),
+        requests.c.token.in_([bindparam("sender"), NOT_KNOWN]),
+    )
+    .limit(1)
+)
+_TAKEN = select(requests.c.token, requests.c.key).where(
+    requests.c.dataset == bindparam("of"), requests.c.key.in_(bindparam("wanted", expanding=True))
+)
+_RECORD = requests.insert()
+
+
 def find(connection: Connection, *, dataset: str, token: str, key: str) -> Request | None:
-    row = connection.execute(
-        select(requests)
-        .where(requests.c.dataset == dataset, requests.c.key == key, requests.c.token.in_([token, NOT_KNOWN]))
-        .limit(1)
-    ).one_or_none()
+    row = connection.execute(_FIND, {"of": dataset, "wanted": key, "sender": token}).one_or_none()
     if row is None:
         return None
     receipt = json.loads(row.receipt)
@@ -53,16 +65,12 @@ def record(connection: Connection, request: Request, *, now: datetime) -> bool:
 def record_all(connection: Connection, items: Sequence[Request], *, now: datetime) -> bool:
     """Remember requests of one dataset; false, and none of them, if a key is taken, or two of them have the same."""
     wanted = {(item.token, item.key) for item in items}
-    taken = connection.execute(
-        select(requests.c.token, requests.c.key).where(
-            requests.c.dataset == items[0].dataset, requests.c.key.in_([item.key for item in items])
-        )
-    )
+    taken = connection.execute(_TAKEN, {"of": items[0].dataset, "wanted": [item.key for item in items]})
     known = {(token, key) for token, key in taken}
     if len(wanted) < len(items) or known & (wanted | {(NOT_KNOWN, key) for _, key in wanted}):
         return False
     connection.execute(
-        requests.insert(),
+        _RECORD,
         [
             {
                 "dataset": item.dataset,

@@ -5,7 +5,12 @@ The DDL is in `migrations/`, and is not changed after a release; a test compares
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, MetaData, Table, Text
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, MetaData, Row, Table, Text
+
+Record = Row[*tuple[Any, ...]]
+"""A row of one of these tables."""
 
 metadata = MetaData()
 
@@ -111,6 +116,7 @@ segments = Table(
     Column("created_at", Text, nullable=False),
     Column("unfolded_bytes", BigInteger),
     Column("set_aside", Text),
+    Column("part_of", BigInteger),
 )
 
 problems = Table(

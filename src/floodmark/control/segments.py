@@ -2,7 +2,7 @@
 
 A segment exists exactly when it is registered. Its row goes
 
-    writing ──register──▶ sealed ──record──▶ consumed
+    writing ──register──▶ sealed ──record──▶ consumed ◀──retire, split (guarded)── sealed
        └────drop (guarded)──▶ dropped ◀──give_up (guarded)── sealed
 
 and while it is `sealed` it may join a block and be released from it again. The id of a segment that was
@@ -18,14 +18,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.commit.protocol import PartitionRows
-from floodmark.control.schema import counters, landing, segment_partitions, segments
+from floodmark.control.schema import Record, counters, landing, segment_partitions, segments
+from floodmark.errors import Retryable
 from floodmark.sequence import Tally
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _OWN = segments.c.dataset == bindparam("of")
+_PLACE = func.coalesce(segments.c.part_of, segments.c.registered)  # the parts of a segment wait in its place
+_ORDER = (_PLACE, segments.c.registered)
 _ANNOUNCE = segments.insert()
 _REGISTER = update(segments).where(segments.c.id == bindparam("segment"))
 _STATE = select(segments.c.state).where(segments.c.id == bindparam("segment"))
@@ -35,18 +38,21 @@ _UNFINISHED = select(segments.c.id, segments.c.path, segments.c.owner).where(_OW
 _WAITING = (
     select(segments)
     .where(_OWN, segments.c.state == "sealed", segments.c.block.is_(None), segments.c.set_aside.is_(None))
-    .order_by(segments.c.registered)
+    .order_by(*_ORDER)
     .limit(bindparam("most"))
 )
-_SEALED = select(segments).where(_OWN, segments.c.state == "sealed").order_by(segments.c.registered)
-_OLDEST = select(func.min(segments.c.registered)).where(
-    _OWN, segments.c.state == "sealed", segments.c.set_aside.is_(None)
-)
+_SEALED = select(segments).where(_OWN, segments.c.state == "sealed").order_by(*_ORDER)
+_OLDEST = select(func.min(_PLACE)).where(_OWN, segments.c.state == "sealed", segments.c.set_aside.is_(None))
 _OF_BLOCK = select(segments).where(segments.c.block == bindparam("joined")).order_by(segments.c.block_offset)
 _CONSUMED = select(segments.c.id, segments.c.path).where(
     _OWN, segments.c.block == bindparam("joined"), segments.c.state == "consumed"
 )
-_COUNT_ON = update(counters).where(counters.c.name == bindparam("counter")).values(value=counters.c.value + 1)
+_COUNT_ON = (
+    update(counters)
+    .where(counters.c.name == bindparam("counter"))
+    .values(value=counters.c.value + 1)
+    .returning(counters.c.value)
+)
 _COUNTED = select(counters.c.value).where(counters.c.name == bindparam("counter"))
 _LANDING = select(landing).where(landing.c.file == bindparam("landed"))
 _OFFSETS = select(landing.c.file, landing.c.sealed).where(
@@ -91,6 +97,7 @@ class Segment:
     rows: int
     bytes: int
     registered: int
+    """Its place in the order; of a part, that of the segment that it was made of."""
     event_min: int | None = None
     event_max: int | None = None
     block_offset: int | None = None
@@ -278,15 +285,20 @@ def blocks_of_steps(connection: Connection, steps: Sequence[SourceStep]) -> dict
     names = sorted({step.source for step in steps})
     result: dict[str, list[tuple[int, int]]] = {}
     for start in range(0, len(names), 500):
-        found = connection.execute(
-            select(segments.c.id, segments.c.row_count, segments.c.block, segments.c.source, segments.c.ordinal).where(
-                segments.c.source.in_(names[start : start + 500])
-            )
-        )
+        found = connection.execute(select(segments).where(segments.c.source.in_(names[start : start + 500])))
         for row in found:
             if (row.source, row.ordinal) in wanted:
-                result.setdefault(row.block or "", []).append((row.id, row.row_count))
+                for one in _parts(connection, row) or [row]:
+                    result.setdefault(one.block or "", []).append((one.id, one.row_count))
     return result
+
+
+def _parts(connection: Connection, row: Record) -> list[Record]:
+    """What a segment was split into, without what was split again."""
+    if row.state != "consumed" or row.block is not None:
+        return []
+    found = connection.execute(select(segments).where(segments.c.part_of == row.registered))
+    return [one for one in found if one.state == "sealed" or one.block is not None]
 
 
 def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[PartitionRows]]:
@@ -311,8 +323,8 @@ def sealed_so_far(connection: Connection, dataset: str, registered: int) -> list
     """(id, path, block) of the segments that wait and were registered up to a number, oldest first."""
     found = connection.execute(
         select(segments.c.id, segments.c.path, segments.c.block)
-        .where(segments.c.dataset == dataset, segments.c.state == "sealed", segments.c.registered <= registered)
-        .order_by(segments.c.registered)
+        .where(segments.c.dataset == dataset, segments.c.state == "sealed", registered >= _PLACE)
+        .order_by(*_ORDER)
     )
     return [(row.id, row.path, row.block) for row in found]
 
@@ -325,6 +337,39 @@ def retire(connection: Connection, id: int) -> bool:
         .values(state="consumed")
     )
     return changed.rowcount == 1
+
+
+def landing_file_of(connection: Connection, id: int) -> str | None:
+    """The landing file that a segment, or the one that it is a part of, was sealed from."""
+    own = connection.execute(select(segments).where(segments.c.id == id)).one()
+    if own.part_of is None:
+        found: str | None = own.landing_file
+        return found
+    whole = select(segments.c.landing_file).where(segments.c.registered == own.part_of)
+    return connection.execute(whole).scalar_one_or_none()
+
+
+def split(connection: Connection, id: int, parts: Sequence[tuple[int, SegmentContent]]) -> bool:
+    """U34: end a segment that waits, and register its parts in its place; false if it is in a block or done with."""
+    old = connection.execute(select(segments).where(segments.c.id == id)).one()
+    if not retire(connection, id):
+        return False
+    for part, content in parts:
+        if not register(connection, id=part, content=content):
+            raise Retryable(f"A part of segment {id} was dropped while it was written.", hint="Flush again.")
+    place = old.registered if old.part_of is None else old.part_of
+    connection.execute(update(segments).where(segments.c.id.in_([part for part, _ in parts])).values(part_of=place))
+    # Of an earlier split: what came after the segment still does.
+    later = connection.execute(
+        select(segments.c.id)
+        .where(segments.c.part_of == place, segments.c.state == "sealed", segments.c.registered > old.registered)
+        .where(segments.c.id.not_in([part for part, _ in parts]))
+        .order_by(segments.c.registered)
+    ).scalars()
+    for other in list(later):
+        number = _next(connection, "registration")
+        connection.execute(update(segments).where(segments.c.id == other).values(registered=number))
+    return True
 
 
 def is_waiting(connection: Connection, id: int) -> bool:
@@ -418,18 +463,17 @@ def _exists(connection: Connection, id: int) -> bool:
 
 
 def _next(connection: Connection, counter: str) -> int:
-    connection.execute(_COUNT_ON, {"counter": counter})
-    return int(connection.execute(_COUNTED, {"counter": counter}).scalar_one())
+    return int(connection.execute(_COUNT_ON, {"counter": counter}).scalar_one())
 
 
-def _segment(row: Row) -> Segment:  # type: ignore[type-arg]
+def _segment(row: Record) -> Segment:
     return Segment(
         id=row.id,
         dataset=row.dataset,
         path=row.path,
         rows=row.row_count,
         bytes=row.byte_count,
-        registered=row.registered,
+        registered=row.registered if row.part_of is None else row.part_of,
         event_min=row.event_min,
         event_max=row.event_max,
         block_offset=row.block_offset,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from floodmark.control import events
-from floodmark.control.schema import sinks
+from floodmark.control.schema import Record, sinks
 from floodmark.control.stored import mapping, read_back
 from floodmark.errors import InvalidName, UnknownSink
 
@@ -103,7 +103,7 @@ def set_state(
     connection.execute(update(sinks).where(sinks.c.instance == instance, sinks.c.state != "removed").values(**values))
 
 
-def _sink(row: Row) -> Sink:  # type: ignore[type-arg]
+def _sink(row: Record) -> Sink:
     settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
     again = None if row.next_attempt_at is None else datetime.fromisoformat(row.next_attempt_at)
     return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number, row.problem, again)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
-from floodmark.control.schema import sources
+from floodmark.control.schema import Record, sources
 from floodmark.errors import Permanent
 
 
@@ -63,7 +63,7 @@ def _found(connection: Connection, ids: list[str]) -> dict[str, Source]:
     return result
 
 
-def _source(row: Row) -> Source:  # type: ignore[type-arg]
+def _source(row: Record) -> Source:
     return Source(row.id, row.dataset, row.position, row.next_ordinal)
 
 

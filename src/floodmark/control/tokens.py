@@ -12,9 +12,9 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
-from floodmark.control.schema import tokens
+from floodmark.control.schema import Record, tokens
 from floodmark.errors import TokenExists, UnknownToken
 
 PREFIX = "fmk_"
@@ -109,7 +109,7 @@ def find(connection: Connection, *, hash: str, now: datetime) -> Token | None:
     return token if token is not None and token.is_in_force(now) else None
 
 
-def _token(row: Row) -> Token:  # type: ignore[type-arg]
+def _token(row: Record) -> Token:
     return Token(
         name=row.name,
         origins=None if row.origins is None else tuple(json.loads(row.origins)),

@@ -13,9 +13,10 @@ from typing import Any
 
 from floodmark.commit.flush import FlushReport
 from floodmark.daemon.lanes import subject_of
-from floodmark.daemon.plan import Change, Export, Flush, Outcome, Work
+from floodmark.daemon.plan import Change, Compact, Export, Flush, Outcome, Work
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, FloodmarkError
+from floodmark.maintenance.compact import CompactReport, DatasetCompaction
 
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -61,6 +62,9 @@ class Voice:
                 return
         elif isinstance(outcome.report, ExportReport):
             self._exported(outcome.report, outcome.seconds)
+        elif isinstance(outcome.report, CompactReport):
+            for item in outcome.report.datasets:
+                self._compacted(item, outcome.seconds)
         subject = subject_of(outcome.work)
         self._slow.discard(subject)
         if outcome.failed:
@@ -94,7 +98,7 @@ class Voice:
         if subject in self._slow:
             return
         self._slow.add(subject)
-        doing = "a flush" if isinstance(work, Flush) else "an export"
+        doing = "an export" if isinstance(work, Export) else "it" if isinstance(work, Compact) else "a flush"
         text = f"{subject}: {doing} has been running for {seconds:.0f} s"
         self.tell(Event("slow", text, {"subject": subject, "seconds": round(seconds, 3)}))
 
@@ -127,6 +131,26 @@ class Voice:
         }
         self.tell(Event("flushed", f"dataset {report.dataset}: {', '.join(parts)} ({seconds:.1f} s)", details))
 
+    def _compacted(self, report: DatasetCompaction, seconds: float) -> None:
+        if report.idle:
+            return
+        before = sum(bucket.files_before for bucket in report.compacted)
+        after = sum(bucket.files_after or 0 for bucket in report.compacted)
+        parts = [f"{_count(before, 'file')} joined into {after:,}"] if before else []
+        parts += [f"{_count(report.snapshots_expired, 'snapshot')} expired"] if report.snapshots_expired else []
+        parts += [f"{_count(report.orphans, 'orphan file')} removed"] if report.orphans else []
+        details = {
+            "dataset": report.dataset,
+            "files_before": before,
+            "files_after": after,
+            "snapshots_expired": report.snapshots_expired,
+            "orphans": report.orphans,
+            "bytes_freed": report.bytes_freed,
+            "seconds": round(seconds, 3),
+        }
+        text = ", ".join(parts) or "tidied up"
+        self.tell(Event("compacted", f"compaction of {report.dataset}: {text} ({seconds:.1f} s)", details))
+
     def _exported(self, report: ExportReport, seconds: float) -> None:
         if not (report.rows or report.quarantined):
             return
@@ -155,6 +179,10 @@ def _problem(outcome: Outcome) -> str:
             text += " All other work continues."
         return text
     report = outcome.report
+    if isinstance(report, CompactReport):
+        failed = [text for item in report.datasets for text in item.problems]
+        failed += [f"{bucket.range}: {bucket.reason}" for item in report.datasets for bucket in item.failed]
+        return " ".join(failed[:3])
     if not isinstance(report, ExportReport) or not isinstance(outcome.work, Export):
         raise TypeError("only an export fails without an error")
     first = report.blocked or next(iter(report.errors.values()))

@@ -1,4 +1,4 @@
-"""Threads: each sink has its own until it is removed, and a few threads share the flushes.
+"""Threads: each sink has its own until it is removed, a few threads share the flushes, and one compacts.
 
 So work that hangs, in a destination or in Spark, blocks nothing else. The threads are kept between two pieces of work,
 because each has its own connection and thread in Spark as well.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from floodmark.clock import Clock
-from floodmark.daemon.plan import Export, Flush, Outcome, Work
+from floodmark.daemon.plan import Compact, Export, Flush, Outcome, Work
 from floodmark.delivery.context import Stop
 
 JOIN_SECONDS_MAX = 1.0
@@ -60,6 +60,7 @@ class Lanes:
     """Called by the threads."""
     clock: Clock
     _flushing: list[Lane] = field(default_factory=list)
+    _compacting: list[Lane] = field(default_factory=list)
     _exporting: dict[str, Lane] = field(default_factory=dict)
     """By the sink's instance."""
     _leaving: list[Lane] = field(default_factory=list)
@@ -106,19 +107,26 @@ class Lanes:
             if work.instance not in self._exporting:
                 self._exporting[work.instance] = self._new(f"export-{work.sink}")
             return self._exporting[work.instance]
-        idle = next((lane for lane in self._flushing if lane.work is None), None)
+        shared, name = (self._compacting, "compact") if isinstance(work, Compact) else (self._flushing, "flush")
+        idle = next((lane for lane in shared if lane.work is None), None)
         if idle is None:
-            idle = self._new(f"flush-{len(self._flushing) + 1}")
-            self._flushing.append(idle)
+            idle = self._new(f"{name}-{len(shared) + 1}")
+            shared.append(idle)
         return idle
 
     def _new(self, name: str) -> Lane:
         return Lane(name, self.perform, self.report, Stop(self.clock))
 
     def _all(self) -> list[Lane]:
-        return [*self._flushing, *self._exporting.values(), *self._leaving]
+        return [*self._flushing, *self._compacting, *self._exporting.values(), *self._leaving]
 
 
 def subject_of(work: Work) -> str:
     """The dataset or sink of work, for messages."""
-    return f"dataset {work.dataset}" if isinstance(work, Flush) else f"sink {work.sink}"
+    match work:
+        case Flush():
+            return f"dataset {work.dataset}"
+        case Compact():
+            return f"compaction of {work.dataset}"
+        case Export():
+            return f"sink {work.sink}"

@@ -8,6 +8,7 @@ How it stops
 - Asked once: nothing new begins, waits end immediately, the present chunk or commit is finished. Exit code 0.
 - Asked again: running work is abandoned. Exit code 130.
 - After `run.stop_seconds_max`, too. Exit code 1.
+- A compaction is not waited for: what it has not committed is done again by the next one.
 - If Spark's JVM has died, it stops automatically: this process cannot start another JVM. It asks its caller for a
   restart (`RESTART`): one dataset that crashes the JVM must not stop the others.
 Abandoned work is only postponed: it is recorded, and the next process finishes it.
@@ -30,12 +31,13 @@ from floodmark.control import datasets, segments, sinks
 from floodmark.control.database import Database
 from floodmark.daemon.events import Event, Voice, text_of
 from floodmark.daemon.lanes import Lanes
-from floodmark.daemon.plan import DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
+from floodmark.daemon.plan import Compact, DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
 from floodmark.delivery.context import Stop
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt, Retryable, UnknownSink
 from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost
+from floodmark.maintenance.compact import CompactReport
 from floodmark.store import Store
 
 # ── Whether a daemon runs on a store: a file that it keeps locked ────────────────────────────────────────────────────
@@ -130,7 +132,7 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 READ_SECONDS = 1.0
-"""How often the loop reads the store. Finished work wakes it earlier."""
+"""How often the loop reads the store, unless rows are to be flushed sooner. Finished work wakes it earlier."""
 READ_DOUBLINGS_MAX = 6
 """After a failed read it waits one second, then two, and at most about a minute: a database often recovers quickly."""
 SLOW_SECONDS = 300.0
@@ -185,9 +187,10 @@ class Daemon:
     def run(self, *, beside: bool = False) -> int:
         """Run until asked to stop; returns the exit code. `under_way` is the abandoned work."""
         self._voice.started(store=str(self._store.path), pid=os.getpid(), beside=beside)
+        interval = min(READ_SECONDS, self.plan.settings.flush_seconds / 4)
         while not self._asked:
             self.step()
-            self.take(READ_SECONDS)
+            self.take(interval)
         return self._stop()
 
     def once(self) -> int:
@@ -295,9 +298,11 @@ class Daemon:
             return Outcome(work, error=error, seconds=self._clock.monotonic_seconds() - begun)
         return Outcome(work, report, seconds=self._clock.monotonic_seconds() - begun)
 
-    def _do(self, work: Work, stop: Stop) -> FlushReport | ExportReport:
+    def _do(self, work: Work, stop: Stop) -> FlushReport | CompactReport | ExportReport:
         if isinstance(work, Flush):
             return self._store.flush(work.dataset, stop=stop)
+        if isinstance(work, Compact):
+            return self._store.compact(work.dataset)
         report = self._store.export(work.sink, stop=stop)
         faults.reach("run.exported")
         # Recorded afterwards: a slot whose run was interrupted by a crash or a stop is run again.
@@ -309,21 +314,25 @@ class Daemon:
 
     def _stop(self) -> int:
         seconds_max = self.plan.settings.stop_seconds_max
-        self._voice.stopping(self.under_way, reason=self._asked[0], seconds_max=seconds_max)
+        self._voice.stopping(self._unfinished(), reason=self._asked[0], seconds_max=seconds_max)
         self._lanes.stop()
         deadline = self._clock.monotonic_seconds() + seconds_max
-        while self.under_way and len(self._asked) == 1:
+        while self._unfinished() and len(self._asked) == 1:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
                 break
             self.take(min(left, READ_SECONDS))
-        self._voice.stopped(self.under_way)
+        self._voice.stopped(self._unfinished())
         if self._lost and len(self._asked) == 1:
             return RESTART  # work that hangs is waiting for the JVM
-        if self.under_way:
+        if self._unfinished():
             return INTERRUPTED if len(self._asked) > 1 else FAILED
         self._close()
         return DONE
+
+    def _unfinished(self) -> list[Work]:
+        """What is waited for before the process ends."""
+        return [work for work in self.under_way if not isinstance(work, Compact)]
 
     def _close(self) -> None:
         self._lanes.close()
@@ -331,4 +340,4 @@ class Daemon:
 
 
 def _key(work: Work) -> str:
-    return f"flush {work.dataset}" if isinstance(work, Flush) else f"export {work.instance}"
+    return f"export {work.instance}" if isinstance(work, Export) else f"flush {work.dataset}"

@@ -1,12 +1,13 @@
 """What is due: the state of the daemon. No threads, files or clock; its inputs are views of the store and results.
 
-Terms. *Work* is one flush of a dataset, or one export (a tick) of a sink. A *view* is the state of the store at one
-time. A sink *has its own schedule* if its settings have `every` or `cron`.
+Terms. *Work* is one flush or one compaction of a dataset, or one export (a tick) of a sink. A *view* is the state of
+the store at one time. A sink *has its own schedule* if its settings have `every` or `cron`.
 
 Rules
-- A dataset and a sink have at most one piece of work at a time.
+- A dataset and a sink have at most one piece of work at a time. Compaction counts apart: it never delays a flush.
 - Rows are flushed when they have waited long enough or have enough bytes. Rows that wait at the first view have waited
-  long enough.
+  long enough. However short that is, a dataset has at most about one commit a second, unless there are many bytes.
+- A dataset with new commits is compacted after some time, or after so many commits; one dataset at a time.
 - A sink is due by its schedule. The control database has its last slot, so a slot that was missed while no daemon ran
   is caught up. A sink without its own schedule is due at the first view, at equal intervals, and as soon as a dataset
   has new rows. New rows do not wake a sink with its own schedule: `every 1h` asks for few, large chunks.
@@ -30,10 +31,13 @@ from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.kinds import seconds
 from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt
+from floodmark.maintenance.compact import CompactReport
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
 FAILURES_OF_DAMAGE = 10
 """The back-off step of a damaged dataset: the last one."""
+COMMIT_SECONDS_MIN = 0.8
+"""From the beginning of one flush to that of the next: what a table bears for long."""
 FLUSHES_AT_ONCE = 4
 """More would only share the same cores; with fewer, one slow dataset could block the others."""
 
@@ -54,6 +58,13 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """Work: join the small files of a dataset, and expire its old snapshots."""
+
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """Work: one tick of a sink. If it succeeds, `slot` is done; it is recorded if the sink has its own schedule."""
 
@@ -63,7 +74,7 @@ class Export:
     recorded: bool
 
 
-Work = Flush | Export
+Work = Flush | Compact | Export
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +108,18 @@ class Outcome:
     """The result of work: a report, or the error that ended it."""
 
     work: Work
-    report: FlushReport | ExportReport | None = None
+    report: FlushReport | CompactReport | ExportReport | None = None
     error: BaseException | None = None
     seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
-        return self.error is not None or (isinstance(self.report, ExportReport) and bool(self.report.errors))
+        match self.report:
+            case ExportReport():
+                return bool(self.report.errors)
+            case CompactReport():
+                return not self.report.sound
+        return self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +159,26 @@ class _Lane:
 
 
 @dataclass(slots=True)
+class _Compaction(_Lane):
+    commits: int = 0
+    """How many commits it has not seen: one for each view in which the horizon rose."""
+    since: float = 0.0
+    """When the first of them was noticed."""
+
+    def count(self, now: Moment) -> None:
+        if not self.commits:
+            self.since = now.seconds
+        self.commits += 1
+
+
+@dataclass(slots=True)
 class _Dataset(_Lane):
     view: DatasetView = field(default_factory=DatasetView)
     since: float | None = None
     """Since when rows have been waiting."""
+    flushed_at: float = float("-inf")
+    """When the last flush began."""
+    compaction: _Compaction = field(default_factory=_Compaction)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,7 +207,8 @@ class Plan:
         """Process a view; returns the changes. The first view has none: it is the initial state."""
         risen = {name for name, view in store.datasets.items() if self._see_dataset(name, view, now)}
         changes = [Change("dataset", name, "added") for name in store.datasets if name not in self.datasets]
-        for name in [name for name, item in self.datasets.items() if name not in store.datasets and not item.busy]:
+        gone = [name for name in self.datasets if name not in store.datasets]
+        for name in [name for name in gone if not (self.datasets[name].busy or self.datasets[name].compaction.busy)]:
             del self.datasets[name]
             changes.append(Change("dataset", name, "removed"))
         for change in changes:
@@ -196,6 +229,8 @@ class Plan:
         if item is None:
             return self._viewed and view.horizon > 0
         risen = view.horizon > item.view.horizon
+        if risen:
+            item.compaction.count(now)
         item.view = view
         if not view.waiting_bytes:
             item.since = None
@@ -239,6 +274,7 @@ class Plan:
         waiting = [(item.since or 0.0, name) for name, item in self.datasets.items() if self._flush_due(item, now)]
         room = FLUSHES_AT_ONCE - sum(item.busy for item in self.datasets.values())
         works: list[Work] = [Flush(name) for _, name in sorted(waiting)[: max(room, 0)]]
+        works += self._compaction_due(now)
         for instance, item in self.sinks.items():
             slot = _slot(item, now)
             if slot is not None:
@@ -248,13 +284,35 @@ class Plan:
     def _flush_due(self, item: _Dataset, now: Moment) -> bool:
         if item.since is None or item.rests(now):
             return False
+        if item.view.waiting_bytes >= self.settings.flush_bytes:
+            return True
         old = now.seconds - item.since >= self.settings.flush_seconds
-        return old or item.view.waiting_bytes >= self.settings.flush_bytes
+        return old and now.seconds - item.flushed_at >= COMMIT_SECONDS_MIN
+
+    def _compaction_due(self, now: Moment) -> list[Work]:
+        """The dataset with the most commits: compactions share the same cores, so there is one at a time."""
+        if not self.settings.compact or any(item.compaction.busy for item in self.datasets.values()):
+            return []
+        waiting = []
+        for name, item in self.datasets.items():
+            own = item.compaction
+            often = own.commits >= self.settings.compact_commits
+            if (
+                own.commits
+                and not own.rests(now)
+                and (often or now.seconds - own.since >= self.settings.compact_seconds)
+            ):
+                waiting.append((-own.commits, name))
+        return [Compact(name) for _, name in sorted(waiting)[:1]]
 
     def began(self, work: Work, now: Moment) -> None:
         lane = self._lane(work)
         if lane is not None:
             lane.started = now.seconds
+        if isinstance(lane, _Dataset):
+            lane.flushed_at = now.seconds
+        if isinstance(lane, _Compaction):
+            lane.commits = 0  # those that land from now on are for the next one
         if isinstance(lane, _Sink):
             lane.woken = False  # this tick may miss rows from now on: they wake the sink again
 
@@ -269,6 +327,8 @@ class Plan:
             if not outcome.failed:
                 # Rows that arrived while it ran have waited since its start at most. The next view shows if none wait.
                 lane.since = lane.started
+        if isinstance(lane, _Compaction) and outcome.failed:
+            lane.commits, lane.since = max(lane.commits, 1), float("-inf")  # due as soon as it may be tried again
         lane.end(outcome, now)
         if isinstance(lane, _Sink) and isinstance(outcome.work, Export) and not outcome.failed:
             lane.last = outcome.work.slot
@@ -284,8 +344,15 @@ class Plan:
         lane = self._lane(work)
         return 0.0 if lane is None or lane.started is None else now.seconds - lane.started
 
-    def _lane(self, work: Work) -> _Dataset | _Sink | None:
-        return self.datasets.get(work.dataset) if isinstance(work, Flush) else self.sinks.get(work.instance)
+    def _lane(self, work: Work) -> _Dataset | _Compaction | _Sink | None:
+        match work:
+            case Export():
+                return self.sinks.get(work.instance)
+            case Flush():
+                return self.datasets.get(work.dataset)
+            case Compact():
+                found = self.datasets.get(work.dataset)
+                return None if found is None else found.compaction
 
 
 def schedule_of(sink: Sink, settings: RunSettings) -> tuple[Schedule, bool]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -379,7 +380,7 @@ class Remedies:
             found = last.get(channel)
             if found is None or (entry.seq or 0) not in found[1].range:
                 found = last[channel] = self.exporter.database.read(
-                    lambda c, channel=channel, entry=entry: chunks.given_up_chunk(c, channel, entry.seq or 0)  # type: ignore[misc]
+                    partial(chunks.given_up_chunk, channel=channel, seq=entry.seq or 0)
                 )
             alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
             key = (entry.dataset, alone if found is None else found[1].range)

@@ -24,7 +24,7 @@ from floodmark.control.deliveries import Channel, Intent
 from floodmark.delivery.outcomes import Holdings, Task
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting
-from floodmark.schema import Schema
+from floodmark.schema import PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import GivenUpRange
 
@@ -97,7 +97,7 @@ class Source:
     snapshot: int
     columns: Schema
     """The user columns that were pinned, in that order, with the types the dataset has for them now."""
-    partition_values: Mapping[str, Any] | None = None
+    partition_values: PartitionValues | None = None
     """The values of the partition's columns; None for a dataset that is not partitioned."""
     row_filter: str | None = None
     """The row filter that was pinned."""

@@ -25,7 +25,7 @@ from floodmark.rows import Problem
 from floodmark.rows.jsontext import NotJson, plain_json
 from floodmark.rows.textlines import not_an_object, parse_lines
 from floodmark.spool.capture import Capture, Prepared, Receipt, Texts
-from floodmark.spool.payloads import Sender
+from floodmark.spool.quarantine import Sender
 
 KEY_CHARACTERS_MAX = 255
 RACES_MAX = 20
@@ -114,9 +114,9 @@ class Captures:
         self, dataset: str, body: bytes, *, encoding: str, media: str, key: str, token: str = ""
     ) -> Receipt | Keyed:
         """The receipt of a known key; otherwise the request, fitted and in a group."""
-        content = self._content(dataset, body, encoding)
+        known = self.engine.database.read(lambda c: _known(c, dataset=dataset, token=token, key=key))
+        content = wire.decompress(body, encoding, bytes_max=self.content_bytes_max)
         digest = wire.digest_of(content)
-        known = self.engine.database.read(lambda c: requests.find(c, dataset=dataset, token=token, key=key))
         if known is not None:
             return _receipt(known, digest)
         texts = self._texts(content, media)
@@ -195,6 +195,12 @@ class Captures:
 
 def lost_races() -> Retryable:
     return Retryable(f"This request conflicted {RACES_MAX} times with others that have the same key.")
+
+
+def _known(connection: Connection, *, dataset: str, token: str, key: str) -> Request | None:
+    """The stored request; an unknown dataset is reported before other errors."""
+    datasets.get(connection, dataset)
+    return requests.find(connection, dataset=dataset, token=token, key=key)
 
 
 def _receipt(known: Request, digest: str) -> Receipt:

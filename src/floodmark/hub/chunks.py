@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark import faults, wire
+from floodmark.config import SpoolSettings
 from floodmark.control import datasets, ledger, provenance
 from floodmark.control.datasets import Dataset
 from floodmark.control.ledger import Entry
@@ -26,7 +27,7 @@ from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.decision import AlreadyThere, Disagreement, Take, check_loop, decide, state_of
 from floodmark.rows import Fit, fit, fit_table, reasons_by_row
 from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
-from floodmark.schema.types import from_arrow
+from floodmark.schema.types import from_arrow, width
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.spool.capture import Capture
 from floodmark.spool.ingest import fit_and_evolve, store
@@ -186,21 +187,24 @@ class Chunks:
 
     def _fitted(self, declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> tuple[Dataset, pa.Table]:
         """Fit all rows or none, and add their new columns to the dataset, as capture does."""
-        grown, fitted = fit_and_evolve(self.engine, declared, lambda current: _fit(current, header, came))
+        limits = self.engine.settings.spool
+        grown, fitted = fit_and_evolve(self.engine, declared, lambda current: _fit(current, header, came, limits))
         self._known[declared.name] = grown
         return grown, fitted.table
 
     def _dataset(self, name: str) -> Dataset:
         """The dataset as this worker last saw it."""
-        if name not in self._known:
+        if name not in self._known or name in self.engine.corrected:
+            self.engine.corrected.discard(name)
             self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 
 
-def _fit(declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> Fit:
+def _fit(declared: Dataset, header: ChunkHeader, came: Columns | Lines, limits: SpoolSettings) -> Fit:
     known = declared.schema
     names = came.table.column_names if isinstance(came, Columns) else came.columns
     types = {name: parse_type(header.types[name]) for name in names if name in header.types}
+    _check_columns(declared, came, names, types, limits)
     schema = known.merge(Column(name, kind) for name, kind in types.items() if name not in known)
     if isinstance(came, Lines):
         fitted = fit(schema, came.columns, came.values, rows=len(came.sequence))
@@ -215,6 +219,23 @@ def _fit(declared: Dataset, header: ChunkHeader, came: Columns | Lines) -> Fit:
             hint="Nothing was stored. Correct the rows, or the dataset that the hub declares.",
         )
     return fitted
+
+
+def _check_columns(
+    declared: Dataset,
+    came: Columns | Lines,
+    names: Sequence[str],
+    types: Mapping[str, ColumnType],
+    limits: SpoolSettings,
+) -> None:
+    """The limits of capture: otherwise one chunk could add more columns than a flush can write."""
+    new = [name for name in names if name not in declared.schema]
+    widths = dict.fromkeys(new, 1)  # a type that is inferred from values has no fields
+    if isinstance(came, Columns):
+        arrow = {name: from_arrow(came.table.schema.field(name).type, column=name) for name in new}
+        widths |= {name: width(kind) for name, kind in arrow.items() if kind is not None}
+    widths |= {name: width(types[name]) for name in new if name in types}
+    declared.demands(limits).check_columns(declared.schema, new, taken=sum(widths.values()))
 
 
 def _fit_columns(schema: Schema, came: Columns, sent_types: Mapping[str, ColumnType]) -> Fit:

@@ -5,27 +5,88 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import resource
 import shutil
 import signal
 import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
+from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from floodmark.control import tokens
 from floodmark.errors import InvalidSetting, Permanent, reason_of
 from floodmark.files import make_directory
-from floodmark.hub.connections import Connections, connections_max, refusal
 from floodmark.hub.settings import HubSettings
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.store import Store, open_store
+
+log = logging.getLogger("floodmark.hub")
+
+# ── How many connections a worker accepts: in total, and from one address ────────────────────────────────────────────
+
+
+# An idle connection costs a descriptor. Without descriptors a worker can neither accept connections nor open files, and
+# logs every attempt. So it sends a refusal while it still can.
+
+
+DESCRIPTORS_KEPT = 256
+"""For files, the control database and the worker's own sockets."""
+ADDRESS_MAX = 512
+"""Connections from one address. A proxy is one address too."""
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 5\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s"
+)
+CONTENT = (
+    b'{"type":"urn:floodmark:problem:Crowded","title":"Crowded","status":503,'
+    b'"detail":"The hub has reached its limit of connections. Nothing was stored.",'
+    b'"hint":"Send the same request again later, and close connections that are not used."}\n'
+)
+
+
+def connections_max() -> int:
+    """The limit that the descriptors of this process allow."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 65_536 if soft == resource.RLIM_INFINITY else max(16, soft - DESCRIPTORS_KEPT)
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connections of one worker."""
+
+    all_max: int
+    address_max: int = ADDRESS_MAX
+    _open: Counter[str] = field(default_factory=Counter)
+
+    def admit(self, address: str) -> bool:
+        """Count a connection; false, without counting it, if the limit is reached."""
+        if self._open.total() >= self.all_max or self._open[address] >= self.address_max:
+            return False
+        self._open[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]
+
+
+def refusal() -> bytes:
+    """The response to a connection before it is closed."""
+    return REFUSAL % (len(CONTENT), CONTENT)
+
 
 # ── uvicorn's HTTP protocol with a timeout for headers ───────────────────────────────────────────────────────────────
 
@@ -84,6 +145,58 @@ class BoundedProtocol(H11Protocol):
         self._header_timer = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+# ── The process that starts workers and replaces those that die or hang ──────────────────────────────────────────────
+
+
+class Supervisor(Multiprocess):
+    """uvicorn's, but a worker that dies is replaced at the next check, half a second later, whatever others do."""
+
+    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._asked: WeakKeyDictionary[Process, float] = WeakKeyDictionary()
+        """When each worker was pinged, if it has not responded yet."""
+
+    def keep_subprocess_alive(self) -> None:
+        for index, worker in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            lives = worker.process.is_alive()
+            if lives and self._answers(worker):
+                continue
+            self._end(worker, hangs=lives)
+            if worker.exitcode == STARTUP_FAILURE:
+                log.error("A worker could not start; the hub stops.")
+                self.should_exit.set()
+                return
+            replacement = Process(self.config, self.sockets)
+            replacement.start()
+            self.processes[index] = replacement
+
+    def _answers(self, worker: Process) -> bool:
+        """Never waits: a worker that dies after its ping would block the supervision of all others."""
+        now = time.monotonic()
+        try:
+            while worker.parent_conn.poll(0):
+                worker.parent_conn.recv()
+                self._asked.pop(worker, None)
+            if worker not in self._asked:
+                worker.parent_conn.send(b"ping")
+                self._asked[worker] = now
+        except (OSError, EOFError):
+            return False
+        return now - self._asked[worker] < self.config.timeout_worker_healthcheck
+
+    @staticmethod
+    def _end(worker: Process, *, hangs: bool) -> None:
+        worker.kill()
+        worker.join()
+        log.warning(
+            "Worker %s %s; a new one is started.",
+            worker.pid,
+            "did not respond and was killed" if hangs else f"exited with {worker.exitcode}",
+        )
 
 
 # ── Serve ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +289,6 @@ def run_workers(path: Path, listener: socket.socket, *, workers: int, settings: 
     import uvicorn
 
     from floodmark.hub.app import worker_app
-    from floodmark.hub.supervisor import Supervisor
 
     supervisor = os.getpid() if workers > 1 else None
     config = uvicorn.Config(

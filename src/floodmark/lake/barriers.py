@@ -19,6 +19,8 @@ from floodmark.lake.table import AppendRefused
 from floodmark.schema import SEQ
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionField
     from pyiceberg.table import Table as IcebergTable
 
 _BUCKET = re.compile(rf"{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)")
@@ -38,7 +40,7 @@ def raise_barrier(catalog: Catalog, request: Barrier) -> None:
         append.append_data_file(file)
 
 
-def _empty_file(table: IcebergTable, request: Barrier) -> Any:
+def _empty_file(table: IcebergTable, request: Barrier) -> DataFile:
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -72,7 +74,7 @@ def _empty_file(table: IcebergTable, request: Barrier) -> Any:
     return file
 
 
-def _partition_value(table: IcebergTable, field: Any, through: int) -> Any:
+def _partition_value(table: IcebergTable, field: PartitionField, through: int) -> Any:
     source = table.schema().find_field(field.source_id)
     return field.transform.transform(source.field_type)(through if source.name == SEQ else None)
 

@@ -7,8 +7,9 @@ before anybody relies on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.commit.protocol import TableState
 from floodmark.errors import FilesMissing, Retryable
@@ -16,27 +17,35 @@ from floodmark.files import sync_directory, sync_file
 from floodmark.lake.files import local_path
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table as IcebergTable
+
+SYNCS_AT_ONCE = 8
+"""A disk writes many files back in the time of one, if it is asked for all of them at once."""
 
 
 def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -> None:
     """Make every file durable that the state reaches and snapshot `since` did not; else `FilesMissing`."""
-    directories: set[Path] = set()
     root = _root(table)
-    try:
-        for location, size in _files_since(table, state, since):
-            path = local_path(location)
-            _check_whole(table.io, location, size)
-            if path is not None:
-                sync_file(Path(path))
-                directories.update(_up_to(Path(path).parent, root))
-    except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
-        raise FilesMissing(
-            f"The manifests of table {state.name!r} cannot be read: {error}.",
-            hint="Leave the store unchanged, and run `floodmark fsck`.",
-        ) from error
-    for directory in sorted(directories, key=lambda item: len(item.parts), reverse=True):
-        sync_directory(directory)
+    directories: set[Path] = set()
+    with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="sync") as pool:
+        syncs: list[Future[None]] = []
+        try:
+            for location, size in _files_since(table, state, since):
+                _check_whole(table.io, location, size)
+                path = local_path(location)
+                if path is not None:
+                    syncs.append(pool.submit(sync_file, Path(path)))
+                    directories.update(_up_to(Path(path).parent, root))
+            for sync in syncs:
+                sync.result()
+        except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
+            raise FilesMissing(
+                f"The manifests of table {state.name!r} cannot be read: {error}.",
+                hint="Leave the store unchanged, and run `floodmark fsck`.",
+            ) from error
+        for sync in [pool.submit(sync_directory, directory) for directory in directories]:
+            sync.result()
 
 
 def sync_metadata(table: IcebergTable | None) -> None:
@@ -53,7 +62,7 @@ def _root(table: IcebergTable) -> Path:
     return Path(local_path(table.location()) or "/").parent.parent
 
 
-def _files_since(table: Any, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
+def _files_since(table: IcebergTable, state: TableState, since: int | None) -> Iterator[tuple[str, int | None]]:
     """Metadata, manifest lists, manifests and data files that the state reaches and `since` did not."""
     new = state.since(since)
     ids = None if new is None else {snapshot.id for snapshot in new}
@@ -82,7 +91,7 @@ def _is_gone(location: str) -> bool:
     return path is not None and not Path(path).exists()
 
 
-def _check_whole(io: Any, location: str, size: int | None) -> None:
+def _check_whole(io: FileIO, location: str, size: int | None) -> None:
     """A file that is not there, or shorter than it was written, never reached the disk."""
     try:
         found = len(io.new_input(location))

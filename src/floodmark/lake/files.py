@@ -12,9 +12,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from floodmark.schema import SEQ
+from floodmark.schema import SEQ, PartitionValues
 from floodmark.schema.types import WIDER, ColumnType, to_arrow
 from floodmark.sequence import SequenceRange
 
@@ -76,7 +76,7 @@ class RangeReader:
 
     files: Sequence[StoredFile]
     columns: Sequence[StoredColumn]
-    partition_values: Mapping[str, Any]
+    partition_values: PartitionValues
     settings: Mapping[str, str]
     """How files that are not on this machine are reached."""
     threads: bool = False
@@ -128,7 +128,7 @@ class _OpenFile:
         self,
         file: pq.ParquetFile,
         columns: Sequence[StoredColumn],
-        partition_values: Mapping[str, Any],
+        partition_values: PartitionValues,
         *,
         threads: bool,
     ) -> None:
@@ -210,7 +210,7 @@ def _spans(metadata: pq.FileMetaData, number: pa.Field | None) -> Iterator[tuple
 # ── rows in order ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def only(rows: pa.Table, partition_values: Mapping[str, Any]) -> pa.Table:
+def only(rows: pa.Table, partition_values: PartitionValues) -> pa.Table:
     """The rows whose columns have the values; null is a value."""
     import pyarrow as pa
     import pyarrow.compute as pc

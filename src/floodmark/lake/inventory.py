@@ -98,10 +98,9 @@ def highest_known(state: TableState) -> int:
     return max([state.max_seq, *(snapshot.through or 0 for snapshot in state.lineage)])
 
 
-def kept_snapshots(state: TableState, *, keep_snapshots: int, since: int | None) -> list[int]:
-    """The newest `keep_snapshots`, and all that came after a base."""
-    lineage = [snapshot.id for snapshot in state.lineage]
-    return lineage[: max(keep_snapshots, lineage.index(since) if since in lineage else 0)]
+def kept_snapshots(state: TableState, keep_snapshots: int) -> list[int]:
+    """The newest ones."""
+    return [snapshot.id for snapshot in state.lineage[:keep_snapshots]]
 
 
 def bucket_range(start: int, width: int) -> SequenceRange:

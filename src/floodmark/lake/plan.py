@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.errors import SchemaConflict
 from floodmark.lake.files import RangeReader, StoredColumn, StoredFile, local_path
 from floodmark.lake.types import from_iceberg, physical
-from floodmark.schema import CONTENT_ID, SEQ
+from floodmark.schema import CONTENT_ID, SEQ, PartitionValues
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Plan:
     files: tuple[StoredFile, ...]
     columns: tuple[StoredColumn, ...]
     """The requested ones that the snapshot has, and the system columns."""
-    partition_values: Mapping[str, Any]
+    partition_values: PartitionValues
     settings: Mapping[str, str]
 
     def within(self, range_: SequenceRange) -> Plan:
@@ -56,7 +56,7 @@ def plan(
     snapshot: int,
     ranges: Sequence[SequenceRange],
     columns: Sequence[str] | None,
-    partition_values: Mapping[str, Any],
+    partition_values: PartitionValues,
 ) -> Plan | None:
     """The files of the ranges; None where Iceberg's own reader is needed. `columns` None: all there are."""
     try:

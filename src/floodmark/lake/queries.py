@@ -14,7 +14,7 @@ from floodmark.commit.protocol import PartitionStats
 from floodmark.lake.filters import check_text
 from floodmark.lake.targets import Cut
 from floodmark.removal import Selection
-from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, Schema, partition_key
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, PartitionValues, Schema, partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def stats(
     snapshot: int,
     within: SequenceRange,
     partition_by: tuple[str, ...],
-    partition_values: Mapping[str, Any] | None = None,
+    partition_values: PartitionValues | None = None,
     row_filter: str | None = None,
 ) -> list[PartitionStats]:
     """Rows and checksums of a range, partition by partition, counted in a snapshot."""

@@ -59,7 +59,7 @@ from floodmark.lake.spark_reading import SparkReader
 from floodmark.lake.spark_settling import resettle_on_spark
 from floodmark.lake.spark_stored import stored_directly, stored_on_spark
 from floodmark.lake.stored import FileKeys
-from floodmark.lake.table import PLAIN, AppendRefused, Copy
+from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy
 from floodmark.lake.targets import Target, TargetName
 from floodmark.lake.types import evolution, quoted, segment_ddl, spark_type, table_ddl
 from floodmark.layout import Layout
@@ -99,6 +99,8 @@ WHOLE_FILES = {
 }
 """How segments are read: a session's settings of these names would leave rows out, or change old dates."""
 EVOLUTION_RACES_MAX = 5
+FEW_ROWS_NEW = 20_000
+"""So many new rows are one task's: to start another costs more."""
 FEW_ROWS = 200_000
 """So many committed rows are sent to every task, 8 bytes of each, rather than that the batch is shuffled."""
 
@@ -161,11 +163,8 @@ class SparkLake(SparkReader):
         with self.reading(table, selection.where), self.action():
             remove_selected(self, table, selection=selection, schema=schema, partition_by=partition_by)
 
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        raise_max_seq(self, table, seq)
-
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
-        return expire_snapshots(self, table, keep_snapshots=keep_snapshots, since=since)
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
+        return expire_snapshots(self, table, keep_snapshots=keep_snapshots)
 
     def rewrite(
         self, table: str, *, within: SequenceRange | None = None, file_bytes: int = 0, one_file: bool = False
@@ -202,12 +201,18 @@ class SparkLake(SparkReader):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
+        self._shape(table, schema, layout, create=create, declaration=declaration)
+        if max_seq:
+            raise_max_seq(self, table, max_seq)
+
+    def _shape(self, table: str, schema: Schema, layout: Layout, *, create: bool, declaration: str | None) -> None:
         for attempt in range(EVOLUTION_RACES_MAX):
             state = self.load(table)
             if state is None and not create:
@@ -229,6 +234,10 @@ class SparkLake(SparkReader):
                 # Another process may have made the same change just now: read again before giving up.
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
+
+    def drop_column(self, table: str, column: str) -> None:
+        self.spark.sql(f"ALTER TABLE {self.catalog.spark_name(table)} DROP COLUMN IF EXISTS {quoted(column)}")
+        sync_metadata(self.catalog.table(table))
 
     def _keep_declaration(self, table: str, text: str) -> None:
         """By the catalog itself: a text of any kind needs no quoting there, and no JVM."""
@@ -294,7 +303,10 @@ class SparkLake(SparkReader):
         notes = _check_segments(request)
         self._check_base(request, request.range)
         with contextlib.ExitStack() as frames:
-            rows, count = self._not_left_out(request, self._stamped(request), frames)
+            stamped = self._stamped(request)
+            if len(request.range) <= FEW_ROWS_NEW:
+                stamped = stamped.coalesce(1)  # one task, one file
+            rows, count = self._not_left_out(request, stamped, frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 kept, count = self._new_rows(request, kept, notes, frames, count=count)

@@ -31,6 +31,8 @@ from floodmark.schema import SEQ, Schema, parse_partition_key
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table as IcebergTable
 
     from floodmark.lake.spark_reading import SparkReader
@@ -64,7 +66,7 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
         return TableFiles()
     missing: set[str] = set()
     found: list[TableFile] = []
-    manifests: list[Any] = []
+    manifests: list[ManifestFile] = []
     try:
         manifests = snapshot.manifests(table.io)
         for manifest in manifests:
@@ -79,7 +81,7 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
     return TableFiles(tuple(found), _small(manifests), tuple(sorted(missing)))
 
 
-def _listed(table: IcebergTable, manifest: Any) -> Iterator[TableFile]:
+def _listed(table: IcebergTable, manifest: ManifestFile) -> Iterator[TableFile]:
     from pyiceberg.manifest import ManifestContent
 
     number = table.schema().find_field(SEQ).field_id
@@ -103,14 +105,14 @@ def bucket_width(table: IcebergTable) -> int | None:
     return int(fields[0].transform.width)
 
 
-def _small(manifests: list[Any]) -> int:
+def _small(manifests: list[ManifestFile]) -> int:
     from pyiceberg.manifest import ManifestContent
 
     lists = [one for one in manifests if one.content == ManifestContent.DATA]
     return sum(1 for one in lists if one.manifest_length < MANIFEST_BYTES // 2)
 
 
-def _is_whole(io: Any, location: str, size: int) -> bool:
+def _is_whole(io: FileIO, location: str, size: int) -> bool:
     try:
         return len(io.new_input(location)) == size
     except OSError:
@@ -147,13 +149,13 @@ def rewrite_manifests(lake: SparkReader, table: str) -> None:
     _call(lake, table, "rewrite_manifests", "use_caching => false")
 
 
-def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int, since: int | None) -> int:
+def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int) -> int:
     """By name, never by age: what an undecided block still needs is known, and no clock is read."""
     loaded = lake.catalog.table(table)
     if loaded is None:
         return 0
     state = table_state(table, loaded)
-    kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
+    kept = kept_snapshots(state, keep_snapshots)
     gone = [snapshot.snapshot_id for snapshot in loaded.metadata.snapshots if snapshot.snapshot_id not in kept]
     if not gone:
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from floodmark.lake.table import Work
 from floodmark.lake.tasks import RangeOutcome, RangeWork
 from floodmark.lake.types import quoted, spark_type
 from floodmark.removal import Selection, Spared
-from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, Schema, parse_partition_key
+from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Column, PartitionValues, Schema, parse_partition_key
 from floodmark.schema.types import DATE, ListType, StructType
 from floodmark.sequence import CHECKSUM_MODULUS, SequenceRange, Tally
 
@@ -101,7 +101,7 @@ class SparkReader:
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         rows_max: int | None = None,
     ) -> Iterator[pa.Table]:
@@ -130,7 +130,7 @@ class SparkReader:
         selection: Selection,
         schema: Schema | None = None,
         by: tuple[str, ...] = (),
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         cuts: Sequence[int] = (),
         width: int | None = None,
         checksum: Checksum = Checksum.CONTENT,
@@ -165,7 +165,7 @@ class SparkReader:
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None,
-        partition_values: Mapping[str, Any] | None,
+        partition_values: PartitionValues | None,
     ) -> pa.Table | None:
         many = any(isinstance(value, frozenset) for value in (partition_values or {}).values())
         if many or FILE in (columns or ()):  # to be found anywhere: Iceberg prunes files by the bounds of such columns
@@ -189,7 +189,7 @@ class SparkReader:
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         job = RangeWork(tuple(ranges), columns, schema, work)
@@ -217,7 +217,7 @@ class SparkReader:
         snapshot: int,
         ranges: Sequence[SequenceRange],
         columns: tuple[str, ...] | None,
-        partition_values: Mapping[str, Any] | None,
+        partition_values: PartitionValues | None,
     ) -> Plan | None:
         loaded = self.catalog.table(table) if self.direct else None
         if loaded is None:
@@ -265,7 +265,7 @@ class SparkReader:
         table: str,
         snapshot: int,
         within: SequenceRange,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         schema: Schema | None = None,
         *,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.lake.overlap import within_span
 from floodmark.lake.stored import FileKeys, bitmap_of, event_span_of, key_rows
@@ -22,6 +22,7 @@ from floodmark.schema.types import DATE, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -59,7 +60,7 @@ def _stored(table: IcebergTable, snapshot: int, keys: FileKeys, path: Path) -> b
     from pyiceberg.expressions import AlwaysTrue
 
     ours = _typed(key_rows(path, keys), keys)
-    near: Any = AlwaysTrue()
+    near: BooleanExpression = AlwaysTrue()
     if keys.event_time is not None:
         span = event_span_of(ours[keys.event_time])
         if span is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from floodmark.commit.protocol import TableState
 from floodmark.config import CatalogSettings
@@ -41,6 +41,8 @@ from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+    from pyiceberg.types import NestedField
     from pyspark.sql import DataFrame, SparkSession
 
     from floodmark.lake.spark import SparkLake
@@ -355,7 +357,7 @@ def target_state(name: str, table: IcebergTable) -> TargetState:
     )
 
 
-def _landed(snapshot: Any) -> Landed | None:
+def _landed(snapshot: IcebergSnapshot) -> Landed | None:
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     mark = Mark.parse(summary)
     if mark is None:
@@ -364,7 +366,7 @@ def _landed(snapshot: Any) -> Landed | None:
     return Landed(mark, size, snapshot.snapshot_id, snapshot.parent_snapshot_id)
 
 
-def _column(item: Any) -> TargetColumn:
+def _column(item: NestedField) -> TargetColumn:
     """A column, also of a type that no dataset has: then it is compared with nothing."""
     text = str(item.field_type)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from floodmark.lake.types import physical
 from floodmark.schema import Schema
@@ -81,7 +81,7 @@ class FileKeys:
         return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
-def event_span_of(times: Any) -> tuple[int, int] | None:
+def event_span_of(times: pa.ChunkedArray) -> tuple[int, int] | None:
     """The least and greatest of some event times, in microseconds; None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -17,7 +17,7 @@ one contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from floodmark.lake.stored import FileKeys
 from floodmark.lake.targets import Target, TargetName
 from floodmark.layout import Layout
 from floodmark.removal import Selection
-from floodmark.schema import Schema
+from floodmark.schema import PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling
 
@@ -46,6 +46,7 @@ needs, be picklable, and doing it again must change nothing.
 
 
 PLAIN = Layout()
+NO_COLUMNS = Schema()
 
 
 class AppendRefused(Exception):
@@ -93,21 +94,23 @@ class Lake(Protocol):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
         """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
 
         The layout is for a table that is created here. Without `create`, a table that is not there stays so. The
-        table keeps the declaration, if one is given.
+        table keeps the declaration, if one is given. It also remembers that numbers up to `max_seq` were used,
+        whatever rows go; this never goes back, and is `Retryable` where there is no table to remember it.
         """
         ...
 
-    def raise_max_seq(self, table: str, seq: int) -> None:
-        """Let the table itself remember that numbers up to this one were used, whatever rows go."""
+    def drop_column(self, table: str, column: str) -> None:
+        """Remove a column in which no row has a value. Adds no snapshot. One that is not there is no error."""
         ...
 
     def rename(self, table: str, to: str) -> bool:
@@ -147,8 +150,8 @@ class Lake(Protocol):
     def remove(self, table: str, *, selection: Selection, schema: Schema, partition_by: tuple[str, ...]) -> None:
         """Delete the rows that a selection names. Doing it again is harmless. What it raises is no verdict.
 
-        No current data file holds them afterwards, if the table's `max_seq` has been raised before. Not an append: a
-        flush in progress lands beside it, or is refused and begins again.
+        No current data file holds them afterwards, if `ensure` has raised the table's `max_seq` before. Not an append:
+        a flush in progress lands beside it, or is refused and begins again.
         """
         ...
 
@@ -164,10 +167,10 @@ class Lake(Protocol):
         """
         ...
 
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
         """Forget all but the newest snapshots, with the files that only they refer to; how many were removed.
 
-        What came after `since` stays. The table itself remembers how far numbers were given out.
+        The table itself remembers how far numbers were given out.
         """
         ...
 
@@ -180,10 +183,10 @@ class Lake(Protocol):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         rows_max: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[pa.Table]:
         """Arrow tables of the range's rows in sequence order, the first so many, with `_ingest_seq`.
 
         A frozenset among the values stands for any of its own. A column that the snapshot does not have is null. The
@@ -199,7 +202,7 @@ class Lake(Protocol):
         selection: Selection,
         schema: Schema | None = None,
         by: tuple[str, ...] = (),
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         cuts: Sequence[int] = (),
         width: int | None = None,
         checksum: Checksum = Checksum.CONTENT,
@@ -221,7 +224,7 @@ class Lake(Protocol):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         """Do `work` on the rows of each range, in tasks side by side; each range with its tally and what `work` said.

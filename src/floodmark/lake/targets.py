@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from floodmark.commit.protocol import Base, TableState
 from floodmark.errors import Permanent, SchemaConflict
 from floodmark.lake.types import physical
-from floodmark.schema import LONG, STRING, ColumnType, Schema
+from floodmark.schema import LONG, STRING, ColumnType, PartitionValues, Schema
 from floodmark.schema.names import name_key
 from floodmark.schema.types import WIDER, ListType, StructType, holds
 from floodmark.sequence import SequenceRange, Tally
@@ -194,7 +194,7 @@ class Cut:
     snapshot: int
     range: SequenceRange
     columns: Schema
-    partition_values: Mapping[str, Any] | None = None
+    partition_values: PartitionValues | None = None
     row_filter: str | None = None
     without: frozenset[int] = frozenset()
     """Numbers that are left out."""

@@ -42,13 +42,9 @@ def stamp(starts: Mapping[int, int], schema: Schema) -> Transform:
     """
     # One literal, which Spark passes to the code that it generates: single numbers would be written into it, and the
     # JVM would compile it anew for every flush.
-    known = F.expr(f"map({', '.join(f'{segment}L, {first}L' for segment, first in starts.items())})")
-
-    def transform(segments: DataFrame) -> DataFrame:
-        number = known[F.col(SEGMENT)] + F.col("_metadata.row_index")
-        return segments.withColumn(SEQ, number).transform(as_table(schema))
-
-    return transform
+    known = ", ".join(f"{segment}L, {first}L" for segment, first in starts.items())
+    number = f"map({known})[{SEGMENT}] + _metadata.row_index AS {SEQ}"
+    return lambda segments: segments.selectExpr(*[quoted(item.name) for item in schema], number, CONTENT_ID, SEGMENT)
 
 
 def checked(counts: DataFrame, schema: Schema) -> Transform:

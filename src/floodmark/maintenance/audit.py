@@ -23,6 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -369,7 +370,7 @@ class Auditor:
         findings = [Finding("scope-empty", text, name, _SCOPE, wrong=False) for text in warnings]
         for dataset in sorted({channel.dataset for channel in channels}):
             self._say(f"{dataset}: its blocks and files")
-            findings += self._twice(lambda dataset=dataset: self._of_dataset(dataset, deep=deep))  # type: ignore[misc]
+            findings += self._twice(partial(self._of_dataset, dataset, deep=deep))
         for channel in channels:
             self._say(f"{channel.dataset} {channel.partition}")
             line, found = self._channel(sink, channel, deep=deep)

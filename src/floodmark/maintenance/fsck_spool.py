@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from floodmark.control import inspection, losses
@@ -157,7 +158,7 @@ def _landing(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
             )
             run = "If you have the file, restore it. If a crash interrupted its removal, it had no later rows: "
             finding = Finding("landing-missing", what, where, run + REPAIR)
-            yield Problem(finding, (lambda file=file: _closed(engine, file)) if directory.is_dir() else None)  # type: ignore[misc]
+            yield Problem(finding, partial(_closed, engine, file) if directory.is_dir() else None)
         if state == "removed" and file in files:
             what = f"The landing file {file}.jsonl exists again; all of it was sealed before it was removed."
             found = Finding("landing-returned", what, where, f"`floodmark flush {dataset.name}` removes it.")

@@ -13,7 +13,6 @@ left is reported, and is for the user to remove there.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +45,7 @@ from floodmark.maintenance.remover import (
     plan_operation,
     prepare,
     read_records,
+    record_plan,
     retry_if_changed,
 )
 from floodmark.removal import Selection, Stretch, Verdict, judge
@@ -55,7 +55,7 @@ from floodmark.schema import CONTENT_ID, Column, Schema, is_system_column
 from floodmark.sequence import SequenceRange
 from floodmark.sources.staging import count_staged, purge_staged
 from floodmark.spool.landing import landing_files
-from floodmark.spool.payloads import decode_payload, kept_payload
+from floodmark.spool.quarantine import decode_payload, kept_payload
 from floodmark.spool.sealing import landing_directory, seal
 from floodmark.spool.segments import add_segment, remove_leftovers, segment_directory, segment_id
 
@@ -362,19 +362,9 @@ def _plan(
             raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Purge again.")
         new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
         remembered[:] = [new]
-        operation = Operation(
-            uuid.uuid4().hex, declared.name, "purge", "planned", selection, counted.table_uuid, counted.base
+        return record_plan(
+            engine, connection, records, verdict, kind="purge", selection=selection, counted=counted, reason="purge"
         )
-        removals.plan(
-            connection,
-            operation,
-            seen=records.moment,
-            parts=verdict.parts,
-            given_up=verdict.forfeits,
-            reason="purge",
-            now=engine.clock.now(),
-        )
-        return operation
 
     operation = plan_operation(engine, declared.name, work)
     return operation, remembered[0]

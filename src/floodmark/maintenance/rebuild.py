@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from floodmark import faults
 from floodmark.commit.flush import flush_lock
@@ -218,7 +219,8 @@ class Rebuilder:
         staging = epoch.staging()
         if old is not None:
             # No number is given again that only the old table's history knows (I1).
-            self.engine.lake.raise_max_seq(staging.name, inventory.highest_seq(self.engine.lake, old))
+            used = inventory.highest_seq(self.engine.lake, old)
+            self.engine.lake.ensure(staging.name, create=False, max_seq=used)
         staging = epoch.make_durable()
         locations = (None if old is None else old.location, staging.location)
         self.engine.database.transact(
@@ -290,7 +292,7 @@ def remove_retired(engine: Engine, dataset: str, *, grace: timedelta = GRACE) ->
         engine.lake.drop(own.fenced_name)
         engine.lake.drop(own.table_name)
         faults.reach("rebuild.dropped")
-        engine.database.transact(lambda c, number=item.generation: generations.forget(c, dataset, number))  # type: ignore[misc]
+        engine.database.transact(partial(generations.forget, dataset=dataset, generation=item.generation))
         gone.append(item.generation)
     return tuple(gone)
 

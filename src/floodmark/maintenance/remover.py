@@ -17,13 +17,14 @@ same rows, and deleting them again removes nothing more (U12).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Connection
 
-from floodmark import faults
+from floodmark import faults, removal
 from floodmark.commit.protocol import Snapshot, TableState, Verdict
 from floodmark.commit.recovery import decide, recover
 from floodmark.control import datasets, generations, removals
@@ -164,6 +165,35 @@ def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Op
     raise Retryable(f"Dataset {dataset!r} is flushed too often for this operation.", hint="Run it again.")
 
 
+def record_plan(
+    engine: Engine,
+    connection: Connection,
+    records: Records,
+    verdict: removal.Verdict,
+    *,
+    kind: str,
+    selection: Selection,
+    counted: Counted,
+    reason: str,
+    touching: Mapping[str, SequenceRange] | None = None,
+) -> Operation:
+    """U12: the operation, entered with everything that it will remove. For the rest see `removals.plan`."""
+    operation = Operation(
+        uuid.uuid4().hex, records.declared.name, kind, "planned", selection, counted.table_uuid, counted.base
+    )
+    removals.plan(
+        connection,
+        operation,
+        seen=records.moment,
+        parts=verdict.parts,
+        given_up=verdict.forfeits,
+        reason=reason,
+        now=engine.clock.now(),
+        touching=touching,
+    )
+    return operation
+
+
 def carry_out(engine: Engine, operation: Operation) -> Gone:
     """Complete an operation, from any of its states."""
     if operation.kind == "settle":
@@ -186,7 +216,7 @@ def _delete(engine: Engine, table: str, declared: Dataset, operation: Operation)
     selection = operation.selection
     if engine.lake.load(table) is None:
         return
-    engine.lake.raise_max_seq(table, selection.through)  # U15
+    engine.lake.ensure(table, create=False, max_seq=selection.through)  # U15
     faults.reach("removal.max_seq_raised")
     failed: Retryable | None = None
     for _ in range(DELETES_MAX):

@@ -9,10 +9,10 @@ A retention by event time is remembered: rows from before its cutoff that arrive
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -34,6 +34,7 @@ from floodmark.maintenance.remover import (
     plan_operation,
     prepare,
     read_records,
+    record_plan,
     retry_if_changed,
 )
 from floodmark.removal import Part, Selection, Verdict, judge
@@ -146,25 +147,17 @@ def _go(engine: Engine, records: Records, selection: Selection, counted: Counted
             removals.raise_cutoff(connection, declared.name, to=selection.before)
         if not verdict.parts:
             return None
-        operation = Operation(
-            uuid.uuid4().hex,
-            declared.name,
-            "retain",
-            "planned",
-            _spare(selection, verdict),
-            counted.table_uuid,
-            counted.base,
-        )
-        removals.plan(
+        spared = _spare(selection, verdict)
+        return record_plan(
+            engine,
             connection,
-            operation,
-            seen=records.moment,
-            parts=verdict.parts,
-            given_up=verdict.forfeits,
+            records,
+            verdict,
+            kind="retain",
+            selection=spared,
+            counted=counted,
             reason=_reason(selection),
-            now=engine.clock.now(),
         )
-        return operation
 
     operation = plan_operation(engine, declared.name, work)
     verdict, needs = decided[0]
@@ -239,7 +232,7 @@ def _report(
     holding = [
         HoldingSink(
             needs.names[sink],
-            database.read(lambda c, sink=sink: lag_rows(c, declared, needs, sink)),  # type: ignore[misc]
+            database.read(partial(lag_rows, declared=declared, needs=needs, sink=sink)),
             tally.rows,
             round(tally.rows * each),
         )

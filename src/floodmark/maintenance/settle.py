@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -36,6 +35,7 @@ from floodmark.maintenance.remover import (
     plan_operation,
     prepare,
     read_records,
+    record_plan,
     retry_if_changed,
 )
 from floodmark.removal import Selection, judge, kept_back, under_way
@@ -111,7 +111,8 @@ def _asked(engine: Engine, records: Records, state: TableState | None, changed_m
 
 
 def _carry_out(engine: Engine, declared: Dataset, operation: Operation, found: Resettled) -> SettledAgain:
-    engine.lake.raise_max_seq(declared.table_name, declared.horizon)  # U15: the newest row may go
+    # U15: the newest row may go.
+    engine.lake.ensure(declared.table_name, create=False, max_seq=declared.horizon)
     faults.reach("settle.planned")
     failed: Exception | None = None
     try:
@@ -151,21 +152,20 @@ def _planned(engine: Engine, records: Records, found: Resettled, state: TableSta
         verdict = judge(gone.stretches, now.by_partition, given_up=list(now.names))
         if verdict.spared:
             raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Compact it again.")
-        id = uuid.uuid4().hex
-        operation = Operation(id, declared.name, "settle", "planned", selection, touched.table_uuid, touched.base)
-        removals.plan(
+        touching = {
+            partition: SequenceRange(items[0].range.after, max(item.range.through for item in items))
+            for partition, items in touched.stretches.items()
+        }
+        return record_plan(
+            engine,
             connection,
-            operation,
-            seen=records.moment,
-            parts=verdict.parts,
-            given_up=verdict.forfeits,
+            records,
+            verdict,
+            kind="settle",
+            selection=selection,
+            counted=touched,
             reason="settled",
-            now=engine.clock.now(),
-            touching={
-                partition: SequenceRange(items[0].range.after, max(item.range.through for item in items))
-                for partition, items in touched.stretches.items()
-            },
+            touching=touching,
         )
-        return operation
 
     return plan_operation(engine, declared.name, work)

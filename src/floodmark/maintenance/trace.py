@@ -33,7 +33,7 @@ from floodmark.rows import MalformedEnvelope, decode_envelope, fit
 from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
-from floodmark.spool.payloads import kept_payload
+from floodmark.spool.quarantine import kept_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa

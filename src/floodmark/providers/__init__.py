@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from floodmark.errors import FloodmarkError, InvalidName, ProviderFailed, reason_of
-from floodmark.providers.registry import known, register, resolve
+from floodmark.errors import FloodmarkError, InvalidName, ProviderFailed, UnknownProvider, reason_of
 
 __all__ = ["Declaration", "Item", "Provider", "Unit", "find", "known", "provider"]
 
@@ -128,6 +129,20 @@ class Provider:
         )
 
 
+# ── By name: registered in this process, built in, or installed ──────────────────────────────────────────────────────
+
+
+GROUP = "floodmark.providers"
+"""The entry point group under which an installed package names its providers."""
+
+SHIPPED = {
+    "access-logs": "floodmark.providers.access_logs:access_logs",
+    "transcripts": "floodmark.providers.transcripts:transcripts",
+}
+
+registered: dict[str, Any] = {}
+
+
 def provider(
     name: str,
     *,
@@ -147,10 +162,15 @@ def provider(
 
     def made(function: Read) -> Provider:
         new = Provider(name, function, plan, declaration or Declaration(), overlapping)
-        register(name, new)
+        registered[name] = new  # a later one with the same name replaces it
         return new
 
     return made
+
+
+def known() -> list[str]:
+    """All known names, sorted. Loads nothing, so a broken provider is also listed."""
+    return sorted({*registered, *SHIPPED, *(point.name for point in _installed())})
 
 
 def find(name: str) -> Provider:
@@ -158,8 +178,50 @@ def find(name: str) -> Provider:
 
     `UnknownProvider` if there is none, `ProviderFailed` if its module cannot be loaded.
     """
-    found = resolve(name)
+    found = _resolve(name)
     if isinstance(found, Provider):
         return found
     # `package.module:function` may also name a plain generator function, which needs no decorator.
     return Provider(name, found)
+
+
+def _resolve(name: str) -> Any:
+    """Load the provider, or plain function, of that name."""
+    if ":" in name:
+        return _loaded(name, lambda: _by_path(name))
+    if name in registered:
+        return registered[name]
+    if name in SHIPPED:
+        return _loaded(name, lambda: _by_path(SHIPPED[name]))
+    for point in _installed():
+        if point.name == name:
+            return _loaded(name, point.load)
+    raise UnknownProvider(
+        f"There is no provider {name!r}.",
+        hint=f"The known providers are {', '.join(known())}. Give any other by its path, package.module:function.",
+    )
+
+
+def _installed() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+
+
+def _by_path(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    try:
+        found = load()
+    except Exception as error:
+        raise ProviderFailed(
+            f"Provider {name!r} cannot be loaded: {type(error).__name__}: {reason_of(error)}.",
+            hint="Check the path, and that its package is installed here.",
+        ) from error
+    if not callable(found) and not hasattr(found, "read"):
+        raise ProviderFailed(
+            f"Provider {name!r} is a {type(found).__name__}.",
+            hint="A provider must be a generator function, with or without @floodmark.provider.",
+        )
+    return found

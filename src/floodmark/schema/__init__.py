@@ -11,7 +11,13 @@ from floodmark.schema.names import (
     is_system_column,
     parse_identity,
 )
-from floodmark.schema.partitions import WHOLE, check_partition_columns, parse_partition_key, partition_key
+from floodmark.schema.partitions import (
+    WHOLE,
+    PartitionValues,
+    check_partition_columns,
+    parse_partition_key,
+    partition_key,
+)
 from floodmark.schema.types import (
     BINARY,
     BOOLEAN,
@@ -50,6 +56,7 @@ __all__ = [
     "ColumnType",
     "DecimalType",
     "ListType",
+    "PartitionValues",
     "Primitive",
     "Schema",
     "StructType",

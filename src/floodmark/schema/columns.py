@@ -134,6 +134,11 @@ class Schema:
             hint='Give a mapping such as {"id": "long not null", "name": "string"}, or a pyarrow.Schema.',
         )
 
+    @cached_property
+    def text(self) -> str:
+        """What `to_json` gives, made once."""
+        return self.to_json()
+
     def to_json(self) -> str:
         """The schema as one stable line of text."""
         columns = [[column.name, column.text] for column in self.columns]

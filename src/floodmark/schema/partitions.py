@@ -8,7 +8,7 @@ key and one key one slice: keys are compared as text, used in object names and s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 WHOLE = "all"
 """The key of the one slice of a dataset without partition columns."""
+
+PartitionValues = Mapping[str, Any]
+"""The columns of a slice with their values."""
 
 PARTITION_TYPES: tuple[ColumnType, ...] = (STRING, INT, LONG, BOOLEAN, DATE)
 

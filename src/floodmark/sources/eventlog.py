@@ -4,8 +4,7 @@ A transaction without events (a decision that needed none) becomes one row too, 
 deeper by one, so canonical order cannot be computed without it. Markers have no number in the log; the source of
 markers remembers the transactions themselves instead.
 
-A step takes the next events, stores them as a segment and moves the source's position, all in one transaction, so a
-crash leaves the step either done or not begun. Positions belong to the log's local numbering: when that
+A step of the loader (`sources.steps`) takes the next events. Positions belong to the log's local numbering: when that
 was rebuilt or copied (its identity differs), or the position no longer names the event it named, the log is read
 again from its beginning, and flush drops the events that are stored already: they have the same identity.
 """
@@ -19,18 +18,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection
-
 from floodmark.control import datasets, sources
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
-from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source
 from floodmark.engine import Engine
-from floodmark.errors import Retryable, SchemaConflict, UnserialisableValue
+from floodmark.errors import SchemaConflict, UnserialisableValue
 from floodmark.rows import encode_envelope, fit, reasons_by_row
 from floodmark.schema import Schema
-from floodmark.spool.ingest import store
+from floodmark.sources.steps import Step, StepLoader
 
 if TYPE_CHECKING:
     from floodmark.eventlog import EventLog, RecordedEvent
@@ -39,7 +35,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 STEP_EVENTS_MAX = 50_000
-RACES_MAX = 100
 IDENTITY = (("event_id",),)
 EVENT_TIME = "recorded_at"
 COLUMNS = {
@@ -91,74 +86,86 @@ def feed(engine: Engine, dataset: str, log: EventLog) -> FeedReport:
             hint="Feed a separate dataset: the first run declares it.",
         )
     log.refresh()
+    feeding = _Feeding(engine, declared, log, FeedReport(dataset))
+    loader = StepLoader(engine, dataset, "this event log", feeding.note_stored)
     # The markers first: an event is then never in the dataset without what was above it in the log.
-    markers = _feed_markers(engine, declared, log, FeedReport(dataset))
-    return _feed_events(engine, declared, log, markers)
+    loader.load(feeding.read_markers)
+    loader.load(feeding.read_events)
+    return feeding.report
 
 
-def _feed_markers(engine: Engine, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
-    empty = [transaction for transaction in log.history if not transaction.events]
-    for _ in range(RACES_MAX):
-        source = engine.database.transact(
-            lambda c: sources.begin(c, id=f"eventlog:{log.identity}:markers", dataset=declared.name, position="[]")
-        )
+@dataclass(slots=True, kw_only=True)
+class _Step(Step):
+    """Some events, or some markers."""
+
+    counted: FeedReport
+    """What it adds to the report."""
+
+
+@dataclass(slots=True)
+class _Feeding:
+    """One run."""
+
+    engine: Engine
+    declared: Dataset
+    log: EventLog
+    report: FeedReport
+
+    def read_markers(self) -> Iterator[_Step]:
+        source = self._begun(f"eventlog:{self.log.identity}:markers", position="[]")
         fed = json.loads(source.position)
         known = set(fed)
-        for transactions in _steps(t for t in empty if t.id not in known):
-            fed += [transaction.id for transaction in transactions]
-            rows = [_marker(t, log.identity, depth=log.history.graph.depth[t.id]) for t in transactions]
-            if not _step(engine, declared, source, rows, position=json.dumps(fed)):
-                break  # another process took this step: continue from its position
+        empty = (item for item in self.log.history if not item.events and item.id not in known)
+        for transactions in _some(empty):
+            fed += [item.id for item in transactions]
+            depth = self.log.history.graph.depth
+            rows = [_marker(item, self.log.identity, depth=depth[item.id]) for item in transactions]
+            counted = FeedReport(self.declared.name, markers=len(rows), position=self.report.position)
+            yield self._step(source, rows, position=json.dumps(fed), counted=counted)
             source = replace(source, next_ordinal=source.next_ordinal + 1)
-            report = replace(report, markers=report.markers + len(rows), steps=report.steps + 1)
-        else:
-            return report
-    raise _outrun(declared.name)
 
+    def read_events(self) -> Iterator[_Step]:
+        source = self._source()
+        begun = _position(source)[0]
+        self.report = replace(self.report, position=begun)
+        for events in _some(event for event in self.log.arrivals(begun) if event.seq is not None):
+            rows = [_row(event, self.log.identity) for event in events]
+            last = events[-1]
+            counted = FeedReport(self.declared.name, events=len(rows), position=last.seq or 0)
+            yield self._step(source, rows, position=_text(last.seq, last.event_id), counted=counted)
+            source = replace(source, next_ordinal=source.next_ordinal + 1)
 
-def _feed_events(engine: Engine, declared: Dataset, log: EventLog, report: FeedReport) -> FeedReport:
-    for _ in range(RACES_MAX):
-        source = _source(engine, declared.name, log)
-        arrivals = log.arrivals(_position(source)[0])
-        report = replace(report, position=_position(source)[0])
-        for events in _steps(event for event in arrivals if event.seq is not None):
-            position = _text(events[-1].seq, events[-1].event_id)
-            rows = [_row(event, log.identity) for event in events]
-            if not _step(engine, declared, source, rows, position=position):
-                break  # another process took this step: continue from its position
-            source = replace(source, position=position, next_ordinal=source.next_ordinal + 1)
-            report = replace(
-                report, events=report.events + len(events), steps=report.steps + 1, position=events[-1].seq or 0
-            )
-        else:
-            return report
-    raise _outrun(declared.name)
+    def note_stored(self, step: _Step) -> None:
+        before, counted = self.report, step.counted
+        self.report = replace(
+            before,
+            events=before.events + counted.events,
+            markers=before.markers + counted.markers,
+            steps=before.steps + 1,
+            position=counted.position,
+        )
 
+    def _source(self) -> Source:
+        """Where to continue: at the beginning, if the position names another event than it did."""
+        found = self._begun(f"eventlog:{self.log.identity}", position=_text(0, None))
+        seq, event_id = _position(found)
+        if seq and self.log.ingestion.entry_at(seq) != event_id:
+            return replace(found, position=_text(0, None))
+        return found
 
-def _source(engine: Engine, dataset: str, log: EventLog) -> Source:
-    """Where to continue. A position that names another event than it did is not trusted: from the beginning, then."""
-    found = engine.database.transact(
-        lambda c: sources.begin(c, id=f"eventlog:{log.identity}", dataset=dataset, position=_text(0, None))
-    )
-    seq, event_id = _position(found)
-    if seq and log.ingestion.entry_at(seq) != event_id:
-        return replace(found, position=_text(0, None))
-    return found
+    def _begun(self, id: str, *, position: str) -> Source:
+        dataset = self.declared.name
+        return self.engine.database.transact(lambda c: sources.begin(c, id=id, dataset=dataset, position=position))
 
-
-def _step(engine: Engine, declared: Dataset, source: Source, rows: list[dict[str, Any]], *, position: str) -> bool:
-    values = [[row[name] for row in rows] for name in COLUMNS]
-    fitted = fit(declared.schema, list(COLUMNS), values, rows=len(rows))
-    held = [
-        Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
-        for row, reason in reasons_by_row(fitted.misfits).items()
-    ]
-
-    def move(connection: Connection) -> bool:
-        return sources.advance(connection, source, position=position)
-
-    step = SourceStep(source.id, source.next_ordinal)
-    return store(engine, declared, fitted.table, position=step, held=held, also=move)
+    def _step(self, source: Source, rows: list[dict[str, Any]], *, position: str, counted: FeedReport) -> _Step:
+        values = [[row[name] for row in rows] for name in COLUMNS]
+        fitted = fit(self.declared.schema, list(COLUMNS), values, rows=len(rows))
+        held = [
+            Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
+            for row, reason in reasons_by_row(fitted.misfits).items()
+        ]
+        moves: dict[str, tuple[Source | None, str]] = {source.id: (source, position)}
+        return _Step(dataset=self.declared, tables=[fitted.table], held=held, moves=moves, counted=counted)
 
 
 def _payload(row: dict[str, Any]) -> str:
@@ -169,11 +176,7 @@ def _payload(row: dict[str, Any]) -> str:
         return repr(row)
 
 
-def _outrun(dataset: str) -> Retryable:
-    return Retryable(f"Other processes feed {dataset!r} from this log faster than this one can follow.")
-
-
-def _steps(arrivals: Iterator[Item]) -> Iterator[list[Item]]:
+def _some(arrivals: Iterator[Item]) -> Iterator[list[Item]]:
     while some := list(itertools.islice(arrivals, STEP_EVENTS_MAX)):
         yield some
 

@@ -364,7 +364,7 @@ def _broken_row(file: SourceFile, row: Any) -> Problem:
     return Problem(f"{file.path} row {_place(row)}", reason, row.text.encode())
 
 
-def _with_constants(table: Any, file: SourceFile) -> Any:
+def _with_constants(table: pa.Table, file: SourceFile) -> pa.Table:
     import pyarrow as pa
 
     for name, value in file.constants:

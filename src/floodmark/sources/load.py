@@ -1,12 +1,8 @@
 """Backfill: a source's units, step by step, into the spool and through flush.
 
-    seal the landing logs → read and fit → register segment and positions (one transaction) → … → flush
-
-Earlier steps are written while later ones are read; each is registered only after the one before it.
+    seal the landing logs → read and fit → store step by step (`sources.steps`, B1) → flush
 
 Invariants
-- B1 Rows and positions move together: a step's segment is registered in the transaction that moves the position of
-  every unit it has rows of. A crash leaves a step stored or not begun, and two runs at once store it once.
 - B2 Flush alone decides what is a duplicate. A backfill leaves a row out only if it has an identity, no settle function
   may change that, and its duplicate waits in a registered segment or is committed.
 - B3 A row without an identity is never left out, so what holds such rows is loaded once: the same unit with other
@@ -17,18 +13,13 @@ Invariants
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from floodmark import faults
 from floodmark.commit.flush import flush
@@ -38,11 +29,10 @@ from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
 from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source as SourceRecord
 from floodmark.engine import Engine
-from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, SpoolFull
+from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable
 from floodmark.lake import queries
 from floodmark.lake.generations import find_table
 from floodmark.lake.overlap import ABSENT
@@ -50,11 +40,10 @@ from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import Lake
 from floodmark.rows.identities import identity_hashes, rows_without_identity
 from floodmark.sources.shaping import Shape, Shaper
+from floodmark.sources.steps import Step, StepLoader
 from floodmark.sources.units import BackfillReport, Batch, Mark, Source, Unit
 from floodmark.spool.capture import Capture
-from floodmark.spool.ingest import store
-from floodmark.spool.sealing import joined, seal
-from floodmark.spool.segments import ORIGIN, SOURCE, WrittenSegment, drop_segment, register_segment, write_segment
+from floodmark.spool.sealing import seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +124,7 @@ class Waiting:
     """The identities that waited in the spool when a backfill began."""
 
     declared: Dataset
-    hashes: Any = None
+    hashes: pa.Array | None = None
 
     def without(self, rows: pa.Table) -> tuple[pa.Table, int]:
         """The rows whose identity does not wait, and how many do."""
@@ -239,11 +228,6 @@ def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
 
 STEP_ROWS = 50_000
 STEP_BYTES = 64 << 20
-STEPS_AT_ONCE = 2
-"""How many steps are written at the same time. More would only wait for each other."""
-FLUSH_ROWS = 2_000_000
-"""So many rows may wait in the spool before they are committed."""
-RACES_MAX = 100
 
 Progress = Callable[[BackfillReport], None]
 
@@ -271,23 +255,10 @@ class Backfiller:
         faults.reach("backfill.sealed")
         run = _Run(self, declared, source, shape, named, progress)
         run.check_loaded_once()
-        with run.writing:
-            try:
-                self._load(run)
-            except FloodmarkError:
-                run.give_up()
-                raise
+        StepLoader(self.engine, dataset, source.name, run.note_stored, self.capture).load(run.read_steps)
         faults.reach("backfill.loaded")
         flush(self.engine, dataset)
         return run.final()
-
-    def _load(self, run: _Run) -> None:
-        for _ in range(RACES_MAX):
-            if run.load_units():
-                return
-        raise Retryable(
-            f"Other processes load {run.source.name} into {run.declared.name!r} faster than this one can follow."
-        )
 
     def is_loaded(self, dataset: str, whole: Source, shape: Shape, *, named: bool) -> bool:
         """Whether a source that is known as a whole was loaded to its end; B3 is checked before it is read."""
@@ -302,18 +273,12 @@ class Backfiller:
         return any(f":{name} " in id for id in known)
 
 
-@dataclass(slots=True)
-class _Step:
+@dataclass(slots=True, kw_only=True)
+class _Step(Step):
     """What is gathered until it is worth a segment."""
 
-    tables: list[pa.Table] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
-    moves: dict[str, tuple[SourceRecord | None, str]] = field(default_factory=dict)
-    report: BackfillReport | None = None
-    notes: dict[bytes, bytes] | None = None
-    """What is certain of all of its rows."""
-    rows: int = 0
-    bytes: int = 0
+    report: BackfillReport
+    """With the rows of this step."""
 
     @property
     def is_full(self) -> bool:
@@ -334,20 +299,16 @@ class _Run:
     shaper: Shaper = field(init=False)
     waiting: Waiting = field(init=False)
     stored: Stored | None = None
-    step: _Step = field(default_factory=_Step)
-    under_way: deque[tuple[_Step, Future[WrittenSegment | None]]] = field(default_factory=deque)
-    """The steps that are being written, while the next one is read."""
-    writing: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="backfill")
-    )
+    step: _Step = field(init=False)
+    """What is being gathered."""
     steps: list[SourceStep] = field(default_factory=list)
-    unflushed: int = 0
 
     def __post_init__(self) -> None:
         parts, name = self.parts, self.declared.name
         self.report = BackfillReport(name, self.source.name, bytes_total=self.source.bytes)
         self.shaper = Shaper(parts.engine, name, self.shape)
         self.waiting = waiting_identities(parts.engine, self.declared)
+        self.step = _Step(dataset=self.declared, report=self.report)
 
     # ── units ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -376,9 +337,8 @@ class _Run:
         records = [known.get(self._id(unit)) for unit in self.source.units]
         return all(record is not None and json.loads(record.position)["done"] for record in records)
 
-    def load_units(self) -> bool:
-        """Read every unit to its end; false if another process was faster, to read the positions again."""
-        self.step = _Step()
+    def read_steps(self) -> Iterator[_Step]:
+        """The steps of every unit that is not read to its end, behind the recorded positions."""
         known = self._known()
         if self.stored is None:
             self.stored = self._stored(known)
@@ -389,12 +349,18 @@ class _Run:
             if not position["done"]:
                 left.append((unit, resumes_at(unit, position["mark"])))
         self.report = replace(self.report, units_loaded_before=len(self.source.units) - len(left))
-        for (unit, mark), batches in zip(left, self.source.read(left), strict=True):
-            record = known.get(self._id(unit))
-            check_goes_on(self.source, unit, record, self.declared)
-            if not self._load_or_keep(unit, record, mark, batches):
-                return False
-        return (not self.step.moves or self._store()) and self._stored_so_far()
+        self.step = _Step(dataset=self.declared, report=self.report)
+        try:
+            for (unit, mark), batches in zip(left, self.source.read(left), strict=True):
+                record = known.get(self._id(unit))
+                check_goes_on(self.source, unit, record, self.declared)
+                yield from self._read_unit(unit, record, mark, batches)
+        except FloodmarkError:
+            if self.step.moves:
+                yield self._gathered()
+            raise
+        if self.step.moves:
+            yield self._gathered()
 
     def _stored(self, known: dict[str, SourceRecord]) -> Stored:
         begun = {id for id, record in known.items() if json.loads(record.position)["done"]}
@@ -403,28 +369,27 @@ class _Run:
             self.parts.engine.lake, self.declared, left, {} if self.shape.applied else self.shape.renamed
         )
 
-    def _load_or_keep(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
-        """Where a unit breaks off, what was read before is stored anyway: the next run continues there."""
-        try:
-            return self._load_unit(unit, record, mark, batches)
-        except FloodmarkError:
-            if not self.step.moves or self._store():
-                self._stored_so_far()
-            raise
-
-    def _load_unit(self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]) -> bool:
+    def _read_unit(
+        self, unit: Unit, record: SourceRecord | None, mark: Mark, batches: Iterator[Batch]
+    ) -> Iterator[_Step]:
         id = self._id(unit)
         for batch in batches:
             self._take(batch, unit.file)
             mark = batch.behind
             self.step.moves[id] = (record, _position(mark, done=False))
             if self.step.is_full:
-                if not self._store():
-                    return False
+                yield self._gathered()
                 record = SourceRecord(id, self.declared.name, "", (record.next_ordinal if record else 0) + 1)
         self.step.moves[id] = (record, _position(mark, done=True))
-        self.report = replace(self.report, units=self.report.units + 1)
-        return True
+        self.step.report = replace(self.step.report, units=self.step.report.units + 1)
+
+    def _gathered(self) -> _Step:
+        """The step that was gathered; the next one begins."""
+        step = self.step
+        step.dataset = self.declared
+        self.step = _Step(dataset=self.declared, report=step.report)
+        faults.reach("backfill.read")
+        return step
 
     def _known(self) -> dict[str, SourceRecord]:
         found = self.parts.engine.database.read(lambda c: sources.of_dataset(c, self.declared.name))
@@ -442,18 +407,14 @@ class _Run:
 
     def _take(self, whole: Batch, file: Path | None) -> None:
         """Fit a batch, and leave out of it what is committed or waits already (B2)."""
-        step = self.step
-        under_way = self.under_way[-1][0].report if self.under_way else None
-        before = step.report or under_way or self.report
+        step, before = self.step, self.step.report
         batch, stored = self.stored.without(whole, file) if self.stored else (whole, 0)
         shaped = self.shaper.shaped(batch, first=before.new + before.already_stored == 0)
         rows, spooled = self.waiting.without(shaped.rows)
         notes = self.stored.notes(batch, file) if self.stored else {}
-        step.notes = notes if step.notes in (None, notes) else {}
+        step.notes = notes if not step.tables or step.notes == notes else {}
         step.tables.append(rows)
         step.held += shaped.held
-        step.rows += rows.num_rows
-        step.bytes += rows.nbytes
         self.declared = shaped.declared
         step.report = replace(
             before,
@@ -473,86 +434,13 @@ class _Run:
             return 0
         return len(rows_without_identity(arrays, self.declared.identity, rows.num_rows))
 
-    def _store(self) -> bool:
-        """B1: the gathered rows become a segment, and the positions move behind it, together or not at all."""
-        step, self.step = self.step, _Step()
-        faults.reach("backfill.read")
-        while len(self.under_way) >= STEPS_AT_ONCE:
-            if not self._store_next():
-                return False
-        if step.rows:
-            self._make_room()
-        self.under_way.append((step, self.writing.submit(self._written, step, self.declared)))
-        return True
-
-    def _stored_so_far(self) -> bool:
-        """Wait for the steps that are being written; false if another process had done one of them."""
-        while self.under_way:
-            if not self._store_next():
-                return False
-        return True
-
-    def _store_next(self) -> bool:
-        """B1: in their order, so that each position follows the one before it."""
-        step, writing = self.under_way.popleft()
-        written = writing.result()
-        if not (self._pass_over(step) if written is None else self._register(step, written)):
-            self.give_up()
-            return False
+    def note_stored(self, step: _Step) -> None:
         faults.reach("backfill.stored")
-        units = self.report.units
-        self.report = replace(step.report or self.report, units=units)
-        self.unflushed += step.rows
-        if self.unflushed >= FLUSH_ROWS:
-            self._flush()
+        if step.rows:
+            self.steps.append(step.number)
+        self.report = step.report
         if self.progress is not None:
             self.progress(self.report)
-        return True
-
-    def _written(self, step: _Step, declared: Dataset) -> WrittenSegment | None:
-        if not step.rows:
-            return None
-        notes = {ORIGIN: SOURCE, **(step.notes or {})}
-        return write_segment(self.parts.engine, declared, joined(step.tables, declared.schema), notes=notes)
-
-    def give_up(self) -> None:
-        """Drop what is written and cannot be registered any more: the next run, or another process, reads it again."""
-        while self.under_way:
-            _, writing = self.under_way.popleft()
-            with contextlib.suppress(FloodmarkError):  # one that could not be written left nothing
-                written = writing.result()
-                if written is not None:
-                    drop_segment(self.parts.engine, written)
-
-    def _register(self, step: _Step, written: WrittenSegment) -> bool:
-        id, (seen, _) = next(reversed(step.moves.items()))
-        own = SourceStep(id, seen.next_ordinal if seen else 0)
-        if not register_segment(
-            self.parts.engine, self.declared, written, step=own, held=step.held, also=self._mover(step)
-        ):
-            return False
-        self.parts.capture.count(self.declared.name, step.bytes)
-        self.steps.append(own)
-        return True
-
-    def _pass_over(self, step: _Step) -> bool:
-        """Nothing of the step is a row to store."""
-        return store(self.parts.engine, self.declared, None, held=step.held, also=self._mover(step))
-
-    def _mover(self, step: _Step) -> Callable[[Connection], bool]:
-        return lambda connection: sources.advance_all(connection, self.declared.name, step.moves)
-
-    def _make_room(self) -> None:
-        """History would fill the spool and push live rows back: it is committed before it does."""
-        try:
-            self.parts.capture.check_room(self.declared.name)
-        except SpoolFull:
-            self._flush()
-            self.parts.capture.check_room(self.declared.name)
-
-    def _flush(self) -> None:
-        flush(self.parts.engine, self.declared.name)
-        self.unflushed = 0
 
     def final(self) -> BackfillReport:
         """The report with the numbers of the blocks in place of the forecast."""

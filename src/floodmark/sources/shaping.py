@@ -20,7 +20,7 @@ from floodmark.schema.types import ColumnType
 from floodmark.sources.files import KindOf
 from floodmark.sources.units import Batch, Problem
 from floodmark.spool.ingest import fit_and_evolve
-from floodmark.spool.payloads import keep_payload
+from floodmark.spool.quarantine import keep_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa

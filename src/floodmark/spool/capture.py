@@ -24,7 +24,6 @@ from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
-from floodmark.control.segments import SourceStep
 from floodmark.engine import Engine
 from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows import (
@@ -38,9 +37,10 @@ from floodmark.rows import (
     reasons_by_row,
     row_payload,
 )
+from floodmark.rows.plain import PlainRows
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import LandingWriter, landing_bytes
-from floodmark.spool.payloads import Misfit, Sender, grouped, keep_payload
+from floodmark.spool.quarantine import Misfit, Sender, grouped, keep_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What was read from a text, fitted and not yet stored."""
+    """Rows that are fitted and not yet stored."""
 
     dataset: Dataset
     """With the columns that the rows add."""
@@ -85,7 +85,7 @@ class Prepared:
     held: list[Held]
     receipt: Receipt
     line: bytes | None = None
-    """The rows as the landing log takes them, unless they are typed already."""
+    """The rows as the landing log takes them, if they were read from a text and are not typed."""
 
 
 @dataclass(slots=True)
@@ -101,6 +101,7 @@ class Capture:
     engine: Engine
     _writers: dict[str, LandingWriter] = field(default_factory=dict)
     _known: dict[str, Dataset] = field(default_factory=dict)
+    _plain: dict[str, PlainRows] = field(default_factory=dict)
     _backlogs: dict[str, _BacklogSize] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
@@ -112,8 +113,13 @@ class Capture:
         self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
+        line = self._plain_line(declared, rows)
+        if line is not None:
+            self._writer(dataset).append(line)
+            self.count(dataset, len(line))
+            return Receipt(rows=len(rows))
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
-            return self._capture_table(declared, rows)
+            return self._capture_table(dataset, rows)
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
         # are several times faster than threads that hand it to each other in the middle.
         with self._parsing:
@@ -125,6 +131,16 @@ class Capture:
         )
         self._store(grown, fitted.table, line, held)
         return _receipt(fitted, held)
+
+    def _plain_line(self, declared: Dataset, rows: Any) -> bytes | None:
+        """The line of a few rows that certainly fit; None if that has to be found out."""
+        plain = self._plain.get(declared.name)
+        if plain is None or plain.schema is not declared.schema:
+            demands = declared.demands(self.engine.settings.spool)
+            plain = self._plain[declared.name] = PlainRows(declared.schema, demands.identity)
+        found = plain.columns(rows)
+        line = None if found is None else encode_envelope(*found, rows=len(rows))
+        return line if line is not None and len(line) <= LINE_BYTES_MAX else None
 
     def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
         if len(line) > LINE_BYTES_MAX:
@@ -203,20 +219,19 @@ class Capture:
             line = encode_envelope(fitted_rows[-1].columns, fitted_rows[-1].values, rows=fitted.table.num_rows)
         return grown, fitted, line
 
-    def capture_step(
-        self, dataset: str, table: pa.Table, step: SourceStep, *, also: Callable[[Connection], bool]
-    ) -> Receipt | None:
-        """Store one step of a source, once: `also` moves its position in the same transaction; None if another did."""
+    def prepare_table(self, dataset: str, table: pa.Table | pa.RecordBatch) -> Prepared:
+        """Fit typed rows, to be stored by the caller; `SchemaConflict` if none fits."""
         self._forget_after_fork()
-        self.check_room(dataset)
-        grown, fitted = self._fitted_table(self._dataset(dataset), table)
+        limits = self.engine.settings.spool
+        grown, fitted = self._fitted(
+            self._dataset(dataset),
+            lambda current: fit_table(current.schema, table, demands=current.demands(limits)),
+        )
+        _refuse_if_nothing_fits(fitted, rows=table.num_rows)
         held = self._held(
             dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        if not store(self.engine, grown, fitted.table, position=step, held=held, also=also):
-            return None
-        self.count(dataset, table.nbytes)
-        return _receipt(fitted, held)
+        return Prepared(grown, fitted.table, held, _receipt(fitted, held))
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
@@ -233,14 +248,6 @@ class Capture:
         grown, fitted = self._fitted(declared, fitting)
         _refuse_if_nothing_fits(fitted, rows=len(rows))
         return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
-
-    def _fitted_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> tuple[Dataset, Fit]:
-        limits = self.engine.settings.spool
-        grown, fitted = self._fitted(
-            declared, lambda current: fit_table(current.schema, table, demands=current.demands(limits))
-        )
-        _refuse_if_nothing_fits(fitted, rows=table.num_rows)
-        return grown, fitted
 
     def _held(
         self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None
@@ -280,16 +287,12 @@ class Capture:
         if writer is not None:
             writer.close()
 
-    def _capture_table(self, declared: Dataset, table: pa.Table | pa.RecordBatch) -> Receipt:
-        grown, fitted = self._fitted_table(declared, table)
-        if table.num_rows == 0:
-            return Receipt(rows=0)
-        held = self._held(
-            declared.name, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
-        )
-        store(self.engine, grown, fitted.table, held=held)
-        self.count(declared.name, table.nbytes)
-        return _receipt(fitted, held)
+    def _capture_table(self, dataset: str, table: pa.Table | pa.RecordBatch) -> Receipt:
+        fitted = self.prepare_table(dataset, table)
+        if table.num_rows:
+            store(self.engine, fitted.dataset, fitted.table, held=fitted.held)
+            self.count(dataset, table.nbytes)
+        return fitted.receipt
 
     def _fitted(self, declared: Dataset, fitting: Callable[[Dataset], Fit]) -> tuple[Dataset, Fit]:
         grown, fitted = fit_and_evolve(self.engine, declared, fitting)
@@ -298,7 +301,8 @@ class Capture:
 
     def _dataset(self, name: str) -> Dataset:
         """The dataset as this process last saw it."""
-        if name not in self._known:
+        if name not in self._known or name in self.engine.corrected:
+            self.engine.corrected.discard(name)
             self._known[name] = self.engine.database.read(lambda c: datasets.get(c, name))
         return self._known[name]
 

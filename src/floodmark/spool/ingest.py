@@ -14,7 +14,7 @@ Capture, sealing, replay, the hub and every source come through here. So there i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -23,7 +23,7 @@ from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
-from floodmark.control.segments import LandingRange, SourceStep
+from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.schema import Schema
@@ -83,20 +83,17 @@ def store(
     dataset: Dataset,
     table: pa.Table | None,
     *,
-    position: LandingRange | SourceStep | None = None,
+    lines: LandingRange | None = None,
     held: Sequence[Held] = (),
     also: Callable[[Connection], bool] | None = None,
-    notes: Mapping[bytes, bytes] | None = None,
 ) -> bool:
     """Register fitted rows as a segment, and quarantine what did not fit; false if another process did that first.
 
-    `position` is the input that is consumed with them: lines of a landing file, or a step of a source. `also` runs in
-    the same transaction, and gives everything up by returning false.
+    `lines` of a landing file are consumed with them. `also` runs in the same transaction, and gives everything up by
+    returning false.
     """
-    lines = position if isinstance(position, LandingRange) else None
     if table is not None and table.num_rows:
-        step = position if isinstance(position, SourceStep) else None
-        return add_segment(engine, dataset, table, lines=lines, step=step, held=held, also=also, notes=notes)
+        return add_segment(engine, dataset, table, lines=lines, held=held, also=also)
 
     def consume(connection: Connection) -> bool:
         if lines is not None and not records.advance_landing(connection, lines):

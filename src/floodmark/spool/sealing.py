@@ -35,7 +35,7 @@ from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, en
 from floodmark.schema import Schema
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files
-from floodmark.spool.payloads import keep_payload
+from floodmark.spool.quarantine import keep_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +144,7 @@ def _seal_lines(
         return False
     lines = LandingRange(path.stem, start, start + len(content))
     declared, table, held = _parse(engine, dataset, lines, content)
-    if store(engine, declared, table, position=lines, held=held):
+    if store(engine, declared, table, lines=lines, held=held):
         rows = 0 if table is None else table.num_rows
         report.segments += rows > 0
         report.rows += rows

@@ -28,9 +28,9 @@ from floodmark.control.quarantine import Held
 from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
-from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
+from floodmark.control.segments import LandingRange, Segment, SegmentContent, SourceStep
 from floodmark.engine import Engine
-from floodmark.errors import FloodmarkError, reason_of
+from floodmark.errors import FloodmarkError, SchemaChanged, reason_of
 from floodmark.files import (
     create_private,
     durable_remove,
@@ -104,19 +104,17 @@ def add_segment(
     table: pa.Table,
     *,
     lines: LandingRange | None = None,
-    step: SourceStep | None = None,
     held: Sequence[Held] = (),
     also: Callable[[Connection], bool] | None = None,
-    notes: Mapping[bytes, bytes] | None = None,
 ) -> bool:
-    """Store rows as a registered segment; false if another process registered the same lines or step first.
+    """Store rows as a registered segment; false if another process registered the same lines first.
 
     `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
-    gives the segment up. `notes` are stored in the file.
+    gives the segment up.
     """
-    origin = CAPTURED if step is None and also is None else SOURCE
-    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin, **(notes or {})})
-    return register_segment(engine, dataset, written, lines=lines, step=step, held=held, also=also)
+    origin = CAPTURED if also is None else SOURCE
+    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin})
+    return register_segment(engine, dataset, written, lines=lines, held=held, also=also)
 
 
 def write_segment(
@@ -127,7 +125,7 @@ def write_segment(
     lines: LandingRange | None = None,
     notes: Mapping[bytes, bytes] | None = None,
 ) -> WrittenSegment:
-    """Announce a segment and write its file. It is one only when it is registered."""
+    """Announce a segment and write its file, with the notes in it. It is one only when it is registered."""
     id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
     relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
     engine.database.transact(
@@ -165,6 +163,10 @@ def register_segment(
             ),
             landed=lambda connection: _is_at(connection, id=id, path=content.path),
         )
+    except SchemaChanged:
+        drop_segment(engine, written)
+        engine.corrected.add(dataset.name)
+        raise
     except _GivenUp:
         registered = False
     if not registered:
@@ -198,10 +200,60 @@ def _register(
 ) -> bool:
     if also is not None and not also(connection):
         return False  # another was first, and has the source's step with it
+    datasets.check_types(connection, dataset)
     if not records.register(connection, id=id, content=content, lines=lines, step=step):
         raise _GivenUp
     quarantine.hold(connection, dataset.name, held, now=engine.clock.now())
     return True
+
+
+def split_segment(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
+    """U34: replace a waiting segment by two with half of its rows each, in its place; false if that cannot be done.
+
+    In one transaction, and only while no block has it: the rows are in the one file or in the two, and never in both.
+    """
+    if _could_be_sealed_again(engine, dataset, segment):
+        return False
+    rows = _read_rows(engine.root / segment.path)
+    if rows is None or rows.num_rows != segment.rows:
+        return False
+    notes = {ORIGIN: origin_of(engine.root / segment.path) or CAPTURED}
+    middle = segment.rows // 2
+    halves = (rows.slice(0, middle), rows.slice(middle))
+    written = [write_segment(engine, dataset, half, notes=notes) for half in halves]
+    faults.reach("split.written")
+    parts = [(part.id, part.content) for part in written]
+    if not engine.database.transact(
+        lambda c: records.split(c, segment.id, parts), landed=lambda c: _is_at(c, id=parts[0][0], path=parts[0][1].path)
+    ):
+        for part in written:
+            drop_segment(engine, part)
+        return False
+    faults.reach("split.replaced")
+    # Before a part is committed: a restored control database would find this file, and commit its rows again.
+    durable_remove(engine.root / segment.path)
+    return True
+
+
+def _could_be_sealed_again(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
+    """Whether the lines that a segment was made of are still in the landing log, and nothing but its id tells that they
+    are committed. The parts have other ids: a restored control database would seal the lines again.
+    """
+    if dataset.identity and dataset.identity_null != datasets.KEEP:
+        return False
+    file = engine.database.read(lambda c: records.landing_file_of(c, segment.id))
+    return file is not None and (engine.root / "spool" / dataset.name / "landing" / f"{file}.jsonl").exists()
+
+
+def _read_rows(path: Path) -> pa.Table | None:
+    """The user columns of a segment's file; None if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path).drop_columns([CONTENT_ID, SEGMENT])
+    except (OSError, KeyError, pa.ArrowException):
+        return None
 
 
 def adopt_segment(
@@ -387,6 +439,17 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
         raise ValueError(fitted.misfits[0].reason)
     changes = (*fitted.new_columns, *fitted.widened)
     return SegmentFile(path.name, id, rows, tuple(prefixes), path.stat().st_size, changes)
+
+
+def stored_columns(engine: Engine, relative: str) -> list[str]:
+    """The columns of a segment's file; none if it cannot be read: flush skips such a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(engine.root / relative).names)
+    except (OSError, pa.ArrowException):
+        return []
 
 
 def origin_of(path: Path) -> bytes | None:

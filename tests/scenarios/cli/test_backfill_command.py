@@ -7,7 +7,6 @@ from pathlib import Path
 from cli_input import lines
 
 from floodmark import providers
-from floodmark.providers import registry
 
 
 def test_it_reports_what_became_of_the_rows(shop, tmp_path: Path):
@@ -55,7 +54,7 @@ def test_a_directory_with_a_foreign_file_and_a_broken_line(shop, tmp_path: Path)
 
 
 def test_a_provider_that_fails_does_not_stop_the_others(shop, monkeypatch):
-    monkeypatch.setattr(registry, "registered", {})
+    monkeypatch.setattr(providers, "registered", {})
 
     @providers.provider("broken")
     def broken(_):

@@ -29,6 +29,19 @@ def test_a_place_without_a_store_is_told_with_the_way_to_make_one(cli):
         assert "init`" in done.err
 
 
+def test_a_columns_type_is_corrected_and_what_identifies_a_row_keeps_its_own(cli):
+    """U42"""
+    cli("init")
+    cli("dataset", "add", "orders", "--identity", "id", "--column", "id:long", "--column", "price:string")
+    done = cli("dataset", "change", "orders", "--type", "price=decimal(12,2)")
+    assert (done.code, done.out) == (0, "Dataset orders: price is decimal(12,2).\n")
+    assert cli("dataset", "list", "--json").json[0]["columns"]["price"] == "decimal(12,2)"
+    bad = cli("dataset", "change", "orders", "--type", "price")
+    assert (bad.code, "is not COLUMN=TYPE" in bad.err) == (2, True)
+    fixed = cli("dataset", "change", "orders", "--type", "id=string")
+    assert (fixed.code, "it is part of the identity" in fixed.err) == (1, True)
+
+
 def test_a_dataset_is_declared_with_everything_it_can_have(cli):
     cli("init")
     done = cli(

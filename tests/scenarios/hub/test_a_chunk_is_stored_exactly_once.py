@@ -488,6 +488,44 @@ def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(store, start_hub, 
     assert segment_states(store) == []
 
 
+@pytest.mark.parametrize(
+    ("types", "limits", "words"),
+    [
+        (
+            {f"k{n}": "long" for n in range(5)},
+            {"new_columns_max": 4},
+            "5 new columns in one call; new_columns_max is 4",
+        ),
+        ({f"k{n}": "long" for n in range(5)}, {"columns_max": 4}, "would have 5 columns; columns_max is 4"),
+        ({"k": "struct<a:long,b:struct<c:long,d:long>>"}, {"columns_max": 2}, "would have 3 columns; columns_max is 2"),
+    ],
+    ids=["in one chunk", "in total", "in structs"],
+)
+def test_a_chunk_with_too_many_new_columns_is_refused_like_a_capture(store, start_hub, media, types, limits, words):
+    store.add_dataset("events")
+    set_spool(store, **limits)
+    schema = Schema.declare(types)
+    row = {name: {"a": 1, "b": {"c": 2, "d": 3}} if text.startswith("struct") else 1 for name, text in types.items()}
+    sender = Sender(schema=schema, rows={1: row}, media=media)
+    hub = start_hub(store)
+    content = problem(hub.send(sender.chunk(0, 1)), 422, "SchemaConflict")
+    assert words in content["detail"]
+    assert "[spool]" in content["hint"]
+    assert (len(store.datasets()[0].schema), spooled(store), entry(store)) == (0, [], None)
+    set_spool(store, columns_max=100, new_columns_max=100)
+    assert hub.send(sender.chunk(0, 1)).status_code == 200, "the same chunk is accepted once the limit is raised"
+
+
+def test_declared_columns_do_not_count_towards_the_new_ones_of_a_chunk(store, start_hub, media):
+    types = {f"k{n}": "long" for n in range(5)}
+    store.add_dataset("events", schema=types)
+    set_spool(store, new_columns_max=1, columns_max=6)
+    sender = Sender(
+        schema=Schema.declare({**types, "more": "long"}), rows={1: dict.fromkeys([*types, "more"], 1)}, media=media
+    )
+    assert start_hub(store).send(sender.chunk(0, 1)).status_code == 200
+
+
 def test_a_column_that_no_dataset_may_have_is_refused(hub, store):
     sender = Sender(rows={1: {"id": 1, "text": "x"}})
     chunk = sender.chunk(0, 1)

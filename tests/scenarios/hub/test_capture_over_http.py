@@ -295,3 +295,27 @@ def test_a_hub_that_dies_with_a_group_stores_each_of_its_requests_once(hub, stor
     for number, key in enumerate("abc"):
         assert again.capture(rows(number), key=key).json() == {"rows": 1, "quarantined": 0}
     assert spooled_ids(store) == [0, 1, 2]
+
+
+# ── a type that the first sender fixed ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("key", [None, "again"])
+def test_a_type_that_the_first_sender_fixed_is_corrected_and_every_worker_follows(store, start_hub, key):
+    """U42: what differs is quarantined and not refused; after the correction it is replayed."""
+    store.add_dataset("events", ["id"])
+    first, second = start_hub(store), start_hub(store)
+    assert first.capture(b'[{"id": 1, "price": "cheap"}]').status_code == 200
+    for number, worker in enumerate((first, second)):
+        answer = worker.capture(b'[{"id": %d, "price": 2}]' % (number + 2), key=key and f"{key}{number}")
+        assert (answer.status_code, answer.json()["quarantined"]) == (200, 1)
+    store.flush("events")
+    store.purge("events", where="price IS NOT NULL")
+    store.change_dataset("events", types={"price": "long"})
+    assert [store.quarantine.replay(entry.id) for entry in store.quarantine.entries("events")] == [1, 1]
+    for number, worker in enumerate((first, second)):
+        answer = worker.capture(b'[{"id": %d, "price": 4}]' % (number + 4), key=key and f"{key}after{number}")
+        assert (answer.status_code, answer.json()["rows"]) == (200, 1)
+    store.flush("events")
+    found = {row["id"]: row["price"] for batch in store.read_since("events") for row in batch.table.to_pylist()}
+    assert found == {2: 2, 3: 2, 4: 4, 5: 4}

@@ -14,8 +14,7 @@ import pytest
 import uvicorn
 
 from floodmark.hub import serve
-from floodmark.hub.connections import Connections
-from floodmark.hub.serve import BoundedProtocol
+from floodmark.hub.serve import BoundedProtocol, Connections
 from floodmark.hub.tokens import add_token
 from waiting import wait_until
 

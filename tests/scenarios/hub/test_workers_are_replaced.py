@@ -11,7 +11,7 @@ import time
 import pytest
 import uvicorn
 
-from floodmark.hub.supervisor import Supervisor
+from floodmark.hub.serve import Supervisor
 
 
 async def nothing(scope, receive, send):

@@ -10,12 +10,12 @@ import pytest
 
 import floodmark
 from floodmark import providers
-from floodmark.providers import Item, Provider, Unit, registry
+from floodmark.providers import Item, Provider, Unit
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered(monkeypatch):
-    monkeypatch.setattr(registry, "registered", {})
+    monkeypatch.setattr(providers, "registered", {})
 
 
 def plain(unit: Unit):
@@ -76,10 +76,10 @@ def test_a_provider_that_does_not_load_is_one_clear_failure(path):
 
 def test_an_installed_package_brings_providers_and_a_broken_one_harms_no_other(monkeypatch):
     points = [
-        EntryPoint("broken", "no.such.module:f", registry.GROUP),
-        EntryPoint("installed", f"{__name__}:plain", registry.GROUP),
+        EntryPoint("broken", "no.such.module:f", providers.GROUP),
+        EntryPoint("installed", f"{__name__}:plain", providers.GROUP),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(providers, "entry_points", lambda group: points)
     assert {"broken", "installed"} <= set(providers.known())
     assert list(providers.find("installed").read(Unit("u"))) == [Item({"read": "u"}, "u#0")]
     with pytest.raises(floodmark.ProviderFailed, match="cannot be loaded"):
@@ -116,7 +116,7 @@ def test_errors_of_our_own_families_pass_as_they_are():
         list(Provider("full", full).read(Unit("u")))
 
 
-@pytest.mark.parametrize("name", sorted(registry.SHIPPED))
+@pytest.mark.parametrize("name", sorted(providers.SHIPPED))
 def test_the_reference_has_every_column_of_the_providers_that_are_shipped(name):
     page = (Path(__file__).parents[3] / "docs/reference/providers.md").read_text(encoding="utf-8")
     own = page.split(f"## {name}\n")[1].split("\n## ")[0]

@@ -14,7 +14,7 @@ from engines import set_spool
 from floodmark import faults
 from floodmark.control.schema import segments as segments_table
 from floodmark.errors import Retryable, SpoolFull
-from floodmark.sources import files, load
+from floodmark.sources import files, load, steps
 from floodmark.spool.segments import WrittenSegment
 from floodmark.store import Store
 from floodmark.testing import crash_at, kill_store
@@ -119,7 +119,7 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
     messages: Store, plain: Store, history: Path, monkeypatch: pytest.MonkeyPatch, failing: int, dataset: str
 ) -> None:
     """B1: those before it are stored, those behind it are dropped and read again."""
-    write, calls = load.write_segment, itertools.count(1)
+    write, calls = steps.write_segment, itertools.count(1)
 
     def full(*arguments: Any, **options: Any) -> WrittenSegment:
         if next(calls) == failing:
@@ -127,7 +127,7 @@ def test_a_step_that_cannot_be_written_takes_no_other_with_it(
         return write(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(load, "write_segment", full)
+        patched.setattr(steps, "write_segment", full)
         with pytest.raises(Retryable, match="disk is full"):
             messages.backfill(dataset, history)
     unfinished = select(func.count()).select_from(segments_table).where(segments_table.c.state == "writing")
@@ -147,7 +147,7 @@ def test_history_does_not_fill_the_spool(messages: Store, history: Path) -> None
 
 
 def test_it_is_committed_now_and_then(messages: Store, history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "FLUSH_ROWS", 20)
+    monkeypatch.setattr(steps, "FLUSH_ROWS", 20)
     seen: list[int] = []
     report = messages.backfill("messages", history, progress=lambda _: seen.append(messages.status().datasets[0].rows))
     assert seen == sorted(seen)

@@ -10,7 +10,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.errors import InvalidSetting, Permanent, Retryable
-from floodmark.sources import files, load
+from floodmark.sources import files, load, steps
 from floodmark.sources.loading import Frame, load_frame
 from floodmark.sources.shaping import Shape
 from floodmark.sources.staging import Staging
@@ -161,8 +161,8 @@ def test_committed_rows_are_left_out_before_they_are_stored(messages: Store, mon
     messages.capture("messages", rows(10, 40))
     messages.flush("messages")
     sent: list[int] = []
-    write = load.write_segment
-    monkeypatch.setattr(load, "write_segment", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
+    write = steps.write_segment
+    monkeypatch.setattr(steps, "write_segment", lambda *a, **k: sent.append(a[2].num_rows) or write(*a, **k))
     path = parquet(messages.path.parent / "h.parquet", _typed(rows(0, 60)))
     report = messages.backfill("messages", path)
     assert (report.read, report.new, report.already_stored) == (60, 30, 30)

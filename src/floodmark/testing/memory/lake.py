@@ -10,11 +10,11 @@ snapshots (`tables`), rows (`rows`), and what becomes of a request (`requests`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,14 +26,14 @@ from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range
 from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.lake.stored import FileKeys, bitmap_of, key_rows
-from floodmark.lake.table import PLAIN, AppendRefused, Copy, Work
+from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
 from floodmark.layout import Layout
 from floodmark.removal import Selection
-from floodmark.schema import SEQ, Schema
+from floodmark.schema import SEQ, PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.settlement import Resettled, Resettling
+from floodmark.settlement import Resettled, Resettling, collapse
 from floodmark.testing.memory.requests import arrive, send
 from floodmark.testing.memory.rows import (
     Key,
@@ -44,13 +44,21 @@ from floodmark.testing.memory.rows import (
     keys_of,
     only,
     selected_numbers,
+    spared_numbers,
     stamped,
     with_values,
     without,
 )
-from floodmark.testing.memory.settling import SettleCommit, only_rewritten_since, resettled
 from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
+
+
+class SettleCommit(NamedTuple):
+    """A request to commit what a settle function has said, or with no operation, rows as they are."""
+
+    table: str
+    snapshot: int
+    operation: str | None
 
 
 @dataclass(slots=True)
@@ -110,25 +118,33 @@ class MemoryLake(MemoryTables[MemoryTable]):
     def ensure(
         self,
         table: str,
-        schema: Schema,
+        schema: Schema = NO_COLUMNS,
         *,
         layout: Layout = PLAIN,
         create: bool = True,
         declaration: str | None = None,
+        max_seq: int = 0,
     ) -> None:
         with self.lock:
             if table not in self.tables:
-                if not create:
+                if not create and not max_seq:
                     return
+                if not create:
+                    raise Retryable(f"The table {table!r} does not exist.")
                 home = f"{layout.warehouse or 'memory:'}/{table}"
                 self.tables[table] = MemoryTable(uuid=str(uuid.uuid4()), schema=schema, layout=layout, location=home)
             found = self.tables[table]
             found.schema = found.schema.merge(schema.columns)
             found.declaration = declaration or found.declaration
+            found.max_seq = max(found.max_seq, max_seq)
 
-    def raise_max_seq(self, table: str, seq: int) -> None:
+    def drop_column(self, table: str, column: str) -> None:
         with self.lock:
-            self.table(table).max_seq = max(self.tables[table].max_seq, seq)
+            found = self.table(table)
+            found.schema = Schema(tuple(one for one in found.schema if one.name != column))
+            for file in {file for files in found.files.values() for file in files} & self.data.keys():
+                if column in self.data[file].column_names:
+                    self.data[file] = self.data[file].drop_columns([column])
 
     def rename(self, table: str, to: str) -> bool:
         with self.lock:
@@ -334,15 +350,15 @@ class MemoryLake(MemoryTables[MemoryTable]):
         files = (*kept, *(self.store(part.combine_chunks()) for part in parts))
         self.commit(table, operation="replace", files=files, added_rows=0)
 
-    def expire(self, table: str, *, keep_snapshots: int = 1, since: int | None = None) -> int:
+    def expire(self, table: str, *, keep_snapshots: int = 1) -> int:
         with self.lock:
-            return self._expired(table, keep_snapshots=keep_snapshots, since=since)
+            return self._expired(table, keep_snapshots)
 
-    def _expired(self, table: str, *, keep_snapshots: int, since: int | None) -> int:
+    def _expired(self, table: str, keep_snapshots: int) -> int:
         found, state = self.table(table), self.load(table)
         if state is None:
             return 0
-        kept = kept_snapshots(state, keep_snapshots=keep_snapshots, since=since)
+        kept = kept_snapshots(state, keep_snapshots)
         found.max_seq = highest_known(state)  # I1: what the old ones alone know stays
         gone = [id for id in found.snapshots if id not in kept]
         found.snapshots = {id: snapshot for id, snapshot in found.snapshots.items() if id in kept}
@@ -359,7 +375,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         snapshot: int,
         within: SequenceRange,
         columns: tuple[str, ...] | None = None,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
         rows_max: int | None = None,
     ) -> Iterator[pa.Table]:
@@ -380,7 +396,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         selection: Selection,
         schema: Schema | None = None,
         by: tuple[str, ...] = (),
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         cuts: Sequence[int] = (),
         width: int | None = None,
         checksum: Checksum = Checksum.CONTENT,
@@ -399,7 +415,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         columns: tuple[str, ...],
         schema: Schema,
         work: Work,
-        partition_values: Mapping[str, Any] | None = None,
+        partition_values: PartitionValues | None = None,
         row_filter: str | None = None,
     ) -> Iterator[tuple[SequenceRange, Tally, dict[str, Any]]]:
         def read(within: SequenceRange) -> pa.Table:
@@ -414,7 +430,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
         table: str,
         snapshot: int,
         within: SequenceRange,
-        partition_values: Mapping[str, Any] | None,
+        partition_values: PartitionValues | None,
         row_filter: str | None,
         columns: Sequence[str] = (),
     ) -> pa.Table:
@@ -551,3 +567,56 @@ class MemoryLake(MemoryTables[MemoryTable]):
         with self.lock:
             old = self.tables[table]
             self.tables[table] = MemoryTable(str(uuid.uuid4()), old.schema, layout=old.layout, location=old.location)
+
+
+# ── A settle function over committed rows ────────────────────────────────────────────────────────────────────────────
+
+
+def only_rewritten_since(snapshot: int, state: TableState | None) -> bool:
+    """Whether the rows are still those that the function got: nothing but a rewrite was committed since."""
+    since = state.since(snapshot) if state else None
+    return since is not None and all(one.operation == "replace" for one in since)
+
+
+def resettled(request: Resettling, rows: pa.Table, put: Callable[[str | None, pa.Table], None]) -> Resettled:
+    """What the function says of the rows; `put` commits the table that follows from it."""
+    if request.settle is None:
+        return Resettled(commit=lambda operation: put(operation, rows))
+    try:
+        answer = settled_table(request, rows)
+    except Exception as error:  # noqa: BLE001 - B6: whatever it was, it has changed nothing
+        return Resettled(problem=problem_of(request.settle, error))
+    before = {row[SEQ]: row for row in rows.to_pylist()}
+    after = {row[SEQ]: row for row in answer.to_pylist()}
+    differing = [seq for seq in sorted(before) if after.get(seq) != before[seq]]
+    stays = spared_numbers(rows, request.spared, request.partition_by)
+    other = [seq for seq in differing if seq not in stays][: request.changed_max]
+    dropped = [seq for seq in other if seq not in after]
+    changed = {seq for seq in other if seq in after}
+
+    def alike(own: Collection[int]) -> Iterable[list[tuple[int, bool]]]:
+        groups: dict[object, list[tuple[int, bool]]] = {}
+        whole = _whole(rows, answer, own, dropped)
+        for seq, key in zip(whole[SEQ].to_pylist(), keys_of(request, whole), strict=True):
+            if key is not None:
+                groups.setdefault(key, []).append((seq, seq in stays))
+        return [group for group in groups.values() if any(seq in own for seq, _ in group)]
+
+    found = collapse(changed, alike)
+    waiting = len(stays & set(differing)) + len(found.later)
+    if not found.changed and not dropped:
+        return Resettled(waiting=waiting)
+    settled = without(_whole(rows, answer, found.changed, dropped), found.gone)
+    return Resettled(
+        tuple(sorted(found.changed - {*found.gone})),
+        found.gone,
+        tuple(dropped),
+        waiting,
+        commit=lambda operation: put(operation, settled),
+    )
+
+
+def _whole(rows: pa.Table, answer: pa.Table, changed: Collection[int], dropped: list[int]) -> pa.Table:
+    """The table with the changes, and without what was dropped."""
+    left, taken = without(rows, [*changed, *dropped]), only(answer, changed)
+    return pa.concat_tables([left, taken.cast(rows.schema)]).sort_by(SEQ)

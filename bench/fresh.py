@@ -1,0 +1,189 @@
+"""Live batches: what a user waits for until new rows are committed, beside a plain append and Structured Streaming.
+
+All of them commit the same rows to Iceberg tables of one catalog in one warm session, turn by turn. Event times overlap
+what is committed, and one row in fifty was sent before.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.sample import renewed, rows, table
+from bench.store import SCHEMA
+from floodmark.store import Store, init
+
+SIZES = (1_000, 10_000)
+STORED = 200_000
+TURNS = 20
+WARM_UP = 8
+COLUMNS = "part_id string, ts timestamp, source string, role string, tokens bigint, cost double, text string"
+IDENTITY = {"identity": ["part_id"], "event_time": "ts"}
+
+
+def run(*, scale: float = 1.0) -> dict[str, Any]:
+    directory = Path(tempfile.mkdtemp(prefix="floodmark-fresh-"))
+    try:
+        with init(directory / "store") as store:
+            return {
+                "live batches": live_batches(store, directory, turns=max(3, int(TURNS * scale))),
+                "with more stored": with_more_stored(store, [int(n * scale) for n in (100_000, 1_000_000, 5_000_000)]),
+            }
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def live_batches(store: Store, directory: Path, *, turns: int) -> dict[str, Any]:
+    stored = table(STORED)
+    for name, options in (("identified", IDENTITY), ("plain_rows", {})):
+        store.add_dataset(name, schema=SCHEMA, **options)
+        store.capture(name, stored)
+        store.flush(name)
+    plain = PlainAppend(store, stored)
+    streaming = Streaming(store, directory / "incoming", stored)
+    sent_before = stored.slice(STORED // 2, 20_000).to_pylist()
+    found = {}
+    try:
+        for size in SIZES:
+            found[f"{size:,} rows"] = _compared(store, size, turns, sent_before, plain=plain, streaming=streaming)
+    finally:
+        streaming.close()
+    return found
+
+
+def _compared(
+    store: Store,
+    size: int,
+    turns: int,
+    sent_before: list[dict[str, Any]],
+    *,
+    plain: PlainAppend,
+    streaming: Streaming,
+) -> dict[str, Any]:
+    ways: dict[str, Callable[[list[dict[str, Any]]], object]] = {
+        "plain append": plain.append,
+        "Structured Streaming": streaming.append,
+        "Floodmark": lambda batch: _committed(store, "identified", batch),
+        "Floodmark without identity": lambda batch: _committed(store, "plain_rows", batch),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    jobs: dict[str, list[int]] = {name: [] for name in ways}
+    for turn in range(WARM_UP + turns):
+        batch = live_batch(size, turn, sent_before)
+        for name, commit in ways.items():
+            started, before = time.perf_counter(), store.engine.lake.jobs
+            commit(batch)
+            if turn >= WARM_UP:
+                seconds[name].append(time.perf_counter() - started)
+                jobs[name].append(store.engine.lake.jobs - before)
+    base, stream = (statistics.median(seconds[name]) for name in ("plain append", "Structured Streaming"))
+    return {
+        name: {
+            "milliseconds": round(1000 * statistics.median(times)),
+            "of plain append": round(statistics.median(times) / base, 2),
+            "of Structured Streaming": round(statistics.median(times) / stream, 2),
+            **({"jobs": statistics.median(jobs[name])} if name.startswith("Floodmark") else {}),
+        }
+        for name, times in seconds.items()
+    }
+
+
+def live_batch(size: int, turn: int, sent_before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """New rows among the times of the stored ones; one in fifty is a stored row."""
+    batch = rows(size, first=STORED // 2 + turn * size % (STORED // 2), seed=1 + turn)
+    again = random.Random(turn).sample(sent_before, size // 50)
+    batch[: len(again)] = [{**row, "ts": row["ts"].isoformat()} for row in again]
+    return batch
+
+
+def _committed(store: Store, name: str, batch: list[dict[str, Any]]) -> None:
+    store.capture(name, batch)
+    store.flush(name)
+
+
+def _parquet(batch: list[dict[str, Any]], path: Path) -> None:
+    made = pa.Table.from_pylist(batch)
+    at = made.column_names.index("ts")
+    pq.write_table(made.set_column(at, "ts", made["ts"].cast(pa.timestamp("us", tz="UTC"))), path)
+
+
+class PlainAppend:
+    """What a user would write: a file of new rows, read and appended. No guarantee of any kind."""
+
+    def __init__(self, store: Store, stored: pa.Table) -> None:
+        self.spark = store.spark
+        self.name = f"`{store.engine.lake.catalog.name}`.plain.appended"
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{store.engine.lake.catalog.name}`.plain")
+        self.spark.sql(f"CREATE TABLE {self.name} ({COLUMNS}) USING iceberg")
+        self.file = store.path.parent / "plain.parquet"
+        pq.write_table(stored, self.file)
+        self.spark.read.parquet(str(self.file)).writeTo(self.name).append()
+
+    def append(self, batch: list[dict[str, Any]]) -> None:
+        _parquet(batch, self.file)
+        self.spark.read.parquet(str(self.file)).writeTo(self.name).append()
+
+
+class Streaming:
+    """A query that runs all the time, drops what it has seen within an hour of event time, and writes to Iceberg."""
+
+    def __init__(self, store: Store, incoming: Path, stored: pa.Table) -> None:
+        incoming.mkdir()
+        self.incoming, self.count = incoming, 0
+        spark, catalog = store.spark, store.engine.lake.catalog.name
+        spark.sql(f"CREATE TABLE `{catalog}`.plain.streamed ({COLUMNS}) USING iceberg")
+        pq.write_table(stored, incoming / "stored.parquet")
+        self.query = (
+            spark.readStream.schema(COLUMNS)
+            .parquet(str(incoming))
+            .withWatermark("ts", "1 hour")
+            .dropDuplicatesWithinWatermark(["part_id"])
+            .writeStream.format("iceberg")
+            .outputMode("append")
+            .option("checkpointLocation", str(incoming.parent / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .toTable(f"`{catalog}`.plain.streamed")
+        )
+        self.query.processAllAvailable()
+
+    def append(self, batch: list[dict[str, Any]]) -> None:
+        self.count += 1
+        hidden = self.incoming / f".{self.count}"
+        _parquet(batch, hidden)
+        hidden.rename(self.incoming / f"{self.count}.parquet")
+        self.query.processAllAvailable()
+
+    def close(self) -> None:
+        self.query.stop()
+
+
+def with_more_stored(store: Store, sizes: list[int]) -> dict[str, Any]:
+    """The same flush with ever more rows in the table: its time, jobs and files must not grow."""
+    store.add_dataset("growing", schema=SCHEMA, **IDENTITY)
+    part = table(250_000)
+    stored, found = 0, {}
+    for size in sizes:
+        while stored < size:
+            step = min(part.num_rows, size - stored)
+            store.capture("growing", renewed(part.slice(0, step), first=stored))
+            stored += step
+        store.flush("growing")
+        times, jobs = [], []
+        for turn in range(10):
+            batch = rows(1_000, first=stored - 100_000 + 1_000 * turn, seed=7)
+            before, started = store.engine.lake.jobs, time.perf_counter()
+            _committed(store, "growing", batch)
+            times.append(time.perf_counter() - started)
+            jobs.append(store.engine.lake.jobs - before)
+        found[f"{size:,}"] = {"milliseconds": round(1000 * statistics.median(times[2:])), "jobs": max(jobs)}
+    all_times = [item["milliseconds"] for item in found.values()]
+    return {"by stored rows": found, "time ratio": round(max(all_times) / min(all_times), 2), "target": "<= 1.2"}
