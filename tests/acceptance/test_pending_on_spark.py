@@ -16,7 +16,7 @@ from floodmark.lake.spark import SparkLake
 from floodmark.store import Store, open_store
 from floodmark.testing import SimulatedCrash
 
-SCHEMA = {"id": "string", "n": "long", "at": "timestamp", "other": "string"}
+SCHEMA = {"id": "string", "n": "long", "at": "timestamp", "other": "string", "wide": "int"}
 
 
 @pytest.fixture
@@ -35,19 +35,20 @@ def here(store: Store) -> list[int]:
 
 def capture_in_stages(store: Store) -> None:
     """Four rows committed; two of them again and two new ones in a segment; one again and two new ones landed."""
-    store.capture("events", [{"id": f"a{n}", "n": n} for n in range(4)])
+    store.capture("events", [{"id": f"a{n}", "n": n, "wide": 1} for n in range(4)])
     store.flush("events")
     store.capture("events", pa.table({"id": ["a2", "a3", "b4", "b5"], "n": [20, 30, 4, 5]}))
-    store.capture("events", [{"id": "b5", "n": 50}, {"id": "c6", "n": 6}, {"id": "c7", "n": 7, "colour": "red"}])
+    store.capture("events", [{"id": "b5", "n": 50}, {"id": "c6", "n": 6, "wide": 2**40}])
+    store.capture("events", [{"id": "c7", "n": 7, "colour": "red"}])
 
 
 @pytest.mark.spark
 def test_frames_and_sql_have_pending_rows_once_also_after_they_are_committed(store: Store) -> None:
     capture_in_stages(store)
     frame = store.read("events", pending=True)
-    assert sorted(frame.columns) == ["at", "colour", "id", "n", "other"]
-    totals = store.sql("SELECT count(*) AS rows, sum(n) AS total, count(colour) AS red FROM events", pending=True)
-    assert [tuple(row) for row in totals.collect()] == [(8, 28, 1)]
+    assert sorted(frame.columns) == ["at", "colour", "id", "n", "other", "wide"]
+    totals = store.sql("SELECT count(*), sum(n), count(colour), sum(wide) FROM events", pending=True)
+    assert [tuple(row) for row in totals.collect()] == [(8, 28, 1, 4 + 2**40)]
     assert store.sql("SELECT * FROM events").count() == 4
     assert numbers(frame) == here(store) == list(range(8))
 

@@ -544,6 +544,8 @@ class SparkLake(SparkReader):
 
         The rows that wait are kept by Spark as long as the frame is: their files may be removed on return.
         """
+        from floodmark.lake.transforms import cast_to
+
         committed = self.dataset_frame(
             table=waiting.table,
             schema=waiting.schema,
@@ -552,7 +554,10 @@ class SparkLake(SparkReader):
             within=SequenceRange(0, through),
         )
         pending = self._pending(waiting, through) if waiting.segments else None
-        return committed if pending is None else committed.unionByName(pending.select(*map(quoted, columns)))
+        if pending is None:
+            return committed
+        pending = pending.select(*map(quoted, columns))
+        return committed.transform(cast_to(pending.schema)).union(pending)
 
     def _pending(self, waiting: Append, through: int) -> DataFrame | None:
         notes = _check_segments(waiting)

@@ -17,6 +17,7 @@ from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 _RESERVED = "_ingest_reserved"
@@ -76,6 +77,12 @@ def filled(schema: Schema) -> Transform:
         return frame.withColumns(newer) if newer else frame
 
     return transform
+
+
+def cast_to(types: StructType) -> Transform:
+    """In other types, of the same columns: one was narrower in an old snapshot, or was corrected since."""
+    columns = [F.col(quoted(item.name)).cast(item.dataType).alias(item.name) for item in types]
+    return lambda frame: frame.select(*columns)
 
 
 def within(range_: SequenceRange) -> Transform:
