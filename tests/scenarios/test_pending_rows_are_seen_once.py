@@ -13,10 +13,12 @@ from worlds import DATASET, World, dies
 
 from floodmark import faults
 from floodmark import pending as pending_module
+from floodmark.control import segments
 from floodmark.errors import Corrupt, InvalidCursor, Permanent, Retryable, SchemaConflict, UnknownDataset
 from floodmark.process import process_identity
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import landing_directory
+from floodmark.spool.segments import split_segment
 from floodmark.store import Store
 from floodmark.testing import kill_store
 
@@ -165,8 +167,6 @@ def test_what_sealing_would_quarantine_is_left_out(world: World) -> None:
 
 
 def test_rows_of_a_segment_that_is_set_aside_are_seen(world: World) -> None:
-    from floodmark.control import segments
-
     store = world.open()
     mine = world.capture(store, 2, arrow=True)
     (segment,) = store.engine.database.read(lambda c: segments.sealed(c, DATASET))
@@ -257,6 +257,46 @@ def test_rows_that_arrive_during_a_look_are_seen_once_or_not_at_all(world: World
     assert len(found) == len(set(found))
     assert set(before) <= set(found) <= set(world.acknowledged)
     assert sorted(ids(store)) == sorted(world.acknowledged)
+
+
+@pytest.mark.parametrize("point", LOOK_POINTS)
+def test_a_segment_that_is_split_during_a_look_is_seen_once_and_in_its_place(world: World, point: str) -> None:
+    """U34."""
+    store = rows_everywhere(world)
+
+    def split() -> None:
+        with faults.disarmed():
+            (segment,) = store.engine.database.read(lambda c: segments.sealed(c, DATASET))
+            (declared,) = store.datasets()
+            assert split_segment(store.engine, declared, segment)
+
+    faults.arm(point, faults.nth_time(1, split))
+    try:
+        assert ids(store) == world.acknowledged
+    finally:
+        faults.disarm_all()
+    assert ids(store) == world.acknowledged
+    kill_store(store)
+    world.check()
+
+
+@pytest.mark.parametrize("point", LOOK_POINTS)
+def test_a_type_that_is_corrected_during_a_look_hides_no_row(make: Callable[..., World], point: str) -> None:
+    """U42."""
+    world = make(schema={"id": "long", "price": "string"})
+    store = rows_everywhere(world)
+
+    def correct() -> None:
+        with faults.disarmed():
+            store.change_dataset(DATASET, types={"price": "decimal(9,2)"})
+            store.capture(DATASET, [{"id": 100, "price": "1.50"}])
+
+    faults.arm(point, faults.nth_time(1, correct))
+    try:
+        assert sorted(set(ids(store)) - {100}) == world.acknowledged
+    finally:
+        faults.disarm_all()
+    assert sorted(ids(store)) == [*world.acknowledged, 100]
 
 
 def test_a_flush_between_two_parts_of_a_look_takes_nothing_from_it(world: World) -> None:
