@@ -16,6 +16,7 @@ import pytest
 from floodmark.commit.protocol import Append, Base, BlockSegment
 from floodmark.lake import duplicates
 from floodmark.lake.duplicates import KeyCache, duplicates_here
+from floodmark.lake.manifests import Manifests
 from floodmark.lake.overlap import Overlap, overlap
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
@@ -49,6 +50,7 @@ class Lake:
         numbered = arrow([]).append_column(pa.field(SEQ, pa.int64()), pa.array([], pa.int64()))
         self.table = catalog.create_table("n.t", schema=numbered.schema)
         self.through = 0
+        self.manifests = Manifests()
 
     def commit(self, rows: Sequence[Row]) -> None:
         numbers = pa.array(range(self.through + 1, self.through + 1 + len(rows)), pa.int64())
@@ -74,7 +76,7 @@ class Lake:
         return Append("t", "b", SequenceRange(self.through, self.through + offset), base, tuple(made), SCHEMA, **whole)
 
     def near(self, request: Append) -> Overlap:
-        found = overlap(self.table, request, snapshot=request.base.snapshot, timed=False)
+        found = overlap(self.table, request, snapshot=request.base.snapshot, timed=False, manifests=self.manifests)
         assert found is not None
         return found
 
@@ -139,18 +141,17 @@ def test_what_is_too_much_is_for_spark(lake: Lake, monkeypatch: pytest.MonkeyPat
 def test_a_file_with_deleted_rows_is_for_spark(lake: Lake) -> None:
     request = lake.request([("a", 1, 1)])
     near = lake.near(request)
-    for task in near.tasks:
-        task.delete_files.add(task.file)
-    assert duplicates_here(lake.table, request, near, distinct=True, cache=KeyCache()) is None
+    deleted = replace(near, listed=tuple(file._replace(is_plain=False) for file in near.listed))
+    assert duplicates_here(lake.table, request, deleted, distinct=True, cache=KeyCache()) is None
 
 
 def test_a_file_is_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     real = duplicates.read_keys
 
-    def counted(table: Any, task: Any, columns: Any) -> pa.Table:
-        read.append(task.file.file_path)
-        return real(table, task, columns)
+    def counted(table: Any, file: Any, columns: Any) -> pa.Table:
+        read.append(file.location)
+        return real(table, file, columns)
 
     monkeypatch.setattr(duplicates, "read_keys", counted)
     cache = KeyCache()

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import Append
 from floodmark.lake.files import RangeReader, StoredColumn, StoredFile
-from floodmark.lake.plan import needs_only_reading, stored_columns
+from floodmark.lake.manifests import ListedFile, is_reachable
+from floodmark.lake.plan import stored_columns
 from floodmark.rows.identities import is_plain
 from floodmark.schema import SEQ
 from floodmark.schema.types import to_arrow
@@ -27,7 +28,6 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.table import FileScanTask
     from pyiceberg.table import Table as IcebergTable
 
     from floodmark.lake.overlap import Overlap
@@ -47,14 +47,14 @@ class KeyCache:
     """How many they are now."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keys(self, table: IcebergTable, task: FileScanTask, columns: tuple[StoredColumn, ...]) -> pa.Table:
+    def keys(self, table: IcebergTable, file: ListedFile, columns: tuple[StoredColumn, ...]) -> pa.Table:
         """The columns of a file, from memory if it was read before."""
-        place = (task.file.file_path, columns)
+        place = (file.location, columns)
         with self._lock:
             if (found := self._held.get(place)) is not None:
                 self._held.move_to_end(place)
                 return found
-        read = read_keys(table, task, columns)
+        read = read_keys(table, file, columns)
         with self._lock:
             if place not in self._held and read.nbytes <= self.bytes_max:
                 self._held[place] = read
@@ -80,15 +80,15 @@ def duplicates_here(
     types = {name: to_arrow(column.type) for name in names if (column := request.schema.get(name)) is not None}
     if len(types) < len(names) or not all(map(is_plain, types.values())):
         return None
-    if not all(needs_only_reading(table, task) for task in near.tasks):
+    if not all(file.is_plain and is_reachable(table, file.location) for file in near.listed):
         return None
     ours = _with_identity(_batch_keys(request, types), identity)
     columns = () if near.snapshot is None else tuple(stored_columns(table, near.snapshot, {*names, SEQ}).values())
     committed: set[tuple[Any, ...]] = set()
     # A column that the snapshot does not have is null in all its rows: then none of them has this identity.
     if {column.name for column in columns} >= set(identity):
-        for task in near.tasks:
-            theirs = _typed(cache.keys(table, task, columns), types)
+        for file in near.listed:
+            theirs = _typed(cache.keys(table, file, columns), types)
             committed.update(_tuples(_with_identity(_among(theirs, ours, identity[0]), identity), names))
     return list(_losers(ours, committed, names, distinct=distinct))
 
@@ -155,10 +155,9 @@ def _tuples(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     return zip(*[column.to_pylist() for column in exact], strict=True)
 
 
-def read_keys(table: IcebergTable, task: FileScanTask, columns: tuple[StoredColumn, ...]) -> pa.Table:
+def read_keys(table: IcebergTable, file: ListedFile, columns: tuple[StoredColumn, ...]) -> pa.Table:
     """Some columns of a data file; the sequence number must be among them, and does not come back."""
-    file = task.file
-    stored = StoredFile(file.file_path, 1, SEQUENCE_MAX, file.record_count, file.file_size_in_bytes)
+    stored = StoredFile(file.location, 1, SEQUENCE_MAX, file.rows, file.size)
     reader = RangeReader([stored], columns, {}, table.io.properties, threads=True)
     with contextlib.closing(reader):
         rows = reader.rows(SequenceRange(0, SEQUENCE_MAX))

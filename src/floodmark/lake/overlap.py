@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import Append, BlockSegment, TableState
+from floodmark.lake.manifests import ListedFile, Manifests
 from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
+from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.table import FileScanTask
     from pyiceberg.table import Table as IcebergTable
 
 DISTINCT = b"floodmark.distinct"
@@ -34,7 +35,7 @@ class Overlap:
 
     files: int
     rows: int
-    tasks: tuple[FileScanTask, ...] = field(default=(), compare=False)
+    listed: tuple[ListedFile, ...] = field(default=(), compare=False)
     """The files themselves."""
     snapshot: int | None = field(default=None, compare=False)
 
@@ -73,7 +74,7 @@ def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: 
 
 
 def overlap(
-    table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, above: int = 0
+    table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, manifests: Manifests, above: int = 0
 ) -> Overlap | None:
     """What the snapshot at the base has of the batch's span of event time, if that is known; None if this is not.
 
@@ -82,22 +83,43 @@ def overlap(
     """
     from pyiceberg.expressions import AlwaysTrue, And, GreaterThan, IsNull, Or
 
-    if snapshot is None or table.snapshot_by_id(snapshot) is None:
-        return None  # it has expired: its plan would be empty, and say that nothing is near
+    if snapshot is None:
+        return None
+    near: BooleanExpression = AlwaysTrue()
     column = None if request.key_time is None else request.schema.get(request.key_time)
     is_date = column is not None and column.type == DATE
-    near: BooleanExpression = AlwaysTrue()
     try:
+        time = None if request.key_time is None else table.schema().find_field(request.key_time).field_id
         if request.key_time is not None and request.event_span is not None:
             near = within_span(request.key_time, request.event_span, is_date=is_date)
             if not timed:
                 near = Or(near, IsNull(request.key_time))
         if above:
             near = And(near, GreaterThan(SEQ, above))
-        planned = tuple(table.scan(row_filter=near, snapshot_id=snapshot).plan_files())
-    except Exception:  # noqa: BLE001 - an optimisation: where it fails, the work is done
+        number = table.schema().find_field(SEQ).field_id
+        span = tuple(_stored(micros, is_date=is_date) for micros in request.event_span or ())
+        found = tuple(
+            file
+            for file in manifests.files(table, snapshot, within=SequenceRange(above, SEQUENCE_MAX), row_filter=near)
+            if file.numbers(number)[1] > above and _is_near(file, time, span, timed=timed)
+        )
+    except Exception:  # noqa: BLE001 - an optimisation: where it fails, or the snapshot has expired, the work is done
         return None
-    return Overlap(len(planned), sum(task.file.record_count for task in planned), planned, snapshot)
+    return Overlap(len(found), sum(file.rows for file in found), found, snapshot)
+
+
+def _is_near(file: ListedFile, time: int | None, span: tuple[int, ...], *, timed: bool) -> bool:
+    """Whether a file may have rows with an event time in a span, or, unless all of the batch have one, without."""
+    if time is None or not span or (bounds := file.span(time)) is None:
+        return True
+    if not timed and file.nulls.get(time, 1):
+        return True
+    return bounds[0] <= span[1] and bounds[1] >= span[0]
+
+
+def _stored(micros: int, *, is_date: bool) -> int:
+    """A time as Iceberg stores it: dates are days."""
+    return micros // 86_400_000_000 if is_date else micros
 
 
 def within_span(event_time: str, span: tuple[int, int], *, is_date: bool) -> BooleanExpression:

@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import SchemaConflict
-from floodmark.lake.files import RangeReader, StoredColumn, StoredFile, local_path
+from floodmark.lake.files import RangeReader, StoredColumn, StoredFile
+from floodmark.lake.manifests import Manifests, is_reachable
 from floodmark.lake.types import from_iceberg, physical
 from floodmark.schema import CONTENT_ID, SEQ, PartitionValues
-from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import FileScanTask
     from pyiceberg.table import Table as IcebergTable
-
-_EVERYTHING = (1, SEQUENCE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +54,15 @@ def plan(
     ranges: Sequence[SequenceRange],
     columns: Sequence[str] | None,
     partition_values: PartitionValues,
+    manifests: Manifests,
 ) -> Plan | None:
     """The files of the ranges; None where Iceberg's own reader is needed. `columns` None: all there are."""
     try:
         held = stored_columns(
             table, snapshot, None if columns is None else {*columns, *partition_values, SEQ, CONTENT_ID}
         )
-        files = tuple(_files(table, snapshot, ranges))
-    except (NeedsMore, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
+        files = tuple(_files(table, snapshot, ranges, manifests))
+    except (NeedsMore, LookupError, SchemaConflict, NotImplementedError, ValueError, EOFError, OSError):
         # If the table is damaged, Spark reports it better.
         return None
     # A name that the snapshot does not have yet is null in all its rows.
@@ -78,39 +76,21 @@ class NeedsMore(Exception):
     """Reading is not enough."""
 
 
-def _files(table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange]) -> Iterator[StoredFile]:
+def _files(
+    table: IcebergTable, snapshot: int, ranges: Sequence[SequenceRange], manifests: Manifests
+) -> Iterator[StoredFile]:
     from pyiceberg.expressions import And, GreaterThan, LessThanOrEqual
 
-    hull = And(GreaterThan(SEQ, ranges[0].after), LessThanOrEqual(SEQ, ranges[-1].through))
+    hull = SequenceRange(ranges[0].after, ranges[-1].through)
+    near = And(GreaterThan(SEQ, hull.after), LessThanOrEqual(SEQ, hull.through))
     number = table.schema().find_field(SEQ).field_id
-    for task in table.scan(row_filter=hull, snapshot_id=snapshot).plan_files():
-        file = task.file
-        stored = StoredFile(file.file_path, *number_span(file, number), file.record_count, file.file_size_in_bytes)
+    for file in manifests.files(table, snapshot, within=hull, row_filter=near):
+        stored = StoredFile(file.location, *file.numbers(number), file.rows, file.size)
         if not any(stored.share(item) > 0 for item in ranges):
             continue
-        if not needs_only_reading(table, task):
+        if not file.is_plain or not is_reachable(table, file.location):
             raise NeedsMore
         yield stored
-
-
-def needs_only_reading(table: IcebergTable, task: FileScanTask) -> bool:
-    """Whether a file's rows are what Iceberg's own reader would give."""
-    from pyiceberg.manifest import FileFormat
-
-    file = task.file
-    if task.delete_files or file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
-        return False
-    # Elsewhere only Spark knows how to reach it.
-    return local_path(file.file_path) is not None or any(key.startswith("s3.") for key in table.io.properties)
-
-
-def number_span(file: DataFile, number: int) -> tuple[int, int]:
-    """The range of a file's row numbers; all numbers, if it is not recorded. `number`: the column's id."""
-    lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
-    if number not in lower or number not in upper:
-        return _EVERYTHING
-    first, last = (int.from_bytes(bounds[number], "little", signed=True) for bounds in (lower, upper))
-    return first, last
 
 
 def stored_columns(table: IcebergTable, snapshot: int, names: set[str] | None) -> dict[str, StoredColumn]:

@@ -438,7 +438,7 @@ class SparkLake(SparkReader):
         above = looked_through(request, notes, state)
         snapshot = state.standing_for(request.base.snapshot)
         timed = all(TIMED in item for item in notes)
-        return overlap(table, request, snapshot=snapshot, timed=timed, above=above), above
+        return overlap(table, request, snapshot=snapshot, timed=timed, above=above, manifests=self.manifests), above
 
     def _duplicates_here(
         self, request: Append, table: IcebergTable, near: Overlap, *, distinct: bool

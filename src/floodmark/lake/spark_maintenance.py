@@ -23,7 +23,7 @@ from floodmark.lake.catalog import MAX_SEQ_PROPERTY, Catalog, table_state
 from floodmark.lake.durable import sync_metadata
 from floodmark.lake.files import local_path
 from floodmark.lake.inventory import TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
-from floodmark.lake.plan import number_span
+from floodmark.lake.manifests import listed_file
 from floodmark.lake.spark_reading import conditions, in_ranges
 from floodmark.lake.types import quoted
 from floodmark.removal import Selection, Spared
@@ -90,7 +90,7 @@ def _listed(table: IcebergTable, manifest: ManifestFile) -> Iterator[TableFile]:
     for entry in manifest.fetch_manifest_entry(table.io):
         file = entry.data_file
         bucket = SequenceRange(0, SEQUENCE_MAX) if width is None else bucket_range(int(file.partition[0]), width)
-        first, last = number_span(file, number)
+        first, last = listed_file(file).numbers(number)
         yield TableFile(file.file_path, first, last, file.record_count, file.file_size_in_bytes, bucket, deletes)
 
 

@@ -17,6 +17,7 @@ from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.files import Odd
 from floodmark.lake.filters import bad_filter, check_filter
+from floodmark.lake.manifests import Manifests
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.queries import FILE, Checksum, Group
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
@@ -52,6 +53,7 @@ class SparkReader:
     """Up to how many rows ranges are worked on in this process: a task would take longer to start than to finish."""
     jobs: int = field(default=0, init=False)
     """How many actions were started on Spark."""
+    manifests: Manifests = field(default_factory=Manifests, init=False)
     _counting: threading.Lock = field(default_factory=threading.Lock, init=False)
     _tasks_at_once: int | None = field(default=None, init=False)
     _session: SparkSession | None = field(default=None, init=False)
@@ -222,7 +224,14 @@ class SparkReader:
         loaded = self.catalog.table(table) if self.direct else None
         if loaded is None:
             return None
-        return plan(loaded, snapshot=snapshot, ranges=ranges, columns=columns, partition_values=partition_values or {})
+        return plan(
+            loaded,
+            snapshot=snapshot,
+            ranges=ranges,
+            columns=columns,
+            partition_values=partition_values or {},
+            manifests=self.manifests,
+        )
 
     def _from_files(self, job: RangeWork, planned: Plan) -> list[RangeOutcome]:
         rows, bytes_ = (sum(map(size, job.ranges)) for size in (planned.rows, planned.bytes))
