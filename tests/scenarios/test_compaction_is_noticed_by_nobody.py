@@ -16,11 +16,11 @@ from floodmark import faults
 from floodmark.control import blocks, datasets
 from floodmark.errors import Retryable, UnknownDataset
 from floodmark.layout import Layout
-from floodmark.maintenance.compact import DatasetCompaction
+from floodmark.maintenance.compact import MANIFEST_TRIES_MAX, DatasetCompaction
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store
-from floodmark.testing import SimulatedCrash, kill_store
+from floodmark.testing import MemoryLake, SimulatedCrash, kill_store
 
 POINTS = [point for point in faults.POINTS if point.startswith(("compact.", "upkeep."))]
 OFTEN = ["compact.rewriting", "compact.rewritten", "upkeep.synced"]
@@ -111,6 +111,44 @@ def test_one_bad_bucket_does_not_stop_the_rest(world: World) -> None:
     world.lake.on_rewrite = None
     assert [item.range for item in compact(store).compacted] == [SequenceRange(9, 19)]
     world.check()
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_flush_that_comes_between_the_manifests_is_no_problem(
+    world: World, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    small_flushes(world, 12)
+    store, other = opened(world, manifests_max=1), world.open()
+    real, refused = MemoryLake.rewrite, []
+
+    def rewrite(lake: MemoryLake, table: str, **options: Any) -> None:
+        if not options and len(refused) < times:
+            world.capture(other, 1)
+            other.flush(DATASET)
+            refused.append(table)
+            raise Retryable("a manifest is not there any more")
+        real(lake, table, **options)
+
+    monkeypatch.setattr(MemoryLake, "rewrite", rewrite)
+    assert store.compact(DATASET).sound
+    assert len(refused) == min(times, MANIFEST_TRIES_MAX)
+    world.check()
+
+
+def test_manifests_that_cannot_be_joined_while_nobody_commits_are_a_problem(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_flushes(world, 12)
+    store = opened(world, manifests_max=1)
+    real = MemoryLake.rewrite
+
+    def rewrite(lake: MemoryLake, table: str, **options: Any) -> None:
+        if not options:
+            raise Retryable("the disk is full")
+        real(lake, table, **options)
+
+    monkeypatch.setattr(MemoryLake, "rewrite", rewrite)
+    assert compact(store).problems == ("rewriting manifests: the disk is full",)
 
 
 def test_one_run_does_a_bounded_amount_and_the_next_goes_on(world: World) -> None:
