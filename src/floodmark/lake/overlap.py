@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """The data files whose event times reach into the batch's."""
+    """The data files that may have duplicates of a batch."""
 
     files: int
     rows: int
@@ -76,7 +76,9 @@ def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: 
 def overlap(
     table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, manifests: Manifests, above: int = 0
 ) -> Overlap | None:
-    """What the snapshot at the base has of the batch's span of event time, if that is known; None if this is not.
+    """The files of the snapshot that may have duplicates of the batch; None if they cannot be told.
+
+    Where the batch has a span of event times, those are the files that reach into it; otherwise all.
 
     A batch in which every row has its event time (`timed`) has no duplicate among rows that have none. Only rows with
     numbers `above` count.
