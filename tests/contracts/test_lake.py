@@ -149,6 +149,21 @@ def test_an_append_is_one_append_snapshot_that_names_its_block(blocks: Blocks) -
     assert blocks.verdict(request) is Verdict.LANDED
 
 
+@pytest.mark.spark
+def test_rows_of_a_segment_that_has_no_numbers_in_the_block_fail_the_commit(
+    spark_driver: SparkDriver, tmp_path: Path
+) -> None:
+    """I11: without a number a row is not left out, and does not land either."""
+    blocks = Blocks(spark_driver, tmp_path)
+    blocks.commit(some(2))
+    segment = blocks.segment(some(2, start=2))
+    request = blocks.request(replace(segment, id=segment.id + 100))
+    with pytest.raises(Exception, match=r"(?i)null"):
+        blocks.lake.append(request)
+    assert [row["id"] for row in blocks.rows()] == [0, 1]
+    assert blocks.verdict(request) is Verdict.OPEN
+
+
 def test_rows_keep_their_content_id_and_segment(blocks: Blocks) -> None:
     request = blocks.commit(some(2), some(1, start=2))
     rows = blocks.rows()
