@@ -70,7 +70,7 @@ evidence: setup ## Run every proof and write docs/explanation/evidence.md anew (
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock
-	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --extra dev --extra postgres pyproject.toml -o requirements.lock
+	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --extra dev --extra postgres --extra connect --extra otel pyproject.toml -o requirements.lock
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate --constraint requirements.lock bench/requirements.in -o bench/requirements.lock
 
 .PHONY: clean
