@@ -1,20 +1,25 @@
-"""`floodmark.toml`: a store's settings.
+"""A store's settings: `floodmark.toml`, and the environment variables that replace single values of it.
 
-Every key has a default. An error names the key and the allowed values.
+Every key has a default. An error names the key, its line or variable, and the allowed values.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from floodmark.errors import InvalidSetting, StoreMissing, reason_of
 
 FILE_NAME = "floodmark.toml"
+VARIABLES = "FLOODMARK_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,12 @@ class Settings:
 _HEAP_BYTES_MIN = 512 << 20
 """Spark refuses to start with less than about 450 MB."""
 _MASTER = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|[a-z][a-z0-9+.-]*://\S+")
+_LINES_MAX = 2000
+"""In a longer file the lines of the keys after this one are not shown: finding them takes time with its square."""
+_HIDDEN = "•••"
+_SECRET = re.compile(r"secret|pass|pwd|token|credential|key|auth|signature|sas\b|header", re.IGNORECASE)
 _CATALOGS = "catalogs"
+_SPARK_SETTINGS = "spark.settings"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 SECTIONS: dict[str, type] = {
     "control": ControlSettings,
@@ -180,31 +190,438 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def load(path: Path) -> Settings:
-    """Read and check a settings file."""
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from: `default`, `file` with its line, or `environment` with the variable."""
+
+    kind: str
+    line: int | None = None
+    variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in the settings."""
+
+    key: str
+    what: str
+    hint: str
+    line: int | None = None
+    variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One setting as it may be shown: without secrets."""
+
+    key: str
+    value: Any
+    origin: Origin
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A settings file and the environment: the settings, or every problem of them."""
+
+    path: Path
+    settings: Settings | None
+    problems: list[Problem]
+    values: list[Value]
+
+
+def settings_file(path: str | Path) -> Path:
+    """The settings file of a store that is given by its directory, or by the file itself."""
+    given = Path(path).expanduser().absolute()
+    return given if given.suffix == ".toml" else given / FILE_NAME
+
+
+def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read and check a settings file. Variables of the environment replace single values; see `Reading.override`."""
+    reading = Reading(path)
+    reading.override(os.environ if environment is None else environment)
+    settings = reading.settings()
+    if settings is None:
+        first, *others = reading.problems
+        more = f" `floodmark config check` lists {len(others)} more." if others else ""
+        raise InvalidSetting(first.what, hint=first.hint + more)
+    return settings
+
+
+def examine(path: Path, environment: Mapping[str, str] | None = None) -> Examined:
+    """Everything that can be said about the settings; only a file that cannot be read as TOML raises."""
+    reading = Reading(path)
+    reading.override(os.environ if environment is None else environment)
+    settings = reading.settings()
+    problems = reading.problems if settings is None else list(_missing_references(reading, settings))
+    return Examined(path, settings, problems, [] if settings is None else _values(reading, settings))
+
+
+class Reading:
+    """A settings file on its way to be settings: its content, what the environment changed, and what is wrong.
+
+    Problems are collected, so that all of them can be shown at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+            self._content = tomllib.loads(self._text)
+        except FileNotFoundError:
+            raise StoreMissing(
+                f"There is no store at {path.parent} (no {path.name} in it).",
+                hint=f"Create one with `floodmark -s {path.parent} init`, or give another directory with -s.",
+            ) from None
+        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or a number or nesting beyond the limits
+            raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
+        except OSError as error:
+            raise StoreMissing(
+                f"{path} cannot be read: {error.strerror or error}.",
+                hint="Give a store's directory, or its settings file.",
+            ) from error
+        self.problems: list[Problem] = []
+        self._variables: dict[str, str] = {}
+        """Key → the variable that replaced its value."""
+        catalogs = self._content.get(_CATALOGS)
+        if isinstance(catalogs, dict):
+            self._content[_CATALOGS] = {
+                name: _flat(section) if isinstance(section, dict) else section for name, section in catalogs.items()
+            }
+
+    @cached_property
+    def lines(self) -> dict[str, int]:
+        """Key → its line in the file."""
+        return key_lines(self._text)
+
+    def origin(self, key: str) -> Origin:
+        whole = _SPARK_SETTINGS if key.startswith(f"{_SPARK_SETTINGS}.") else key  # a variable may replace all of them
+        variable = self._variables.get(key) or self._variables.get(whole)
+        if variable is not None:
+            return Origin("environment", variable=variable)
+        return Origin("file", line=self.lines[key]) if key in self.lines else Origin("default")
+
+    def refuse(self, key: str, what: str, hint: str, *, variable: str | None = None) -> None:
+        """Record a problem, with the line or the variable that it is in."""
+        origin = Origin("environment", variable=variable) if variable else self.origin(key)
+        if origin.variable is not None:
+            place = f"Environment variable {origin.variable}"
+        else:
+            place = f"{self.path}" if origin.line is None else f"{self.path}, line {origin.line}"
+        self.problems.append(Problem(key, f"{place}: {what}", hint, origin.line, origin.variable))
+
+    # ── the environment ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def override(self, environment: Mapping[str, str]) -> None:
+        """Take the values of variables: `FLOODMARK_SECTION__KEY`, `FLOODMARK_CATALOGS__NAME__KEY`.
+
+        Two underscores are a dot. A variable that names no setting is a problem: it would have no effect, and nobody
+        would notice. Names without two underscores belong to the program, or to a secret that is named `env:…`.
+        """
+        for variable in sorted(environment):
+            parts = variable.split("__")
+            if not variable.startswith(VARIABLES):
+                continue
+            parts[0] = parts[0].removeprefix(VARIABLES)
+            if len(parts) > 1:
+                self._take(variable, parts, environment[variable])
+            elif (meant := _without_a_dot().get(variable)) and f"env:{variable}" not in self._text:
+                self.refuse(variable, "it has no effect.", f"Did you mean {meant}?", variable=variable)
+
+    def _take(self, variable: str, parts: list[str], text: str) -> None:
+        section, key = parts[0].lower(), parts[1].lower()
+        if section == _CATALOGS and len(parts) > 2:
+            self._take_property(variable, parts, text)
+        elif (section, key) == ("spark", "settings") and len(parts) > 2:
+            name = ".".join(parts[2:])  # in its own case: Spark's keys have capital letters
+            self._put(variable, ("spark", "settings", name), text)
+        elif section in SECTIONS and key in _kinds(section) and len(parts) == 2:
+            self._put(variable, (section, key), _from_text(text, _kinds(section)[key]))
+        else:
+            near = difflib.get_close_matches(variable.upper(), variables(), n=3, cutoff=0.6)
+            hint = f"Did you mean {' or '.join(near)}?" if near else "`floodmark config show` lists the keys."
+            self.refuse(variable, "there is no such setting.", hint, variable=variable)
+
+    def _take_property(self, variable: str, parts: list[str], text: str) -> None:
+        catalogs = self._content.setdefault(_CATALOGS, {})
+        if not isinstance(catalogs, dict):
+            return  # refused later, for what the file says
+        name = next((one for one in catalogs if _folded(one) == _folded(parts[1])), parts[1].lower())
+        section = catalogs.setdefault(name, {})
+        if isinstance(section, dict):
+            # Names of properties have dashes, and a variable cannot have one.
+            given = ".".join(part.lower().replace("_", "-") for part in parts[2:])
+            key = next((one for one in section if _folded(one) == _folded(given)), given)
+            self._put(variable, (_CATALOGS, name, key), text)
+
+    def _put(self, variable: str, path: tuple[str, ...], value: Any) -> None:
+        place = self._content
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                return  # refused later, for what the file says
+        place[path[-1]] = value
+        self._variables[".".join(path)] = variable
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def settings(self) -> Settings | None:
+        """The settings; None if something is wrong with them."""
+        content = dict(self._content)
+        store_id = content.pop("store_id", None)
+        if not isinstance(store_id, str) or not store_id:
+            self.refuse("store_id", "store_id is missing.", "`floodmark init` wrote it. Restore the line.")
+        catalogs = self._catalogs(content.pop(_CATALOGS, {}))
+        for key in sorted(set(content) - set(SECTIONS)):
+            names = ", ".join(f"[{name}]" for name in (*SECTIONS, "catalogs.NAME"))
+            self.refuse(key, f"unknown key {key!r}.", f"The sections are {names}.")
+        sections = {name: self._section(name, content.get(name, {})) for name in SECTIONS}
+        return None if self.problems else Settings(store_id=str(store_id), catalogs=catalogs, **sections)
+
+    def _section(self, name: str, given: Any) -> Any:
+        kind, kinds, before = SECTIONS[name], _kinds(name), len(self.problems)
+        if not isinstance(given, dict):
+            self.refuse(name, f"{name} is a section.", f"Write it as [{name}].")
+            return None
+        for key, value in given.items():
+            if key in kinds:
+                self._check_value(f"{name}.{key}", value, kinds[key])
+                continue
+            near = difflib.get_close_matches(key, kinds, n=1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            self.refuse(f"{name}.{key}", f"unknown key {name}.{key}.", f"{meant}Allowed here: {', '.join(kinds)}.")
+        if len(self.problems) == before and name == "spark":
+            self._check_spark(given)
+        return kind(**given) if len(self.problems) == before else None
+
+    def _check_spark(self, given: dict[str, Any]) -> None:
+        """Check settings for which Spark's launcher would print only a Java stack trace."""
+        settings = given.get("settings", {})
+        memory = {
+            "spark.driver_memory": ("spark.driver_memory", given.get("driver_memory")),
+            'spark.settings."spark.driver.memory"': (
+                "spark.settings.spark.driver.memory",
+                settings.get("spark.driver.memory"),
+            ),
+        }
+        for shown, (key, text) in memory.items():
+            if text is not None and _heap_bytes(text) < _HEAP_BYTES_MIN:
+                self.refuse(
+                    key,
+                    f"{shown} is not a valid JVM memory size.",
+                    'Write a whole number and m or g, at least 512m: "1g".',
+                )
+        master = given.get("master")
+        if master is not None and _MASTER.fullmatch(master) is None:
+            self.refuse(
+                "spark.master",
+                "spark.master is not the address of a Spark master.",
+                'Write "local[*]", "local[4]", "yarn", or the URL of a cluster: "spark://host:7077", "k8s://…".',
+            )
+        for key in settings:
+            variable = self._variables.get(f"spark.settings.{key}")
+            if variable is not None and not key.startswith("spark."):
+                self.refuse(
+                    f"spark.settings.{key}",
+                    "it does not end with a key of Spark.",
+                    f"Write it as Spark does, two underscores for a dot: {VARIABLES}SPARK__SETTINGS__spark__ui__port.",
+                )
+
+    def _catalogs(self, given: Any) -> dict[str, CatalogSettings]:
+        if not isinstance(given, dict) or not all(isinstance(section, dict) for section in given.values()):
+            self.refuse(_CATALOGS, "a catalog is a section.", "Write it as [catalogs.NAME].")
+            return {}
+        found = {name: self._catalog(name, dict(section)) for name, section in given.items()}
+        return {name: catalog for name, catalog in found.items() if catalog is not None}
+
+    def _catalog(self, name: str, given: dict[str, Any]) -> CatalogSettings | None:
+        key, before = f"{_CATALOGS}.{name}", len(self.problems)
+        if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name) is None:
+            self.refuse(key, f"{name!r} is not a valid catalog name.", "Use letters, digits, _ and -.")
+        for item, value in given.items():
+            self._check_value(f"{key}.{item}", value, str)
+        if len(self.problems) > before:
+            return None
+        kind = _CATALOG_TYPES.get(given.pop("type", ""))
+        uri, warehouse = given.pop("uri", None), given.pop("warehouse", None)
+        if kind is None:
+            self.refuse(
+                f"{key}.type",
+                f"{key}.type is missing or unknown.",
+                f"One of {', '.join(_CATALOG_TYPES)}.",
+                variable=self._variable_of(key),
+            )
+        elif uri is None or (kind == "sql" and warehouse is None):
+            missing = "uri" if uri is None else "warehouse"
+            self.refuse(key, f"{key}.{missing} is missing.", "A catalog needs this setting.")
+        else:
+            return CatalogSettings(kind, uri, warehouse, given)
+        return None
+
+    def _variable_of(self, section: str) -> str | None:
+        """A variable that made this section, if the file does not have it."""
+        if section in self.lines:
+            return None
+        return next((variable for key, variable in self._variables.items() if key.startswith(f"{section}.")), None)
+
+    def _check_value(self, key: str, value: Any, wanted: type) -> None:
+        good = type(value) is wanted or (wanted is float and type(value) is int)
+        if wanted in {int, float}:
+            good = good and 0 < value < math.inf
+        if wanted is dict:
+            good = good and all(isinstance(item, str) for item in value.values())
+        if wanted is list:
+            good = good and all(isinstance(item, str) and item for item in value)
+        if not good:
+            # Only numbers are shown: strings and tables of Spark and catalogs may contain passwords and keys.
+            plain = wanted in {int, float, bool} and type(value) in {int, float, bool}
+            shown = toml_value(value) if plain else f"of type {type(value).__name__}"
+            self.refuse(key, f"{key} is {shown}.", f"It must be {_WORDS[wanted]}.")
+
+
+_WORDS: dict[type, str] = {
+    int: "a whole number above zero",
+    float: "a number above zero",
+    bool: "true or false",
+    str: "a text",
+    dict: "a table of strings",
+    list: "a list of strings",
+}
+_ALLOWED = {
+    "control.url": "postgresql://…, env:NAME or file:/path",
+    "spark.master": "local[N], yarn, or a URL",
+    "spark.driver_memory": "a whole number and m or g, at least 512m",
+}
+"""For texts of which not every one is allowed."""
+
+
+def _kinds(section: str) -> dict[str, type]:
+    """The keys of a section with the types of their values."""
+    defaults = SECTIONS[section]()
+    return {item.name: type(getattr(defaults, item.name)) for item in fields(SECTIONS[section])}
+
+
+def variables() -> list[str]:
+    """The environment variables that replace a setting."""
+    return [f"{VARIABLES}{section}__{key}".upper() for section in SECTIONS for key in _kinds(section)]
+
+
+def _without_a_dot() -> dict[str, str]:
+    """Variables as they are misspelt most easily, with the right ones."""
+    return {name.replace("__", "_"): name for name in variables()}
+
+
+def _from_text(text: str, wanted: type) -> Any:
+    """A variable's text as a value; the text itself if it cannot be one, for the check to refuse."""
+    stripped = text.strip()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreMissing(
-            f"There is no store at {path.parent} (no {path.name} in it).",
-            hint=f"Create one with `floodmark -s {path.parent} init`, or give another directory with -s.",
-        ) from None
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or a number or nesting beyond the limits
-        raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
-    except OSError as error:
-        raise StoreMissing(
-            f"{path} cannot be read: {error.strerror or error}.", hint="Give a store's directory, or its settings file."
-        ) from error
-    store_id = content.pop("store_id", None)
-    if not isinstance(store_id, str) or not store_id:
-        raise InvalidSetting(f"{path}: store_id is missing.", hint="`floodmark init` wrote it. Restore the line.")
-    catalogs = _catalogs(path, content.pop(_CATALOGS, {}))
-    unknown = sorted(set(content) - set(SECTIONS))
-    if unknown:
-        names = ", ".join(f"[{name}]" for name in (*SECTIONS, "catalogs.NAME"))
-        raise InvalidSetting(f"{path}: unknown key {unknown[0]!r}.", hint=f"The sections are {names}.")
-    sections = {name: _section(path, name, content.get(name, {})) for name in SECTIONS}
-    return Settings(store_id=store_id, catalogs=catalogs, **sections)
+        if wanted is int:
+            return int(stripped)
+        if wanted is float:
+            return float(stripped)
+        if wanted is bool:
+            return {"true": True, "false": False}.get(stripped.lower(), text)
+        if wanted is list and not stripped.startswith("["):
+            return [one.strip() for one in stripped.split(",") if one.strip()]
+        if wanted in {dict, list}:
+            return tomllib.loads(f"value = {stripped}")["value"]
+    except ValueError:
+        pass
+    return text
+
+
+def _folded(name: str) -> str:
+    """A name as a variable can have it."""
+    return re.sub(r"[._-]+", "_", name).lower()
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """Key → the line where it is set.
+
+    TOML's parser gives no lines. But the beginning of a file is a file as well: a key stands where it first appears.
+    """
+    found: dict[str, int] = {}
+    lines = text.split("\n")
+    begun = 0
+    for end in range(1, min(len(lines), _LINES_MAX) + 1):
+        try:
+            keys = _keys(tomllib.loads("\n".join(lines[:end])))
+        except ValueError:
+            continue  # in the middle of a value
+        first = next(
+            (at for at in range(begun, end) if lines[at].strip() and not lines[at].strip().startswith("#")), begun
+        )
+        found |= {key: first + 1 for key in keys if key not in found}
+        begun = end
+    return found
+
+
+def _keys(content: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key, value in content.items():
+        found.append(f"{prefix}{key}")
+        found += _keys(value, f"{prefix}{key}.") if isinstance(value, dict) else []
+    return found
+
+
+def _missing_references(reading: Reading, settings: Settings) -> Iterator[Problem]:
+    """Values that are kept elsewhere, and are not there."""
+    texts = {"control.url": settings.control.url}
+    for name, catalog in settings.catalogs.items():
+        texts |= {f"{_CATALOGS}.{name}.{key}": value for key, value in _properties(catalog).items()}
+    for key, text in texts.items():
+        kind, _, name = text.partition(":")
+        if (kind == "env" and name not in os.environ) or (
+            key == "control.url" and kind == "file" and not os.access(name, os.R_OK)
+        ):
+            thing = "environment variable" if kind == "env" else "file"
+            reading.refuse(
+                key,
+                f"{key} names the {thing} {name}, which {'is not set' if kind == 'env' else 'cannot be read'}.",
+                "Provide it in the environment of every process that opens the store.",
+            )
+    yield from reading.problems
+
+
+def _properties(catalog: CatalogSettings) -> dict[str, str]:
+    found = {"type": catalog.type, "uri": catalog.uri, **catalog.properties}
+    return found if catalog.warehouse is None else {**found, "warehouse": catalog.warehouse}
+
+
+def _values(reading: Reading, settings: Settings) -> list[Value]:
+    found = [Value("store_id", settings.store_id, reading.origin("store_id"), "permanent")]
+    for name in SECTIONS:
+        section = getattr(settings, name)
+        for item in fields(section):
+            key, value = f"{name}.{item.name}", getattr(section, item.name)
+            if isinstance(value, dict):
+                found += [
+                    Value(f"{key}.{one}", without_secrets(one, text), reading.origin(f"{key}.{one}"), _WORDS[str])
+                    for one, text in value.items()
+                ]
+            if value == {} or not isinstance(value, dict):
+                shown = value if item.repr else without_secrets(key, value)
+                found.append(Value(key, shown, reading.origin(key), _ALLOWED.get(key, _WORDS[_kinds(name)[item.name]])))
+    for name, catalog in settings.catalogs.items():
+        for one, text in _properties(catalog).items():
+            key = f"{_CATALOGS}.{name}.{one}"
+            allowed = " or ".join(_CATALOG_TYPES) if one == "type" else _WORDS[str]
+            found.append(Value(key, without_secrets(one, text), reading.origin(key), allowed))
+    return found
+
+
+def without_secrets(key: str, value: Any) -> Any:
+    """A value of a key whose texts may contain secrets, as it may be shown."""
+    if not isinstance(value, str) or value.startswith(("env:", "file:")):
+        return value
+    if _SECRET.search(key.rpartition(".")[2]) or _SECRET.search(key) or _SECRET.search(value):
+        return _HIDDEN
+    if "://" not in value:
+        return value
+    scheme, _, rest = value.partition("://")
+    at = f"{_HIDDEN}@" if "@" in rest else ""  # up to the last one: a password may contain a slash
+    address, mark, _ = rest.rpartition("@")[2].partition("?")
+    return f"{scheme}://{at}{address}{mark}{_HIDDEN if mark else ''}"
 
 
 def initial_text(store_id: str, *, control: str = "") -> str:
@@ -225,64 +642,9 @@ def initial_text(store_id: str, *, control: str = "") -> str:
     return "\n".join(lines)
 
 
-def _section(path: Path, name: str, given: Any) -> Any:
-    kind = SECTIONS[name]
-    if not isinstance(given, dict):
-        raise InvalidSetting(f"{path}: {name} is a section.", hint=f"Write it as [{name}].")
-    defaults = kind()
-    known = {item.name: type(getattr(defaults, item.name)) for item in fields(kind)}
-    for key, value in given.items():
-        if key not in known:
-            raise InvalidSetting(f"{path}: unknown key {name}.{key}.", hint=f"Allowed here: {', '.join(known)}.")
-        _check_value(path, f"{name}.{key}", value, known[key])
-    if name == "spark":
-        _check_spark(path, given)
-    return kind(**given)
-
-
-def _check_spark(path: Path, given: dict[str, Any]) -> None:
-    """Check settings for which Spark's launcher would print only a Java stack trace."""
-    memory = {"spark.driver_memory": given.get("driver_memory")}
-    memory['spark.settings."spark.driver.memory"'] = given.get("settings", {}).get("spark.driver.memory")
-    for key, text in memory.items():
-        if text is not None and _heap_bytes(text) < _HEAP_BYTES_MIN:
-            raise InvalidSetting(
-                f"{path}: {key} is not a valid JVM memory size.",
-                hint='Write a whole number and m or g, at least 512m: "1g".',
-            )
-    master = given.get("master")
-    if master is not None and _MASTER.fullmatch(master) is None:
-        raise InvalidSetting(
-            f"{path}: spark.master is not the address of a Spark master.",
-            hint='Write "local[*]", "local[4]", "yarn", or the URL of a cluster: "spark://host:7077", "k8s://…".',
-        )
-
-
 def _heap_bytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,12})([kmgt])", text.strip().lower())
     return 0 if found is None else int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
-
-
-def _catalogs(path: Path, given: Any) -> dict[str, CatalogSettings]:
-    if not isinstance(given, dict) or not all(isinstance(section, dict) for section in given.values()):
-        raise InvalidSetting(f"{path}: a catalog is a section.", hint="Write it as [catalogs.NAME].")
-    return {name: _catalog(path, name, _flat(section)) for name, section in given.items()}
-
-
-def _catalog(path: Path, name: str, given: dict[str, Any]) -> CatalogSettings:
-    key = f"{_CATALOGS}.{name}"
-    if re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name) is None:
-        raise InvalidSetting(f"{path}: {name!r} is not a valid catalog name.", hint="Use letters, digits, _ and -.")
-    for item, value in given.items():
-        _check_value(path, f"{key}.{item}", value, str)
-    kind = _CATALOG_TYPES.get(given.pop("type", ""))
-    if kind is None:
-        raise InvalidSetting(f"{path}: {key}.type is missing or unknown.", hint=f"One of {', '.join(_CATALOG_TYPES)}.")
-    uri, warehouse = given.pop("uri", None), given.pop("warehouse", None)
-    if uri is None or (kind == "sql" and warehouse is None):
-        missing = "uri" if uri is None else "warehouse"
-        raise InvalidSetting(f"{path}: {key}.{missing} is missing.", hint="A catalog needs this setting.")
-    return CatalogSettings(kind, uri, warehouse, given)
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -293,30 +655,9 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_value(path: Path, key: str, value: Any, wanted: type) -> None:
-    words = {
-        int: "a whole number above zero",
-        float: "a number above zero",
-        bool: "true or false",
-        str: "a text",
-        dict: "a table of strings",
-        list: "a list of strings",
-    }
-    good = type(value) is wanted or (wanted is float and type(value) is int)
-    if wanted in {int, float}:
-        good = good and 0 < value < math.inf
-    if wanted is dict:
-        good = good and all(isinstance(item, str) for item in value.values())
-    if wanted is list:
-        good = good and all(isinstance(item, str) and item for item in value)
-    if not good:
-        # Only numbers are shown: strings and tables of Spark and catalogs may contain passwords and keys.
-        plain = wanted in {int, float, bool} and type(value) in {int, float, bool}
-        shown = toml_value(value) if plain else f"of type {type(value).__name__}"
-        raise InvalidSetting(f"{path}: {key} is {shown}.", hint=f"It must be {words[wanted]}.")
-
-
 def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value)

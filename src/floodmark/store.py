@@ -700,8 +700,7 @@ def open_store(
     spark: SparkSession | None = None,
 ) -> Store:
     """Open a store: its directory, or the `floodmark.toml` in it."""
-    given = Path(path).expanduser().absolute()
-    file = given if given.suffix == ".toml" else given / config.FILE_NAME
+    file = config.settings_file(path)
     return Store(file.parent, config.load(file), lake=lake, clock=clock, spark=spark)
 
 
@@ -713,8 +712,7 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     from floodmark.lake.embedded import embedded_lake
     from floodmark.maintenance.control_recovery import rebuild_records as make_records
 
-    given = Path(path).expanduser().absolute()
-    file = given if given.suffix == ".toml" else given / config.FILE_NAME
+    file = config.settings_file(path)
     settings = config.load(file)
     if settings.control.url:
         raise Permanent(

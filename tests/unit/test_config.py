@@ -144,3 +144,182 @@ def test_a_value_of_the_wrong_kind_is_not_repeated_for_it_may_be_a_secret(file: 
     with pytest.raises(InvalidSetting) as caught:
         config.load(file)
     assert "hush" not in str(caught.value)
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_line_of_every_key_is_known_in_every_way_of_writing_it() -> None:
+    text = (
+        '# head\n\nstore_id = "s"\n[functions]\nallow = [\n  "a",\n  # run = 1\n  "b",\n]\n\n'
+        '[spark]\nsettings = {"spark.ui.enabled" = "false"}\n[catalogs.far]\ntype = "rest"\ns3.endpoint = "x"\n'
+        "uri = '''\nwarehouse = 1'''\n[run]\n\"flush_seconds\" = 1\nstop_seconds_max=2"
+    )
+    assert config.key_lines(text) == {
+        "store_id": 3,
+        "functions": 4,
+        "functions.allow": 5,
+        "spark": 11,
+        "spark.settings": 12,
+        "spark.settings.spark.ui.enabled": 12,
+        "catalogs": 13,
+        "catalogs.far": 13,
+        "catalogs.far.type": 14,
+        "catalogs.far.s3": 15,
+        "catalogs.far.s3.endpoint": 15,
+        "catalogs.far.uri": 16,
+        "run": 18,
+        "run.flush_seconds": 19,
+        "run.stop_seconds_max": 20,
+    }
+
+
+def test_every_mistake_of_a_file_is_found_with_its_line(file: Path) -> None:
+    file.write_text('store_id = "s"\nmore = 1\n[run]\nflush_secondz = 1\nflush_bytes = 0\n[catalogs.a]\nuri = "x"\n')
+    found = config.examine(file, {})
+    assert found.settings is None
+    assert {(one.key, one.line) for one in found.problems} == {
+        ("more", 2),
+        ("run.flush_secondz", 4),
+        ("run.flush_bytes", 5),
+        ("catalogs.a.type", None),
+    }
+    assert "Did you mean flush_seconds?" in next(one.hint for one in found.problems if one.line == 4)
+    with pytest.raises(InvalidSetting, match="`floodmark config check` lists 3 more"):
+        config.load(file, {})
+
+
+# ── the environment ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_environment_replaces_every_key_of_every_section(file: Path) -> None:
+    """Also of the sections and keys that are added after this test."""
+    file.write_text('store_id = "s"\n')
+    texts = {
+        int: ("17", 17),
+        float: ("0.25", 0.25),
+        bool: ("false", False),
+        dict: ('{"spark.a" = "b"}', {"spark.a": "b"}),
+    }
+    texts |= {str: ("text", "text"), list: ("one, two", ["one", "two"])}
+    special = {"spark.master": ("yarn", "yarn"), "spark.driver_memory": ("3g", "3g")}
+    for section, kind in config.SECTIONS.items():
+        for item in fields(kind):
+            text, value = special.get(f"{section}.{item.name}") or texts[type(getattr(kind(), item.name))]
+            variable = f"FLOODMARK_{section}__{item.name}".upper()
+            assert variable in config.variables()
+            found = config.load(file, {variable: text})
+            assert getattr(getattr(found, section), item.name) == value, variable
+
+
+def test_the_environment_wins_over_the_file_and_the_other_values_stay(file: Path) -> None:
+    file.write_text('store_id = "s"\n[run]\nflush_seconds = 5\nexport_seconds = 7\n')
+    found = config.load(file, {"FLOODMARK_RUN__FLUSH_SECONDS": " 1 ", "FLOODMARK_STORE": "x", "HOME": "/"})
+    assert (found.run.flush_seconds, found.run.export_seconds) == (1.0, 7)
+
+
+def test_the_environment_replaces_and_adds_properties_of_catalogs(file: Path) -> None:
+    file.write_text('store_id = "s"\n[catalogs.Far-away]\ntype = "rest"\nuri = "http://a"\ns3.access-key-id = "a"\n')
+    found = config.load(
+        file,
+        {
+            "FLOODMARK_CATALOGS__FAR_AWAY__URI": "http://b",
+            "FLOODMARK_CATALOGS__FAR_AWAY__S3__ACCESS_KEY_ID": "b",
+            "FLOODMARK_CATALOGS__FAR_AWAY__S3__PATH_STYLE_ACCESS": "true",
+            "FLOODMARK_CATALOGS__NEAR__TYPE": "sql",
+            "FLOODMARK_CATALOGS__NEAR__URI": "sqlite:////x",
+            "FLOODMARK_CATALOGS__NEAR__WAREHOUSE": "/y",
+        },
+    ).catalogs
+    assert found == {
+        "Far-away": config.CatalogSettings(
+            "rest", "http://b", None, {"s3.access-key-id": "b", "s3.path-style-access": "true"}
+        ),
+        "near": config.CatalogSettings("sql", "sqlite:////x", "/y", {}),
+    }
+
+
+def test_single_settings_of_spark_come_from_the_environment_in_their_own_case(file: Path) -> None:
+    file.write_text('store_id = "s"\n[spark.settings]\n"spark.a" = "1"\n')
+    found = config.load(file, {"FLOODMARK_SPARK__SETTINGS__spark__driver__extraClassPath": "/x"})
+    assert found.spark.settings == {"spark.a": "1", "spark.driver.extraClassPath": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("FLOODMARK_RUN__FLUSH_SECOND", "1", "no such setting. Did you mean FLOODMARK_RUN__FLUSH_SECONDS"),
+        ("FLOODMARK_RUNS__FLUSH_SECONDS", "1", "no such setting. Did you mean FLOODMARK_RUN__FLUSH_SECONDS"),
+        ("FLOODMARK_RUN__FLUSH__SECONDS", "1", "no such setting. Did you mean FLOODMARK_RUN__FLUSH_SECONDS"),
+        ("FLOODMARK_RUN_FLUSH_SECONDS", "1", r"no effect. Did you mean FLOODMARK_RUN__FLUSH_SECONDS\?"),
+        ("FLOODMARK_ZZ__QQ", "1", "no such setting"),
+        ("FLOODMARK_RUN__FLUSH_SECONDS", "hush", "run.flush_seconds is of type str. It must be a number above zero"),
+        ("FLOODMARK_RUN__FLUSH_SECONDS", "0", "run.flush_seconds is 0.0"),
+        ("FLOODMARK_RUN__FLUSH_SECONDS", "nan", "run.flush_seconds is nan"),
+        ("FLOODMARK_RUN__FLUSH_BYTES", "1.5", "It must be a whole number above zero"),
+        ("FLOODMARK_RUN__FLUSH_BYTES", "9" * 5000, "It must be a whole number above zero"),
+        ("FLOODMARK_RUN__COMPACT", "yes", "It must be true or false"),
+        ("FLOODMARK_SPARK__SETTINGS", "hush", "It must be a table of strings"),
+        ("FLOODMARK_SPARK__SETTINGS__SPARK__UI", "hush", "does not end with a key of Spark"),
+        ("FLOODMARK_SPARK__MASTER", "hush", "spark.master is not the address"),
+        ("FLOODMARK_CATALOGS__FAR__URI", "hush", "catalogs.far.type is missing"),
+    ],
+)
+def test_a_variable_that_means_nothing_is_told_with_the_near_ones_and_without_its_value(
+    file: Path, variable: str, text: str, words: str
+) -> None:
+    file.write_text('store_id = "s"\n')
+    with pytest.raises(InvalidSetting, match=words) as caught:
+        config.load(file, {variable: text})
+    assert variable in caught.value.message
+    assert "hush" not in str(caught.value)
+
+
+def test_a_variable_that_the_file_names_as_a_secret_may_have_any_name(file: Path) -> None:
+    file.write_text('store_id = "s"\n[control]\nurl = "env:FLOODMARK_CONTROL_URL"\n')
+    assert config.load(file, {"FLOODMARK_CONTROL_URL": "x"}).control.url == "env:FLOODMARK_CONTROL_URL"
+
+
+# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_value_is_shown_with_where_it_comes_from(file: Path) -> None:
+    file.write_text('store_id = "s"\n[run]\nflush_seconds = 5\n')
+    found = {one.key: one for one in config.examine(file, {"FLOODMARK_RUN__FLUSH_BYTES": "9"}).values}
+    assert found["run.flush_seconds"] == config.Value(
+        "run.flush_seconds", 5, config.Origin("file", 3), "a number above zero"
+    )
+    assert found["run.flush_bytes"].origin == config.Origin("environment", variable="FLOODMARK_RUN__FLUSH_BYTES")
+    assert found["run.compact"].origin == config.Origin("default")
+    every = {f"{name}.{item.name}" for name, kind in config.SECTIONS.items() for item in fields(kind)}
+    assert set(found) == every | {"store_id"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("url", "postgresql://me:hu/sh@host:5432/db?sslpassword=hush", "•••"),
+        ("url", "postgresql://me:hu/sh@host:5432/db?sslmode=require", "postgresql://•••@host:5432/db?•••"),
+        ("url", "host=db password=hush", "•••"),
+        ("url", "env:CONTROL", "env:CONTROL"),
+        ("uri", "https://catalog.example/v1", "https://catalog.example/v1"),
+        ("s3.secret-access-key", "hush", "•••"),
+        ("spark.hadoop.fs.s3a.secret.key", "hush", "•••"),
+        ("header.X-Api", "hush", "•••"),
+        ("spark.driver.extraJavaOptions", "-Dstore.password=hush", "•••"),
+        ("spark.ui.enabled", "false", "false"),
+    ],
+)
+def test_a_secret_is_never_shown(key: str, value: str, shown: str) -> None:
+    assert config.without_secrets(key, value) == shown
+
+
+def test_a_reference_that_leads_nowhere_is_found_by_a_check_and_not_by_opening(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    file.write_text(
+        'store_id = "s"\n[control]\nurl = "env:NOT_THERE"\n[catalogs.a]\ntype="rest"\nuri="env:NOT_THERE"\n'
+    )
+    assert [(one.key, one.line) for one in config.examine(file).problems] == [("control.url", 3), ("catalogs.a.uri", 6)]
+    assert config.load(file).control.url == "env:NOT_THERE"
