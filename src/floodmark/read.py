@@ -10,7 +10,7 @@ from floodmark.control import blocks, datasets, removals
 from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
 from floodmark.errors import InvalidCursor, SchemaConflict
-from floodmark.lake import canonical
+from floodmark.lake import types
 from floodmark.lake.generations import find_table
 from floodmark.schema import CONTENT_ID, SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
@@ -172,7 +172,7 @@ def row_windows(
 
 def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
     """The rows as users see them: the dataset's columns in order, in canonical types, nulls where a row has none."""
-    return canonical.user_columns(rows, columns, dataset.schema)
+    return types.user_columns(rows, columns, dataset.schema)
 
 
 def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from floodmark.commit.flush import FlushReport
     from floodmark.delivery.administration import Replayed, Skipped
-    from floodmark.delivery.context import Stop
+    from floodmark.delivery.context import ExportReport, Stop
     from floodmark.delivery.preview import Forecast
-    from floodmark.delivery.report import ExportReport
     from floodmark.delivery.tick import Exporter
     from floodmark.eventlog import EventLog
     from floodmark.lake.adoptable import LegacyData
@@ -452,7 +451,7 @@ class Store:
 
         `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk.
         """
-        from floodmark.delivery.report import together
+        from floodmark.delivery.context import together
 
         if sink is not None:
             return self._exporter.export(sink, stop=stop, progress=progress)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from floodmark.lake.classes import archive_file
+from floodmark.lake.jars import archive_file
 from floodmark.store import init
 
 _QUIET = "-Xlog:disable"

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import floodmark
-from floodmark.hub.tokens import add_token
+from floodmark.hub.access import add_token
 from floodmark.spool.segments import drop_dead_writers, remove_leftovers
 from floodmark.store import Store
 from seeds import SEED

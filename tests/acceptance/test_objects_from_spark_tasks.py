@@ -16,8 +16,7 @@ from stores import make_store
 
 from floodmark.delivery import channel
 from floodmark.delivery.sinks.blob import KIND
-from floodmark.delivery.sinks.objects import ObjectPlace
-from floodmark.delivery.sinks.storage import place_of
+from floodmark.delivery.sinks.objects import ObjectPlace, place_of
 from floodmark.store import Store
 from floodmark.testing import crash_at
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from stores import make_store, rows_of, said_by, start_script
+from tests.chaos.hubs import HubMember, answers
 
 from floodmark.store import Store
-from floodmark.torture.hubs import HubMember, answers
 from waiting import wait_until
 
 ROUNDS = 3

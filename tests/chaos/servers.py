@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 
 import httpx
+from tests.chaos.hubs import answers, free_port
 
-from floodmark.torture.hubs import answers, free_port
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import kill_group, start
 from waiting import wait_until

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.hubs import HubMember
+
 from floodmark.config import Settings, SparkSettings
 from floodmark.store import Store
 from floodmark.torture import reading
 from floodmark.torture.chaos_run import Course, doing, exercised, flush_store
 from floodmark.torture.daemons import DaemonMember
-from floodmark.torture.hubs import HubMember
 from floodmark.torture.members import Member
 from floodmark.torture.processes import floodmark as command_line
 from floodmark.torture.scratch import Planned, make_store

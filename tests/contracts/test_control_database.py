@@ -20,7 +20,7 @@ from sqlalchemy import Connection, MetaData, event, func, inspect, select, text,
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from floodmark.commit.protocol import Base
-from floodmark.control import blocks, datasets, deliveries, events, quarantine, removals, schema, segments
+from floodmark.control import blocks, datasets, deliveries, quarantine, removals, schema, segments
 from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database, migrate
@@ -162,7 +162,7 @@ def test_sinks_and_removals_of_an_older_database_are_numbered_in_the_order_of_th
     }
     assert sorted(numbers, key=numbers.__getitem__) == ["a", "first", "b", "same", "c", "last"]
     assert len(set(numbers.values())) == 6
-    assert database.transact(events.happens) == 7
+    assert database.transact(database_module.next_event) == 7
     spans = database.read(lambda c: c.execute(select(schema.touched)).all())
     assert {(row.operation, row.after_seq, row.through_seq) for row in spans} == {(id, 1, 5) for id in "abc"}
     channel = deliveries.Channel("last", "d", "all")

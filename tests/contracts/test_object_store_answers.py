@@ -11,10 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from floodmark.delivery.outcomes import Busy
-from floodmark.delivery.sinks import remote
+from floodmark.delivery.sinks import objects
 from floodmark.delivery.sinks.blob import KIND
-from floodmark.delivery.sinks.objects import ObjectPlace
-from floodmark.delivery.sinks.storage import place_of
+from floodmark.delivery.sinks.objects import ObjectPlace, place_of
 from floodmark.errors import FloodmarkError, Permanent
 from s3 import SECRET, Reply, S3Server, free_port, refusal, scripted, settings
 
@@ -87,7 +86,7 @@ def test_each_refusal_is_told_apart(reply: Reply, family: type[FloodmarkError], 
 
         assert isinstance(told, family)
         assert said in told.message
-        assert len(server.requests) <= 1 + remote.RETRIES["max_retries"]
+        assert len(server.requests) <= 1 + objects.RETRIES["max_retries"]
 
 
 def test_the_right_region_is_named_where_the_store_names_it() -> None:
@@ -107,8 +106,8 @@ def test_nobody_listens(call: Call) -> None:
 
 
 def test_a_store_that_never_answers_is_given_up(call: Call, monkeypatch) -> None:
-    monkeypatch.setitem(remote.CLIENT, "timeout", "200ms")
-    monkeypatch.setitem(remote.RETRIES, "max_retries", 1)
+    monkeypatch.setitem(objects.CLIENT, "timeout", "200ms")
+    monkeypatch.setitem(objects.RETRIES, "max_retries", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         told = refused(call, place_at(f"http://127.0.0.1:{silent.getsockname()[1]}"))
 

@@ -15,8 +15,7 @@ import pytest
 
 from floodmark.delivery.sinks import objects
 from floodmark.delivery.sinks.blob import KIND, ObjectWriter
-from floodmark.delivery.sinks.objects import LocalObjects, ObjectPlace
-from floodmark.delivery.sinks.storage import place_of
+from floodmark.delivery.sinks.objects import LocalObjects, ObjectPlace, place_of
 from floodmark.errors import Permanent, Retryable
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from floodmark.lake.catalog import Catalog
-from floodmark.lake.orphans import orphans_of, remove_files
+from floodmark.lake.spark_maintenance import orphans_of, remove_files
 from s3 import S3Server
 
 ROWS = pa.table({"n": pa.array([1, 2, 3], pa.int64())})

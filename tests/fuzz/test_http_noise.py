@@ -29,9 +29,9 @@ from trying import REFUSED, SECONDS_MAX, TRIED, fresh, inputs, scratch_store
 
 from floodmark import wire
 from floodmark.control.schema import ledger, quarantine, requests, segments
+from floodmark.hub.access import add_token
 from floodmark.hub.app import Hub, build_app
 from floodmark.hub.settings import HubSettings
-from floodmark.hub.tokens import add_token
 from floodmark.store import Store
 from sending import Sender, spooled
 

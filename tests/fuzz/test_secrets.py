@@ -25,8 +25,8 @@ from floodmark import config
 from floodmark.cli.entry import run
 from floodmark.errors import FloodmarkError
 from floodmark.eventlog import Event, EventLog
+from floodmark.hub.access import add_token, list_tokens
 from floodmark.hub.app import Hub, build_app
-from floodmark.hub.tokens import add_token, list_tokens
 from floodmark.lake.catalogs import configured, loaded
 from floodmark.store import Store
 from scenarios.delivery.servers import Answer, KeyOnlyServer, Silent, always
@@ -238,9 +238,9 @@ PLACES: dict[str, dict[str, Any]] = {
 def test_the_credentials_of_an_object_store_are_shown_nowhere(
     watch: Watch, shop: Store, monkeypatch: pytest.MonkeyPatch, place: str, status: int | None
 ) -> None:
-    from floodmark.delivery.sinks import remote
+    from floodmark.delivery.sinks import objects
 
-    monkeypatch.setitem(remote.RETRIES, "max_retries", 0)
+    monkeypatch.setitem(objects.RETRIES, "max_retries", 0)
     with echoing(status or 500) as address:
         endpoint = UNREACHABLE if status is None else address
         watch.attempt(lambda: shop.add_sink("objects", "blob", endpoint=endpoint, **PLACES[place]))

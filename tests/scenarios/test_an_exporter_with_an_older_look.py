@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from floodmark import faults
-from floodmark.delivery.channel import ChannelRun
-from floodmark.delivery.divergence import Comparison
+from floodmark.delivery.channel import ChannelRun, Comparison
 from floodmark.store import Store
 from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios import hubs  # noqa: F401 - one more place

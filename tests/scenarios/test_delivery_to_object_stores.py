@@ -21,9 +21,8 @@ from floodmark.delivery.destination import Parcel
 from floodmark.delivery.outcomes import Busy, Oversized
 from floodmark.delivery.sinks.blob import CLAIM, KIND, BlobSink
 from floodmark.delivery.sinks.formats import FORMATS, encoded
-from floodmark.delivery.sinks.objects import ObjectPlace
-from floodmark.delivery.sinks.storage import SECRET as SECRET_SETTINGS
-from floodmark.delivery.sinks.storage import place_of
+from floodmark.delivery.sinks.objects import SECRET as SECRET_SETTINGS
+from floodmark.delivery.sinks.objects import ObjectPlace, place_of
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally

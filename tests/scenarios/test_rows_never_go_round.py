@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from floodmark.cli.provenance import forget_provenance, list_provenance
-from floodmark.hub.tokens import add_token
+from floodmark.hub.access import add_token
 from floodmark.store import Store, init
 from floodmark.testing import MemoryLake
 from scenarios.delivery.hubs import RunningHub

@@ -29,7 +29,7 @@ from floodmark.daemon.plan import (
     StoreView,
     Work,
 )
-from floodmark.delivery.report import ExportReport
+from floodmark.delivery.context import ExportReport
 from floodmark.errors import Corrupt, Retryable
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction, SkippedBucket
 from floodmark.sequence import SequenceRange

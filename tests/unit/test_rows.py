@@ -28,8 +28,7 @@ from floodmark.rows import (
     fit_table,
     rows_to_columns,
 )
-from floodmark.rows.columns import fit_one_by_one, fit_values
-from floodmark.rows.scalars import RULES, decimal_rule
+from floodmark.rows.columns import RULES, decimal_rule, fit_one_by_one, fit_values
 from floodmark.schema import DecimalType, ListType, Schema, StructType, parse_type
 
 UTC = dt.UTC

@@ -13,7 +13,7 @@ from floodmark.cli.options import json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
-    from floodmark.delivery.report import ExportReport
+    from floodmark.delivery.context import ExportReport
     from floodmark.store import Store
 
 

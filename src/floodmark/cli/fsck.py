@@ -11,8 +11,8 @@ from floodmark.cli.options import json_option, open_store, store_path
 from floodmark.cli.output import WRONG, finding_json, note, print_findings, print_json, steps
 
 if TYPE_CHECKING:
+    from floodmark.maintenance.findings import Offer
     from floodmark.maintenance.fsck import FsckReport
-    from floodmark.maintenance.repair import Offer
 
 
 @click.command()

@@ -74,7 +74,7 @@ def add(
       floodmark token add shop --capture --datasets orders,returns
       floodmark token add prometheus --metrics
     """
-    from floodmark.hub.tokens import add_token
+    from floodmark.hub.access import add_token
 
     rights = [right for right, given in (("capture", capture), ("metrics", metrics)) if given]
     with open_store() as store:
@@ -114,7 +114,7 @@ def list_(as_json: bool) -> None:
     Example:
       floodmark token list --json
     """
-    from floodmark.hub.tokens import list_tokens
+    from floodmark.hub.access import list_tokens
 
     with open_store() as store:
         found = list_tokens(store)
@@ -147,7 +147,7 @@ def revoke(name: str) -> None:
     Example:
       floodmark token revoke edge-7
     """
-    from floodmark.hub.tokens import revoke_token
+    from floodmark.hub.access import revoke_token
 
     with open_store() as store:
         revoke_token(store, name)

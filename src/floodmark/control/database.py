@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select, text
+from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select, text, update
 from sqlalchemy.engine import URL, Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, Pool
 from sqlalchemy.util import LRUCache
 
-from floodmark.control.schema import datasets, meta
+from floodmark.control.schema import counters, datasets, meta
 from floodmark.errors import (
     Corrupt,
     InvalidName,
@@ -469,3 +469,19 @@ def _statements(script: str) -> list[str]:
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     paragraphs = "\n".join(lines).split("\n\n")
     return [paragraph.strip() for paragraph in paragraphs if paragraph.strip()]
+
+
+# ── the order of events ──────────────────────────────────────────────────────────────────────────────────────────────
+# - U19 Which came first is decided by a counter of the control database and never by a clock: a clock may be set back,
+#   and two machines have two. Times are recorded for users only.
+
+
+_EVENT = counters.c.name == "event"
+_COUNT_ON = update(counters).where(_EVENT).values(value=counters.c.value + 1)
+_COUNTED = select(counters.c.value).where(_EVENT)
+
+
+def next_event(connection: Connection) -> int:
+    """The number of an event that happens in this transaction: higher than that of every one before it."""
+    connection.execute(_COUNT_ON)
+    return int(connection.execute(_COUNTED).scalar_one())

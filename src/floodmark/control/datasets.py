@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.config import SpoolSettings
-from floodmark.control.schema import Record, datasets, partitions
-from floodmark.control.stored import read_back, texts
+from floodmark.control.schema import Record, datasets, partitions, read_back, texts
 from floodmark.errors import SchemaChanged, UnknownDataset
 from floodmark.layout import Layout
 from floodmark.schema import Column, Schema, parse_identity

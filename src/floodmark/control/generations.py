@@ -22,8 +22,9 @@ from sqlalchemy import Connection, func, select, update
 
 from floodmark.control import blocks as block_records
 from floodmark.control import datasets as dataset_records
-from floodmark.control import events, removals
+from floodmark.control import removals
 from floodmark.control.blocks import BlockUndecided
+from floodmark.control.database import next_event
 from floodmark.control.schema import datasets, generations, rebuilds
 from floodmark.errors import Retryable
 from floodmark.layout import Layout
@@ -178,7 +179,7 @@ def switch(
             fenced=False,
             layout=rebuild.layout.to_json(),
             synced_snapshot=synced_snapshot,
-            changed=events.happens(connection),  # U17: what was counted in the old table is counted again
+            changed=next_event(connection),  # U17: what was counted in the old table is counted again
         )
     )
     if changed.rowcount != 1:

@@ -21,8 +21,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, update
 
-from floodmark.control.schema import Record, ledger, ledger_given_up
-from floodmark.control.stored import read_back
+from floodmark.control.schema import Record, ledger, ledger_given_up, read_back
 from floodmark.sequence import SequenceRange, Tally
 
 

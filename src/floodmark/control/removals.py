@@ -13,7 +13,7 @@ again, and what sinks forfeited by it.
   block that is sent again must hold the same rows.
 - U17 One operation at a time, planned against the table state in which its rows were counted: if another began or ended
   since, they are counted again. What is recorded in the end are the figures of the change that landed.
-- U19 Which operations a sink has met is decided by the numbers of events (`control.events`).
+- U19 Which operations a sink has met is decided by the numbers of events (`control.database`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.control import blocks as block_records
-from floodmark.control import events
 from floodmark.control.blocks import BlockUndecided
+from floodmark.control.database import next_event
 from floodmark.control.schema import (
     Record,
     datasets,
@@ -230,7 +230,7 @@ def _is_planned(connection: Connection, operation: Operation) -> bool:
 
 def _changes(connection: Connection, dataset: str) -> int:
     """U17: the number of the event by which an operation on the dataset begins or ends now."""
-    number = events.happens(connection)
+    number = next_event(connection)
     connection.execute(update(datasets).where(datasets.c.name == dataset).values(changed=number))
     return number
 

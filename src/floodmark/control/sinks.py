@@ -9,9 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from floodmark.control import events
-from floodmark.control.schema import Record, sinks
-from floodmark.control.stored import mapping, read_back
+from floodmark.control.database import next_event
+from floodmark.control.schema import Record, mapping, read_back, sinks
 from floodmark.errors import InvalidName, UnknownSink
 
 _BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.state != "removed")
@@ -48,7 +47,7 @@ def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
             settings=json.dumps(sink.settings, sort_keys=True),
             state=sink.state,
             created_at=now.isoformat(),
-            number=events.happens(connection),
+            number=next_event(connection),
         )
     )
 

@@ -32,8 +32,7 @@ from floodmark.control.database import Database
 from floodmark.daemon.events import Event, Voice, text_of
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.plan import Compact, DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
-from floodmark.delivery.context import Stop
-from floodmark.delivery.report import ExportReport
+from floodmark.delivery.context import ExportReport, Stop
 from floodmark.errors import Corrupt, Retryable, UnknownSink
 from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost

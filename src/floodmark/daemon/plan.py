@@ -28,8 +28,8 @@ from floodmark.commit.flush import FlushReport
 from floodmark.config import RunSettings
 from floodmark.control.sinks import Sink
 from floodmark.delivery.backoff import wait_seconds
+from floodmark.delivery.context import ExportReport
 from floodmark.delivery.kinds import seconds
-from floodmark.delivery.report import ExportReport
 from floodmark.errors import Corrupt
 from floodmark.maintenance.compact import CompactReport
 from floodmark.schedule import Cron, Every, Schedule, due_slot

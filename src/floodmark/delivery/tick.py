@@ -25,11 +25,10 @@ from floodmark.control.deliveries import Channel, Lag
 from floodmark.control.sinks import Sink
 from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.context import Stop, Tick
+from floodmark.delivery.context import ExportReport, Stop, Tick
 from floodmark.delivery.destination import Destination
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Busy
-from floodmark.delivery.report import ExportReport
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.engine import Engine

@@ -3,7 +3,7 @@
 A filter decides what a destination receives, so its result must never change. `lake.conditions` defines what may
 be in one; the engine refuses what is still no condition: types that do not go together, wrong arguments.
 
-A condition is written in Spark's SQL. The lake in memory uses SQLite, with functions that behave as Spark's do.
+A condition is written in Spark's SQL. The lake in memory gives it to SQLite (`testing.memory.conditions`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from floodmark.lake.conditions import Inadmissible, Node, columns_of, makes_time
 from floodmark.lake.types import quoted, spark_type
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from floodmark.schema.types import ColumnType
 
 
 def check_text(expression: str, columns: Collection[str] | None) -> frozenset[str]:
     """The columns that a filter uses; `InvalidSetting` for what no filter may hold. None: any column will do."""
-    return columns_of(_parsed(expression, columns))
+    return columns_of(parsed(expression, columns))
 
 
-def _parsed(expression: str, columns: Collection[str] | None) -> Node:
+def parsed(expression: str, columns: Collection[str] | None) -> Node:
+    """The condition; `InvalidSetting` for what no filter may hold. None: any column will do."""
     try:
         node = parse(expression, columns)
         spark_sql(node)  # what no text can be made of is refused by every lake
@@ -48,7 +47,7 @@ def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, Colum
 
     What an engine gets is made from the parsed condition, never from a user's text. No job.
     """
-    node = _parsed(expression, [name for name, _ in columns])
+    node = parsed(expression, [name for name, _ in columns])
     kinds = {name: spark_type(kind) for name, kind in columns}
     if mentions_clock(node) and (makes_times(node) or any(_of_time(kinds[name]) for name in columns_of(node))):
         raise bad_filter(expression, "Spark replaces words such as now and today by the current time")
@@ -63,32 +62,3 @@ def check_filter(spark: Any, expression: str, columns: Sequence[tuple[str, Colum
 
 def _of_time(kind: str) -> bool:
     return "date" in kind or "timestamp" in kind
-
-
-def kept_by_sqlite(rows: pa.Table, expression: str, columns: Collection[str]) -> pa.Table:
-    """The rows of which a filter is true, as SQLite sees it. A column that the rows do not have is null in all."""
-    import sqlite3
-    from contextlib import closing
-
-    import pyarrow as pa
-
-    from floodmark.lake.sqlite_conditions import add_functions, sqlite_sql, sqlite_value
-
-    node = _parsed(expression, columns)
-    used = sorted(columns_of(node))
-    names = ", ".join(['"_ingest_row"', *(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in used)])
-    held = {name: rows[name].to_pylist() for name in used if name in rows.column_names}
-    values = [[sqlite_value(value) for value in held.get(name, [None] * rows.num_rows)] for name in used]
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("PRAGMA case_sensitive_like = ON")
-        add_functions(database)
-        database.execute(f"CREATE TABLE rows ({names})")
-        places = ", ".join("?" * (len(used) + 1))
-        lines = zip(range(rows.num_rows), *values, strict=True)
-        database.executemany(f"INSERT INTO rows VALUES ({places})", lines)  # noqa: S608 - question marks
-        try:
-            found = database.execute(f'SELECT "_ingest_row" FROM rows WHERE {sqlite_sql(node)} ORDER BY 1')  # noqa: S608 - it is SQL by nature
-            kept = [row for (row,) in found]
-        except (sqlite3.Error, Inadmissible) as error:
-            raise bad_filter(expression, str(error)) from error
-    return rows.take(pa.array(kept, pa.int64()))

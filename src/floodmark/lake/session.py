@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.errors import EnvironmentProblem, InvalidSetting
-from floodmark.lake.classes import archive_options
-from floodmark.lake.jars import ready_jars
+from floodmark.lake.jars import archive_options, ready_jars
 from floodmark.lake.java import check_java
 from floodmark.lake.sparklog import SparkLog
 

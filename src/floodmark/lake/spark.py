@@ -38,7 +38,6 @@ from floodmark.lake.catalog import (
 from floodmark.lake.duplicates import KeyCache, duplicates_here
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.inventory import Orphan, TableFiles
-from floodmark.lake.orphans import orphans_of, remove_files
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
 from floodmark.lake.rollback import rollback
 from floodmark.lake.session import check_settings, is_own
@@ -49,7 +48,9 @@ from floodmark.lake.spark_maintenance import (
     drop_table,
     expire_snapshots,
     files_of,
+    orphans_of,
     raise_max_seq,
+    remove_files,
     remove_selected,
     rename_table,
     rewrite_files,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from floodmark.errors import Corrupt, FloodmarkError, Retryable
-from floodmark.lake.canonical import user_columns
 from floodmark.lake.files import Odd
+from floodmark.lake.types import user_columns
 from floodmark.schema import CONTENT_ID, Schema
 from floodmark.sequence import SequenceRange, Tally
 

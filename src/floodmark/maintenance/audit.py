@@ -41,8 +41,7 @@ from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.engine import Engine
 from floodmark.lake import queries
-from floodmark.maintenance.findings import Finding, agreed, loss_finding
-from floodmark.maintenance.locks import flush_at_work
+from floodmark.maintenance.findings import Finding, agreed, flush_at_work, loss_finding
 from floodmark.read import View, view_of
 from floodmark.sequence import RangeSet, SequenceRange, Tally
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.column_types import drop_corrected_columns, values_in
+from floodmark.commit.flush import drop_corrected_columns, values_in
 from floodmark.commit.recovery import decide
 from floodmark.control import blocks, datasets, generations, removals
 from floodmark.control import segments as segment_records

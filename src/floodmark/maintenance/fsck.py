@@ -20,11 +20,10 @@ from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError
-from floodmark.maintenance.findings import Finding, agreed
+from floodmark.maintenance.findings import Finding, Offer, Problem, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry
-from floodmark.maintenance.repair import Offer, Problem
 
 PASSES_MAX = 4
 """How often a repair checks again: one repair may reveal another problem."""

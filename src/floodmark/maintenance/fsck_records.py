@@ -20,9 +20,15 @@ from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
 from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
-from floodmark.maintenance.findings import Finding
-from floodmark.maintenance.locks import flush_at_work, rebuild_at_work
-from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
+from floodmark.maintenance.findings import (
+    REPAIR,
+    Finding,
+    Problem,
+    flush_at_work,
+    rebuild_at_work,
+    table_now,
+    worth_knowing,
+)
 from floodmark.sequence import SequenceRange, Tally
 
 _RESTORE = "Restore the file from a backup; until then the rows in it cannot be read."

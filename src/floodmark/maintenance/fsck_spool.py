@@ -15,10 +15,9 @@ from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
 from floodmark.files import try_lock
-from floodmark.maintenance.findings import Finding, loss_finding
+from floodmark.maintenance.findings import REPAIR, Finding, Problem, loss_finding, table_now, worth_knowing
 from floodmark.maintenance.fsck_records import forgotten_commits
 from floodmark.maintenance.give_up import offered
-from floodmark.maintenance.repair import REPAIR, Problem, table_now, worth_knowing
 from floodmark.process import is_certainly_dead
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import landing_directory

@@ -26,7 +26,7 @@ from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, Permanent, Retryable, reason_of
 from floodmark.files import make_directory, sync_directory, sync_file
-from floodmark.maintenance.repair import Offer
+from floodmark.maintenance.findings import Offer
 from floodmark.sequence import SequenceRange
 
 

@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from floodmark.config import SpoolSettings
 from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.jsonread import read_json
-from floodmark.rows.columns import Faults, fit_values
+from floodmark.rows.columns import Faults, as_float32, check_years, fit_values, shown
 from floodmark.rows.identities import rows_without_identity
 from floodmark.rows.jsontext import canonical_json
-from floodmark.rows.scalars import as_float32, check_years, shown
 from floodmark.schema import Column, Schema
 from floodmark.schema.names import check_column_name
 from floodmark.schema.types import (

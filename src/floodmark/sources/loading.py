@@ -177,14 +177,14 @@ class Loader:
         engine, dataset = self.backfiller.engine, declared.name
 
         def gathered(tasks: Sequence[Any], work: Any, *, columns: str) -> list[Row]:
-            from floodmark.lake import parallel_text
+            from floodmark.lake import staging
 
-            return parallel_text.gathered(self._session(None), tasks, work, columns=columns)
+            return staging.gathered(self._session(None), tasks, work, columns=columns)
 
         def written(tasks: Sequence[Any], work: Any, directory: Path, *, columns: str) -> list[Path]:
-            from floodmark.lake import parallel_text
+            from floodmark.lake import staging
 
-            return parallel_text.written(self._session(None), tasks, work, directory, columns=columns)
+            return staging.written(self._session(None), tasks, work, directory, columns=columns)
 
         return Workers(
             gathered=gathered,

@@ -13,7 +13,7 @@ from floodmark import faults
 from floodmark.lake.table import AppendRefused
 from floodmark.store import Store
 from floodmark.testing.memory.lake import MemoryLake
-from floodmark.testing.memory.requests import AnswerLost
+from floodmark.testing.memory.tables import AnswerLost
 from floodmark.testing.memory.targets import MemoryTargets, TargetAnswerLost
 
 __all__ = [

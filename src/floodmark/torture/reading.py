@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from floodmark.delivery.credentials import Credential
-from floodmark.delivery.sinks.remote import RemoteObjects
-from floodmark.delivery.sinks.storage import place_of
+from floodmark.delivery.sinks.objects import RemoteObjects, place_of
 from floodmark.errors import Permanent
 from floodmark.lake.catalog import Catalog
 from floodmark.lake.catalogs import configured

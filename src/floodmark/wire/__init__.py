@@ -8,7 +8,7 @@ A reader raises `MalformedChunk` for anything that does not match its header. Th
 limited before memory is allocated, and numbers are checked before they are used.
 """
 
-from floodmark.wire.bodies import COLUMNS, ENCODINGS, LINES, MEDIA, compress, decompress, digest_of
+from floodmark.wire.bodies import COLUMNS, ENCODINGS, LINES, MEDIA, Limits, compress, decompress, digest_of
 from floodmark.wire.columns import Columns, decode_columns, encode_columns
 from floodmark.wire.header import (
     GIVEN_UP_RANGES_MAX,
@@ -25,7 +25,6 @@ from floodmark.wire.header import (
     LedgerState,
     idempotency_key,
 )
-from floodmark.wire.limits import Limits
 from floodmark.wire.lines import (
     Lines,
     check_objects,

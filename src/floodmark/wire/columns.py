@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floodmark.sequence import CHECKSUM_MODULUS, Tally
-from floodmark.wire.agreement import (
+from floodmark.wire.bodies import Limits
+from floodmark.wire.header import (
     ORIGIN_ID,
     ORIGIN_SEQ,
+    ChunkHeader,
     check_count,
     check_digest,
     check_sequence,
     checked_tally,
+    malformed,
 )
-from floodmark.wire.header import ChunkHeader, malformed
-from floodmark.wire.limits import Limits
 from floodmark.wire.lines import columns_with_values
 
 if TYPE_CHECKING:

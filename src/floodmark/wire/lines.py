@@ -26,16 +26,17 @@ from floodmark.rows.jsontext import INTEGER_MAX, INTEGER_MIN
 from floodmark.schema import BINARY, BOOLEAN, JSON, LONG, STRING, ColumnType, DecimalType, ListType, Schema, StructType
 from floodmark.schema.types import DATE, DOUBLE, FLOAT, TIMESTAMP, from_arrow
 from floodmark.sequence import CHECKSUM_MODULUS, Tally
-from floodmark.wire.agreement import (
+from floodmark.wire.bodies import Limits
+from floodmark.wire.header import (
     ORIGIN_ID,
     ORIGIN_SEQ,
+    ChunkHeader,
     check_count,
     check_digest,
     check_sequence,
     checked_tally,
+    malformed,
 )
-from floodmark.wire.header import ChunkHeader, malformed
-from floodmark.wire.limits import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from floodmark import wire
 from floodmark.control.schema import meta
-from floodmark.hub.tokens import add_token
+from floodmark.hub.access import add_token
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake
 from scenarios.delivery.hubs import RunningHub

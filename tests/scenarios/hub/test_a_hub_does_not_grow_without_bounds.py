@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from floodmark import wire
 from floodmark.control.schema import ledger, quarantine
-from floodmark.hub.tokens import add_token
+from floodmark.hub.access import add_token
 from sending import Sender, spooled
 
 
@@ -121,7 +121,7 @@ def test_a_log_names_client_and_token_and_no_value_of_a_row(store, start_hub, ca
 
 def test_lines_of_a_log_that_say_the_same_are_counted_and_not_repeated(hub, caplog):
     caplog.set_level(logging.DEBUG, logger="floodmark.hub")
-    from floodmark.hub.quiet import LINES_MAX, SECONDS, Quiet
+    from floodmark.hub.app import LINES_MAX, SECONDS, Quiet
 
     now = [0.0]
     quiet = Quiet(lambda: now[0])

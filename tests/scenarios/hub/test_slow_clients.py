@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 
 from floodmark.hub import serve
+from floodmark.hub.access import add_token
 from floodmark.hub.serve import BoundedProtocol, Connections
-from floodmark.hub.tokens import add_token
 from waiting import wait_until
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"

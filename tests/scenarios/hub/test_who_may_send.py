@@ -9,8 +9,8 @@ import pytest
 from answers import problem
 
 from floodmark.errors import InvalidName, Permanent, TokenExists, UnknownDataset, UnknownToken
+from floodmark.hub.access import add_token, list_tokens, revoke_token
 from floodmark.hub.serve import check_exposure, is_loopback
-from floodmark.hub.tokens import add_token, list_tokens, revoke_token
 from sending import Sender, entry, spooled
 
 ALL = {"any_origin": True, "any_dataset": True, "rights": ["capture", "metrics"]}

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.control import database
-from floodmark.lake import embedded, parallel_text
+from floodmark.lake import embedded, staging
 from floodmark.sources import files
 from floodmark.sources import parallel_text as spread_module
 from floodmark.store import Store
@@ -58,8 +58,8 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     def gathered(_: object, tasks: Sequence[Any], work: Work, *, columns: str) -> list[dict[str, Any]]:
         return [row for task in tasks for row in _done(work, task, columns)]
 
-    monkeypatch.setattr(parallel_text, "written", written)
-    monkeypatch.setattr(parallel_text, "gathered", gathered)
+    monkeypatch.setattr(staging, "written", written)
+    monkeypatch.setattr(staging, "gathered", gathered)
     monkeypatch.setattr(embedded, "session_with", lambda *_: None)
     monkeypatch.setattr(files, "BLOCK_BYTES", 120)
     for name, value in (("LARGE_BYTES", 1), ("PIECE_BYTES", 150), ("GROUP_BYTES", 400)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from floodmark.errors import Permanent, Retryable
-from floodmark.lake import parallel_text as spreading
+from floodmark.lake import staging as spreading
 from floodmark.sources import files, load, parallel_text
 from floodmark.sources.staging import Staging
 from floodmark.store import Store

@@ -24,7 +24,7 @@ from floodmark.errors import Permanent
 
 if TYPE_CHECKING:
     from floodmark.commit.flush import FlushReport
-    from floodmark.delivery.report import ExportReport
+    from floodmark.delivery.context import ExportReport
     from floodmark.sequence import Cursor
     from floodmark.status import DatasetStatus
     from floodmark.store import Store

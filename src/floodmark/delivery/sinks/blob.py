@@ -34,8 +34,7 @@ from floodmark.delivery.destination import (
 )
 from floodmark.delivery.outcomes import Busy, Holdings, Oversized
 from floodmark.delivery.sinks.formats import FORMATS, check_format, decoded, encoded, holds_rows
-from floodmark.delivery.sinks.objects import Claim, ObjectPlace
-from floodmark.delivery.sinks.storage import OPTIONS, SECRET, check_place, place_of
+from floodmark.delivery.sinks.objects import OPTIONS, SECRET, Claim, ObjectPlace, check_place, place_of
 from floodmark.engine import Engine
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent, reason_of
 from floodmark.rows.content import content_ids, tally

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from floodmark.commit.protocol import Append, Barrier, Snapshot, TableState, named_segments
 from floodmark.errors import FilesMissing, Retryable
-from floodmark.lake.filters import kept_by_sqlite
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
 from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
 from floodmark.lake.settling import problem_of, settled_table
@@ -34,9 +33,12 @@ from floodmark.removal import Selection
 from floodmark.schema import SEQ, PartitionValues, Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.settlement import Resettled, Resettling, collapse
-from floodmark.testing.memory.requests import arrive, send
-from floodmark.testing.memory.rows import (
+from floodmark.testing.memory.conditions import kept_by_sqlite
+from floodmark.testing.memory.tables import (
     Key,
+    MemoryTable,
+    MemoryTables,
+    arrive,
     first_of_each,
     grouped,
     in_order,
@@ -44,12 +46,12 @@ from floodmark.testing.memory.rows import (
     keys_of,
     only,
     selected_numbers,
+    send,
     spared_numbers,
     stamped,
     with_values,
     without,
 )
-from floodmark.testing.memory.tables import MemoryTable, MemoryTables
 from floodmark.testing.memory.targets import MemoryTarget, MemoryTargets
 
 

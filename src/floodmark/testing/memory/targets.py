@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodmark.commit.protocol import TableState
-from floodmark.lake.canonical import user_columns
 from floodmark.lake.table import AppendRefused
 from floodmark.lake.targets import (
     ORIGIN_COLUMNS,
@@ -35,12 +34,11 @@ from floodmark.lake.targets import (
     check_claim,
     missing_columns,
 )
-from floodmark.lake.types import physical
+from floodmark.lake.types import physical, user_columns
 from floodmark.schema import SEQ, ColumnType, Schema
 from floodmark.schema.types import WIDER, ListType, StructType, holds
 from floodmark.sequence import SequenceRange, Tally
-from floodmark.testing.memory.requests import AnswerLost, arrive, send
-from floodmark.testing.memory.tables import MemoryTable, MemoryTables
+from floodmark.testing.memory.tables import AnswerLost, MemoryTable, MemoryTables, arrive, send
 
 if TYPE_CHECKING:
     from floodmark.testing.memory.lake import MemoryLake

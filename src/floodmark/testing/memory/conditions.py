@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import closing
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+
+import pyarrow as pa
 
 from floodmark.lake.conditions import (
     Call,
@@ -30,7 +33,9 @@ from floodmark.lake.conditions import (
     Test,
     Text,
     Typed,
+    columns_of,
 )
+from floodmark.lake.filters import bad_filter, parsed
 
 _INTEGERS = frozenset({"byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"})
 _PARTS = {
@@ -44,6 +49,28 @@ _PARTS = {
     "dayofyear": "%j",
     "doy": "%j",
 }
+
+
+def kept_by_sqlite(rows: pa.Table, expression: str, columns: Collection[str]) -> pa.Table:
+    """The rows of which a filter is true, as SQLite sees it. A column that the rows do not have is null in all."""
+    node = parsed(expression, columns)
+    used = sorted(columns_of(node))
+    names = ", ".join(['"_ingest_row"', *(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in used)])
+    held = {name: rows[name].to_pylist() for name in used if name in rows.column_names}
+    values = [[sqlite_value(value) for value in held.get(name, [None] * rows.num_rows)] for name in used]
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("PRAGMA case_sensitive_like = ON")
+        add_functions(database)
+        database.execute(f"CREATE TABLE rows ({names})")
+        places = ", ".join("?" * (len(used) + 1))
+        lines = zip(range(rows.num_rows), *values, strict=True)
+        database.executemany(f"INSERT INTO rows VALUES ({places})", lines)  # noqa: S608 - question marks
+        try:
+            found = database.execute(f'SELECT "_ingest_row" FROM rows WHERE {sqlite_sql(node)} ORDER BY 1')  # noqa: S608 - it is SQL by nature
+            kept = [row for (row,) in found]
+        except (sqlite3.Error, Inadmissible) as error:
+            raise bad_filter(expression, str(error)) from error
+    return rows.take(pa.array(kept, pa.int64()))
 
 
 def sqlite_value(value: Any) -> Any:
