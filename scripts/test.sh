@@ -18,8 +18,9 @@ export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMI
 # Single steps have a few rows each: compiling and planning anew costs more than running them. Whole jobs do both.
 export SMALL_JOBS="-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 SMALL_JOBS+=" -Dspark.sql.adaptive.enabled=false"
-run() { .venv/bin/python -m pytest -p no:cacheprovider "$@"; }
+run() { .venv/bin/python scripts/measured.py "$name" "$outputs/table" .venv/bin/python -m pytest -p no:cacheprovider "$@"; }
 job() {
+  export name=$1
   case "$1" in
     acceptance) run tests/acceptance ;;
     steps) SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS $SMALL_JOBS" run -m spark tests/contracts tests/docs tests/scenarios ;;
@@ -33,7 +34,10 @@ job() {
 }
 export -f run job
 # The longest first, so that none of them runs alone in the end.
-if ! printf '%s\n' acceptance steps scenarios rest simulation | xargs -P 3 -I{} bash -c 'job {}'; then
+printf '%s\n' acceptance steps scenarios rest simulation | xargs -P 3 -I{} bash -c 'job {}'
+status=$?
+.venv/bin/python scripts/measured.py --table "$outputs/table"
+if [ "$status" != 0 ]; then
   echo "Error: some tests failed; see above." >&2
   exit 1
 fi
