@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from floodmark.delivery.context import ExportReport, Stop
     from floodmark.delivery.preview import Forecast
     from floodmark.delivery.tick import Exporter
+    from floodmark.doctor import DoctorReport
     from floodmark.eventlog import EventLog
     from floodmark.lake.adoptable import LegacyData
     from floodmark.lake.table import Lake
@@ -658,6 +659,14 @@ class Store:
         from floodmark.maintenance.fsck import Fsck
 
         return Fsck(self.engine, progress).check(deep=deep, repair=repair, given_up=give_up, retried=retry)
+
+    def doctor(self, *, spark: bool = True, progress: Callable[[str], None] | None = None) -> DoctorReport:
+        """Whether this machine can run the store, and its sinks can be reached; nothing is changed or left there."""
+        from floodmark.doctor import examine
+        from floodmark.lake.embedded import try_spark
+
+        start = (lambda: try_spark(self.engine.lake)) if spark else None
+        return examine(self.engine, start_spark=start, progress=progress)
 
     @property
     def spark(self) -> SparkSession:

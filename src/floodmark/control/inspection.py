@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select, text
 
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.schema import (
@@ -367,3 +368,26 @@ def _segment(row: Record) -> SegmentRecord:
         row.source,
         row.created_at,
     )
+
+
+# ── the database itself ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The control database as a program: which one it is, and what it says about itself."""
+
+    version: str
+    problem: str | None
+    now: datetime | None
+    """Its own clock, if it runs elsewhere."""
+
+
+def health(connection: Connection) -> Health:
+    """Ask the database to check its file; a server checks its own."""
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
+        version = connection.execute(text("SELECT sqlite_version()")).scalar_one()
+        return Health(f"SQLite {version}", None if found == "ok" else str(found), None)
+    version = connection.execute(text("SHOW server_version")).scalar_one()
+    return Health(f"PostgreSQL {version}", None, connection.execute(text("SELECT clock_timestamp()")).scalar_one())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sqlalchemy import Connection
 
 from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.sinks import Sink
 from floodmark.delivery.outcomes import Holdings, Task
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting
@@ -263,6 +264,9 @@ class Kind:
     """Raises `InvalidSetting` for an invalid value; may convert values to their canonical form."""
     connect: Callable[[Engine, Channel, Mapping[str, Any]], Destination]
     """Creates the destination. The settings are the sink's, overridden by those that the intent has pinned."""
+    probe: Callable[[Engine, Sink], str]
+    """Asks whether the destination can be reached and written to, and leaves nothing there. Returns what it found, in
+    a sentence; raises the error that a delivery would."""
     pinned: tuple[str, ...] = ()
     """Settings that an intent keeps, so that a change applies to the next intent (D1). Credentials are never pinned:
     a new one applies immediately."""

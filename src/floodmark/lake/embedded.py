@@ -45,6 +45,13 @@ def on_spark(lake: Lake) -> SparkLake:
     return lake
 
 
+def try_spark(lake: Lake) -> str:
+    """Start Spark, and let it read the catalog: this needs Java, the jars, memory and the settings."""
+    found = on_spark(lake)
+    found.spark.sql(f"SHOW NAMESPACES IN `{found.catalog.name}`").collect()
+    return f"Spark {found.spark.version} started and reads the catalog."
+
+
 def session_with(lake: Lake, table: str | None, catalogs: Mapping[str, CatalogSettings]) -> SparkSession:
     """The lake's session, with the catalog of a table that is named as `catalog.namespace.table`."""
     from floodmark.lake.catalogs import attach_described

@@ -71,9 +71,18 @@ def jar_directory() -> Path:
 def ready_jars(directory: Path | None = None) -> list[Path]:
     """The jars' paths, each with the pinned content, fetching what is missing."""
     directory = directory or jar_directory()
-    missing = [jar for jar in JARS if not (directory / jar.file_name).is_file()]
-    if missing:
+    if missing_jars(directory):
         fetch(directory)
+    return checked_jars(directory)
+
+
+def missing_jars(directory: Path) -> list[str]:
+    """The names of the jars that are not there yet."""
+    return [jar.file_name for jar in JARS if not (directory / jar.file_name).is_file()]
+
+
+def checked_jars(directory: Path) -> list[Path]:
+    """The jars' paths, each with the pinned content; nothing is fetched."""
     _check_content(directory)
     return [directory / jar.file_name for jar in JARS]
 

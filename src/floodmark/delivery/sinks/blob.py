@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.control import datasets
 from floodmark.control.deliveries import Channel
+from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import (
     Account,
     Audited,
@@ -292,21 +293,22 @@ class BlobSink:
         place = self.place
         found = place.read(CLAIM)
         if found is not None:
-            self._check_ours(place, found)  # before it is created again, which might replace another sink's claim
+            self.check_ours(place, found)  # before it is created again, which might replace another sink's claim
         if (found is None or place.remote) and not self.claim.proves(place):
             raise Permanent(f"{place.where} replaces an object that should be created only if absent.", hint=REPLACES)
         if found is None:
             found = place.read(CLAIM)
         if found is None:
             raise Busy(f"{place.where} is being claimed by another process.", hint="Export again.")
-        self._check_ours(place, found)
+        self.check_ours(place, found)
 
     @property
     def claim(self) -> Claim:
         """The claim in the prefix of this sink."""
         return Claim(CLAIM, json.dumps({"store": self.store_id, "sink": self.sink}, sort_keys=True).encode())
 
-    def _check_ours(self, place: ObjectPlace, found: bytes) -> None:
+    def check_ours(self, place: ObjectPlace, found: bytes) -> None:
+        """`Permanent` if another sink has claimed the prefix."""
         if _signature(found) != {"store": self.store_id, "sink": self.sink}:
             raise Permanent(
                 f"{place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
@@ -419,6 +421,23 @@ def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> B
     return BlobSink(dict(settings), dataset.schema, store_id=engine.store_id, sink=channel.sink)
 
 
+def _probe(engine: Engine, sink: Sink) -> str:
+    own = BlobSink(dict(sink.settings), Schema(), store_id=engine.store_id, sink=sink.instance)
+    place = own.place
+    found = place.read(CLAIM)
+    if found is not None:
+        own.check_ours(place, found)
+        if (
+            place.remote
+        ):  # an existing object is created again: the server needs every right for it, and changes nothing
+            if not own.claim.proves(place):
+                raise Permanent(f"{place.where} replaces objects that exist.", hint=REPLACES)
+            return f"{place.where} answers, accepts writes, and never replaces an object."
+    left = place.try_write()
+    removed = "" if left is None else f" The probe {left} could not be removed: remove it."
+    return f"{place.where} can be written to.{removed}"
+
+
 KIND = Kind(
     name="blob",
     defaults={
@@ -432,6 +451,7 @@ KIND = Kind(
     required=("url",),
     check=_check,
     connect=_connect,
+    probe=_probe,
     # Not the connection options: an intent with a misspelt endpoint could never be delivered.
     pinned=("url", "format", "chunk_rows", "chunk_bytes"),
     secret=SECRET,

@@ -216,6 +216,15 @@ class ForwardSink:
             hint="Use the same version of Floodmark on both sides.",
         )
 
+    def probe(self) -> str:
+        """Ask for the ledger: the hub checks the token for it. Which hub it is, is compared and not recorded."""
+        if not self.keeps_ledger:
+            reply = self._send("GET", "")
+            return f"{self._judge.place} answers ({reply.status}). Whether it accepts rows, only a delivery shows."
+        reply = self._send("GET", f"/v1/ledger/{quote(self._origin, safe='')}?version={VERSION}&after={SEQUENCE_MAX}")
+        pinned = self._engine.database.read(lambda c: sinks.hub_of(c, self._instance))
+        return f"The hub {self._judge.met(reply, pinned=pinned)} answers at {self._judge.place} and accepts the token."
+
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:  # noqa: ARG002 - rows are the hub's
         """Compare the hub's ledger with our totals. The hub's own audit checks its rows."""
         if not self.keeps_ledger:
@@ -436,6 +445,14 @@ def _checked_url(url: Any) -> str:
     return str(parts).rstrip("/")
 
 
+def _probe(engine: Engine, sink: sinks.Sink) -> str:
+    made = ForwardSink(engine, sink.instance, sink.settings)
+    try:
+        return made.probe()
+    finally:
+        made.close()
+
+
 KIND = Kind(
     name="forward",
     defaults={
@@ -452,6 +469,7 @@ KIND = Kind(
     required=("url",),
     check=_check,
     connect=lambda engine, channel, settings: ForwardSink(engine, channel.sink, settings),
+    probe=_probe,
     # The url and the origin identify the destination of an intent: a part of it at another url or origin would be a gap
     # there, and duplicates here.
     pinned=("url", "origin", "chunk_rows", "chunk_bytes"),

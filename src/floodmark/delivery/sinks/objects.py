@@ -60,6 +60,10 @@ class ObjectPlace(Protocol):
         """The names of the objects directly below a prefix, in no order."""
         ...
 
+    def try_write(self) -> str | None:
+        """Create an object and remove it again. Returns its key if it could not be removed; creating it raises."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -114,6 +118,16 @@ class LocalObjects:
             return []
         except OSError as error:
             raise _error_of(error, doing=f"Listing {folder}") from error
+
+    def try_write(self) -> str | None:
+        there = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        path = there / f".floodmark-probe.{secrets.token_hex(8)}"
+        try:
+            create_file(path, b"")
+            path.unlink()
+        except OSError as error:
+            raise _error_of(error, doing=f"Writing to {there}") from error
+        return None
 
 
 def create_file(path: Path, content: Content) -> bool:
@@ -380,6 +394,18 @@ class RemoteObjects:
         except (BaseError, OSError, ValueError) as error:
             raise error_of(error, where=self.where, bucket=self.bucket) from None
         return [name for name in found if "/" not in name]
+
+    def try_write(self) -> str | None:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        key = f"_floodmark_probe.{secrets.token_hex(8)}"
+        self.create(key, b"")
+        try:
+            obstore.delete(_connected(self), key)
+        except (BaseError, OSError, ValueError):  # a sink needs no right to remove objects
+            return key
+        return None
 
 
 @lru_cache(maxsize=64)

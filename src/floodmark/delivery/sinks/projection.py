@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from floodmark.control.database import is_serialization_failure
 from floodmark.control.deliveries import Channel
+from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import Delivered, Destination, Kind, Parcel, whole_number
 from floodmark.delivery.outcomes import Holdings
 from floodmark.engine import Engine
@@ -211,12 +212,19 @@ def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> D
     return kind(Function.load(settings["function"]), engine.store_id)
 
 
+def _probe(engine: Engine, sink: Sink) -> str:
+    engine.settings.functions.check(sink.settings["function"])
+    Function.load(sink.settings["function"])
+    return f"The function {sink.settings['function']} can be imported and called with a batch."
+
+
 KIND = Kind(
     name="projection",
     defaults={"transactional": False, "chunk_rows": 10_000},
     required=("function",),
     check=_check,
     connect=_connect,
+    probe=_probe,
     # Not the function: a corrected one applies immediately, to the same range that the old one failed on.
     pinned=("chunk_rows",),
 )

@@ -18,13 +18,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
 from floodmark.commit.protocol import Base
-from floodmark.control import chunks, deliveries, removals
+from floodmark.control import chunks, datasets, deliveries, removals
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent
+from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import (
     Account,
     Audited,
@@ -39,6 +41,7 @@ from floodmark.delivery.destination import (
     whole_number,
 )
 from floodmark.delivery.outcomes import Holdings
+from floodmark.delivery.sinks.objects import LocalObjects
 from floodmark.engine import Engine
 from floodmark.errors import (
     DivergedHistory,
@@ -50,6 +53,7 @@ from floodmark.errors import (
     reason_of,
 )
 from floodmark.lake import queries
+from floodmark.lake.files import local_path
 from floodmark.lake.targets import (
     ORIGIN_SEQ,
     Census,
@@ -502,11 +506,35 @@ def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> D
     )
 
 
+def _probe(engine: Engine, sink: Sink) -> str:
+    """The catalog is asked for each table. Only a warehouse on this machine can be tried without a commit."""
+    catalog = target_name(sink.settings["table"], "dataset").catalog
+    described = engine.settings.catalogs.get(catalog)
+    if described is None:
+        return (
+            f"The catalog {catalog} is not in floodmark.toml. Whether the Spark session has it, only a delivery shows."
+        )
+    chosen = sink.settings["datasets"] or [one.name for one in engine.database.read(datasets.everyone)]
+    there = []
+    for dataset in chosen:
+        name = target_name(sink.settings["table"], dataset)
+        state = engine.lake.target(name).load()
+        if state is not None:
+            check_claim(name, state, Claim(engine.store_id, dataset, sink.settings.get("where")))
+            there.append(str(name))
+    warehouse = local_path(described.warehouse or "")
+    if warehouse is not None:
+        LocalObjects(Path(warehouse)).try_write()
+    shown = f"has {', '.join(there)}" if there else "has no table of this sink yet"
+    return f"The catalog {catalog} answers and {shown}."
+
+
 KIND = Kind(
     name="table",
     defaults={"chunk_rows": 1_000_000},
     required=("table",),
     check=_check,
     connect=_connect,
+    probe=_probe,
     pinned=("table", "chunk_rows"),
 )
