@@ -12,7 +12,8 @@ from floodmark import wire
 from floodmark.control import ledger
 from floodmark.control.ledger import Entry
 from floodmark.control.schema import segments
-from floodmark.rows import content_ids, fit, rows_to_columns
+from floodmark.rows.content import content_ids
+from floodmark.rows.fit import fit, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.store import Store

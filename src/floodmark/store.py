@@ -98,15 +98,17 @@ class Store:
         clock: Clock | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        from floodmark.lake.embedded import embedded_lake
         from floodmark.maintenance.control_recovery import check_present
+
+        def opened() -> Lake:
+            from floodmark.lake.embedded import embedded_lake
+
+            return embedded_lake(root, settings, spark=spark)
 
         if not settings.control.url:  # a server says itself what it does not have
             check_present(root)
         self._opening = threading.RLock()
-        self.engine = open_engine(
-            root, settings, lake or (lambda: embedded_lake(root, settings, spark=spark)), clock=clock
-        )
+        self.engine = open_engine(root, settings, lake or opened, clock=clock)
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,8 @@ from trying import inputs, refusal
 
 from arrowmetadata import first_batch
 from floodmark import wire
-from floodmark.rows import content_ids, fit_table
+from floodmark.rows.content import content_ids
+from floodmark.rows.fit import fit_table
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from noise import HALVES, JSON, altered, dumped, mutated
 from trying import Stand, fresh, ids_of, inputs, refusal, rows_of
 
-from floodmark.rows import encode_envelope
+from floodmark.rows.envelope import encode_envelope
 from floodmark.store import Store
 
 GOOD = b'{"version":1,"columns":["id","text"],"rows":[[%d,"good"]]}\n'

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import SchemaConflict
-from floodmark.rows import content, fit
+from floodmark.rows import content
 from floodmark.rows.content import PartitionRows, content_ids, partition_stats, tally
+from floodmark.rows.fit import fit
 from floodmark.schema import Schema, partition_key
 from floodmark.sequence import Tally
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from floodmark.delivery.sinks import formats
 from floodmark.delivery.sinks.formats import FORMATS, check_format, encoded, holds_rows
 from floodmark.errors import InvalidSetting
-from floodmark.rows import fit, rows_to_columns
+from floodmark.rows.fit import fit, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.schema.types import to_arrow
 

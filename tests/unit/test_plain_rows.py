@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from floodmark.config import SpoolSettings
-from floodmark.rows import Demands, fit_rows
 from floodmark.rows.envelope import decode_envelope, encode_envelope
+from floodmark.rows.fit import Demands, fit_rows
 from floodmark.rows.plain import ROWS_MAX, PlainRows
 from floodmark.schema import Schema
 from seeds import SEED

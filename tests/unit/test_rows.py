@@ -20,15 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodmark.errors import FloodmarkError, InvalidName, SchemaConflict, UnserialisableValue
-from floodmark.rows import (
-    MalformedEnvelope,
-    decode_envelope,
-    encode_envelope,
-    fit,
-    fit_table,
-    rows_to_columns,
-)
 from floodmark.rows.columns import RULES, decimal_rule, fit_one_by_one, fit_values
+from floodmark.rows.envelope import MalformedEnvelope, decode_envelope, encode_envelope
+from floodmark.rows.fit import fit, fit_table, rows_to_columns
 from floodmark.schema import DecimalType, ListType, Schema, StructType, parse_type
 
 UTC = dt.UTC

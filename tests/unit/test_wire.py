@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from floodmark import wire
 from floodmark.errors import MalformedChunk, TooLarge
-from floodmark.rows import content_ids, fit, rows_to_columns
+from floodmark.rows.content import content_ids
+from floodmark.rows.fit import fit, rows_to_columns
 from floodmark.schema import Column, Schema, parse_type
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
 from floodmark.wire import ChunkHeader, GivenUpRange, LedgerState

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from floodmark import wire
 from floodmark.errors import MalformedChunk
-from floodmark.rows import content_ids, fit, rows_to_columns
+from floodmark.rows.content import content_ids
+from floodmark.rows.fit import fit, rows_to_columns
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import ChunkHeader, GivenUpRange

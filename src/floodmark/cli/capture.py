@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from floodmark.control.datasets import Dataset
-    from floodmark.rows import Problem
+    from floodmark.rows.textlines import Problem
     from floodmark.sources.units import Batch
     from floodmark.spool.capture import Texts
     from floodmark.store import Store

@@ -18,7 +18,7 @@ from floodmark.schema.types import holds
 from floodmark.sequence import Tally
 
 if TYPE_CHECKING:
-    from floodmark.rows import Demands
+    from floodmark.rows.plain import Demands
 
 DECLARATION_VERSION = 1
 
@@ -76,7 +76,7 @@ class Dataset:
 
     def demands(self, limits: SpoolSettings) -> Demands:
         """What is asked of its rows beside the schema."""
-        from floodmark.rows import Demands  # with Arrow, which most questions to the records do not need
+        from floodmark.rows.plain import Demands
 
         return Demands(limits, self.identity if self.identity_null == QUARANTINE else ())
 

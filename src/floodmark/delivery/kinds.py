@@ -16,16 +16,20 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from floodmark.control.sinks import Sink
-from floodmark.delivery.destination import Kind
-from floodmark.delivery.sinks import blob, forward, projection, table
 from floodmark.errors import Corrupt, InvalidSetting
 from floodmark.schema.partitions import value_text
 from floodmark.sequence import Cursor
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (blob.KIND, forward.KIND, table.KIND, projection.KIND)}
+if TYPE_CHECKING:
+    from floodmark.delivery.destination import Kind
+
+NAMES = ("blob", "forward", "table", "projection")
+KINDS: dict[str, Kind] = {}
+"""Those that were used: each has libraries of its own, and a command that only lists sinks needs few of them."""
 
 COMMON: dict[str, Any] = {
     "datasets": None,
@@ -40,9 +44,16 @@ COMMON: dict[str, Any] = {
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def find_kind(name: str) -> Kind | None:
+    """A kind by its name."""
+    if name not in KINDS and name in NAMES:
+        KINDS[name] = import_module(f"floodmark.delivery.sinks.{name}").KIND
+    return KINDS.get(name)
+
+
 def kind_of(sink: Sink) -> Kind:
     """The kind of a recorded sink; `Corrupt` if the record has a kind that no version ever wrote."""
-    found = KINDS.get(sink.kind)
+    found = find_kind(sink.kind)
     if found is None:
         raise Corrupt(
             f"Sink {sink.name!r} is recorded with the kind {sink.kind!r}, which does not exist.",
@@ -60,9 +71,9 @@ def new_sink(name: str, kind: str, settings: Mapping[str, Any], *, starts: Calla
 
 def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a sink of a kind, or `InvalidSetting`."""
-    found = KINDS.get(kind)
+    found = find_kind(kind)
     if found is None:
-        raise InvalidSetting(f"The sink kind {kind!r} is unknown.", hint=f"It is one of {', '.join(KINDS)}.")
+        raise InvalidSetting(f"The sink kind {kind!r} is unknown.", hint=f"It is one of {', '.join(NAMES)}.")
     allowed = {**COMMON, **found.defaults, **dict.fromkeys(found.required)}
     unknown = sorted(set(settings) - set(allowed))
     if unknown:

@@ -21,9 +21,8 @@ from floodmark.control.requests import Request
 from floodmark.engine import Engine
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
 from floodmark.jsonread import read_json
-from floodmark.rows import Problem
 from floodmark.rows.jsontext import NotJson, plain_json
-from floodmark.rows.textlines import not_an_object, parse_lines
+from floodmark.rows.textlines import Problem, not_an_object, parse_lines
 from floodmark.spool.capture import Capture, Prepared, Receipt, Texts
 from floodmark.spool.quarantine import Sender
 

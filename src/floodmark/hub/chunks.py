@@ -25,7 +25,7 @@ from floodmark.control.ledger import Entry
 from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.decision import AlreadyThere, Disagreement, Take, check_loop, decide, state_of
-from floodmark.rows import Fit, fit, fit_table, reasons_by_row
+from floodmark.rows.fit import Fit, fit, fit_table, reasons_by_row
 from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
 from floodmark.schema.types import from_arrow, width
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange

@@ -307,9 +307,14 @@ def orphans_of(table: IcebergTable, *, before: datetime) -> list[Orphan]:
     """
     home = local_path(table.location())
     old = list(_files_before(Path(home), before) if home is not None else _objects_before(table, before))
-    table.refresh()
-    known = {_place(location) for location in _referred_to(table)}
-    return [item for item in old if _place(_owner(item.location)) not in known]
+    left = {_place(_owner(item.location)) for item in old}
+    if left:
+        table.refresh()
+    for location in _referred_to(table) if left else ():
+        left.discard(_place(location))
+        if not left:  # the newest snapshots refer to nearly all of them: the others need not be read
+            return []
+    return [item for item in old if _place(_owner(item.location)) in left]
 
 
 def remove_files(orphans: Sequence[Orphan], settings: Mapping[str, str]) -> None:
@@ -373,7 +378,7 @@ def _referred_to(table: IcebergTable) -> Iterator[str]:
     yield from (item.statistics_path for item in metadata.statistics)
     yield from (item.statistics_path for item in metadata.partition_statistics)
     seen: set[str] = set()
-    for snapshot in metadata.snapshots:
+    for snapshot in sorted(metadata.snapshots, key=lambda one: -one.timestamp_ms):
         yield snapshot.manifest_list
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path in seen:

@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from floodmark import faults
+from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import decide, recover
 from floodmark.compaction import Bucket, Choice, Limits, choose
@@ -143,8 +144,7 @@ class Compactor:
         if declared.fenced:
             raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Compact it afterwards.")
         if not dry_run:
-            recover(self.engine, dataset)
-            decide(self.engine, dataset)
+            decide_beside_flushes(self.engine, dataset)
         state = self.engine.lake.load(declared.table_name)
         if state is None or state.head is None:
             return DatasetCompaction(dataset)
@@ -300,6 +300,7 @@ class _Run:
         settings = self.parts.engine.settings.upkeep
         age = timedelta(seconds=settings.snapshots_age_seconds)
         rule = SnapshotRule(settings.snapshots_keep, age, settings.snapshots_max)
+        decide_beside_flushes(self.parts.engine, self.declared.name)
         gone = expire_snapshots(self.parts.engine, self.declared.name, [self.table], rule)
         faults.reach("compact.expired")
         return gone
@@ -324,6 +325,15 @@ class _Run:
     def _tell(self, text: str) -> None:
         if self.parts.progress is not None:
             self.parts.progress(f"{self.declared.name}: {text}")
+
+
+def decide_beside_flushes(engine: Engine, dataset: str) -> None:
+    """Decide a block that was left undecided (I8). A flush on this machine that is not finished decides its own: sent
+    from here too, its rows would be written twice, at the same time.
+    """
+    recover(engine, dataset)
+    with flush_lock(engine, dataset):
+        decide(engine, dataset)
 
 
 def orphan_age(engine: Engine) -> timedelta:

@@ -15,6 +15,7 @@ import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -25,7 +26,9 @@ from floodmark.control.datasets import Dataset, from_declaration
 from floodmark.engine import CONTROL_FILE
 from floodmark.errors import Corrupt, FilesMissing, Permanent
 from floodmark.files import sync_directory, sync_file
-from floodmark.lake.table import Lake
+
+if TYPE_CHECKING:
+    from floodmark.lake.table import Lake
 
 _MAGIC = b"SQLite format 3\x00"
 _PARTS = ("", "-wal", "-shm")

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 
 from floodmark import faults
 from floodmark.commit.protocol import TableState
-from floodmark.commit.recovery import decide
 from floodmark.control import blocks, datasets, removals
 from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
@@ -50,8 +49,7 @@ def make_durable(engine: Engine, declared: Dataset) -> TableState | None:
 
 
 def expire_snapshots(engine: Engine, dataset: str, tables: list[str], rule: SnapshotRule = SnapshotRule()) -> int:  # noqa: B008 - frozen
-    """How many snapshots were expired."""
-    decide(engine, dataset)
+    """How many snapshots were expired. What an undecided block needs stays: decide it first (I8)."""
     faults.reach("upkeep.expiring")
     declared, undecided, operation = engine.database.read(
         lambda c: (datasets.get(c, dataset), blocks.undecided(c, dataset), removals.unfinished(c, dataset))

@@ -49,7 +49,8 @@ from floodmark.maintenance.remover import (
     retry_if_changed,
 )
 from floodmark.removal import Selection, Stretch, Verdict, judge
-from floodmark.rows import content_ids, fit
+from floodmark.rows.content import content_ids
+from floodmark.rows.fit import fit
 from floodmark.rows.identities import identity_hashes
 from floodmark.schema import CONTENT_ID, Column, Schema, is_system_column
 from floodmark.sequence import SequenceRange

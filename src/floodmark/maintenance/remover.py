@@ -205,6 +205,7 @@ def carry_out(engine: Engine, operation: Operation) -> Gone:
         for table in tables:
             _delete(engine, table, declared, operation)
         _record_gone(engine, declared, operation, partial(taken_rows, engine))
+    decide(engine, declared.name)
     expire_snapshots(engine, declared.name, tables)
     faults.reach("removal.expired")
     _end_operation(engine, operation)

@@ -29,7 +29,8 @@ from floodmark.errors import Corrupt, FloodmarkError, SchemaConflict
 from floodmark.lake import queries
 from floodmark.lake.queries import StoredRow
 from floodmark.read import View, view_of
-from floodmark.rows import MalformedEnvelope, decode_envelope, fit
+from floodmark.rows.envelope import MalformedEnvelope, decode_envelope
+from floodmark.rows.fit import fit
 from floodmark.schema import CONTENT_ID, Column, ListType, Schema, StructType, parse_partition_key, partition_key
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
@@ -73,7 +74,7 @@ class RowSelector:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from floodmark.rows import content_ids
+        from floodmark.rows.content import content_ids
 
         if not rows.num_rows:
             return []
@@ -113,7 +114,8 @@ def _fitted(name: str, value: Any, schema: Schema) -> Any:
 
 def _id_of(row: Mapping[str, Any], schema: Schema) -> str:
     """Lists and structs are compared as a part of the whole row: its content id."""
-    from floodmark.rows import content_ids, fit
+    from floodmark.rows.content import content_ids
+    from floodmark.rows.fit import fit
 
     fitted = fit(schema, list(row), [[value] for value in row.values()], rows=1)
     if fitted.misfits:

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodmark.config import SpoolSettings
 from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.jsonread import read_json
 from floodmark.rows.columns import Faults, as_float32, check_years, fit_values, shown
 from floodmark.rows.identities import rows_without_identity
 from floodmark.rows.jsontext import canonical_json
+from floodmark.rows.plain import Demands
 from floodmark.schema import Column, Schema
 from floodmark.schema.names import check_column_name
 from floodmark.schema.types import (
@@ -217,33 +217,6 @@ def _nulls(array: Any) -> list[int]:
 
 
 # ── Fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """What is asked of rows beside the schema."""
-
-    limits: SpoolSettings
-    identity: tuple[tuple[str, ...], ...] = ()
-    """A row must have one of these identities; empty where it need not."""
-
-    def check_columns(self, schema: Schema, new: Sequence[str], *, taken: int | None = None) -> None:
-        """`SchemaConflict` if the schema has no room for so many new columns. `taken`: what they take up."""
-        if not new:
-            return
-        if len(new) > self.limits.new_columns_max:
-            raise SchemaConflict(
-                f"{len(new):,} new columns in one call; new_columns_max is {self.limits.new_columns_max:,}.",
-                hint="Put objects with many keys into one json column, declare the columns, or increase "
-                "new_columns_max in [spool] of floodmark.toml.",
-            )
-        total = sum(width(column.type) for column in schema) + (len(new) if taken is None else taken)
-        if total > self.limits.columns_max:
-            raise SchemaConflict(
-                f"The dataset would have {total:,} columns; columns_max is {self.limits.columns_max:,}.",
-                hint="Put objects with many keys into one json column, or increase columns_max in [spool] of "
-                "floodmark.toml.",
-            )
 
 
 @dataclass(frozen=True, slots=True)

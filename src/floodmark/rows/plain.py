@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from floodmark.config import SpoolSettings
+from floodmark.errors import SchemaConflict
 from floodmark.schema import Schema
-from floodmark.schema.types import BOOLEAN, DOUBLE, INT, LONG, STRING, TIMESTAMP, ColumnType
+from floodmark.schema.types import BOOLEAN, DOUBLE, INT, LONG, STRING, TIMESTAMP, ColumnType, width
 
 ROWS_MAX = 16
 """For more rows, checking whole columns at once is faster."""
@@ -60,6 +62,33 @@ _CHECKS: dict[ColumnType, Check] = {
     BOOLEAN: lambda value: type(value) is bool,
     TIMESTAMP: _is_time,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What is asked of rows beside the schema."""
+
+    limits: SpoolSettings
+    identity: tuple[tuple[str, ...], ...] = ()
+    """A row must have one of these identities; empty where it need not."""
+
+    def check_columns(self, schema: Schema, new: Sequence[str], *, taken: int | None = None) -> None:
+        """`SchemaConflict` if the schema has no room for so many new columns. `taken`: what they take up."""
+        if not new:
+            return
+        if len(new) > self.limits.new_columns_max:
+            raise SchemaConflict(
+                f"{len(new):,} new columns in one call; new_columns_max is {self.limits.new_columns_max:,}.",
+                hint="Put objects with many keys into one json column, declare the columns, or increase "
+                "new_columns_max in [spool] of floodmark.toml.",
+            )
+        total = sum(width(column.type) for column in schema) + (len(new) if taken is None else taken)
+        if total > self.limits.columns_max:
+            raise SchemaConflict(
+                f"The dataset would have {total:,} columns; columns_max is {self.limits.columns_max:,}.",
+                hint="Put objects with many keys into one json column, or increase columns_max in [spool] of "
+                "floodmark.toml.",
+            )
 
 
 @dataclass(slots=True)

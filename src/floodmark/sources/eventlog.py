@@ -24,7 +24,8 @@ from floodmark.control.quarantine import Held
 from floodmark.control.sources import Source
 from floodmark.engine import Engine
 from floodmark.errors import SchemaConflict, UnserialisableValue
-from floodmark.rows import encode_envelope, fit, reasons_by_row
+from floodmark.rows.envelope import encode_envelope
+from floodmark.rows.fit import fit, reasons_by_row
 from floodmark.schema import Schema
 from floodmark.sources.steps import Step, StepLoader
 

@@ -23,7 +23,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from floodmark import errors, faults
 from floodmark.errors import FloodmarkError, Retryable
-from floodmark.rows import Demands, Fit
+from floodmark.rows.fit import Fit
+from floodmark.rows.plain import Demands
 from floodmark.schema import Column, Schema
 from floodmark.sources.files import read_file
 from floodmark.sources.shaping import fit_batch, kinds, misfits

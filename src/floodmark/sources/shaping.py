@@ -14,7 +14,9 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held, source_key
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, SchemaConflict
-from floodmark.rows import Demands, Fit, fit_each, fit_table, reasons_by_row, row_payload
+from floodmark.rows.envelope import row_payload
+from floodmark.rows.fit import Fit, fit_each, fit_table, reasons_by_row
+from floodmark.rows.plain import Demands
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
 from floodmark.sources.files import KindOf

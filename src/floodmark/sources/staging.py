@@ -38,7 +38,7 @@ from floodmark.files import (
     try_lock,
 )
 from floodmark.lake.filters import check_text
-from floodmark.rows import Fit, fit, fit_table
+from floodmark.rows.fit import Fit, fit, fit_table
 from floodmark.rows.identities import identity_hashes
 from floodmark.sources.files import file_source
 from floodmark.sources.units import Source, Unit

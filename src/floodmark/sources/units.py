@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from floodmark.rows import Problem
+from floodmark.rows.textlines import Problem
 from floodmark.schema import Column
 
 if TYPE_CHECKING:

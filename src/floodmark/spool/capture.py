@@ -26,18 +26,9 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import Held
 from floodmark.engine import Engine
 from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
-from floodmark.rows import (
-    Fit,
-    FittedRows,
-    Problem,
-    encode_envelope,
-    fit_each,
-    fit_rows,
-    fit_table,
-    reasons_by_row,
-    row_payload,
-)
+from floodmark.rows.envelope import encode_envelope, row_payload
 from floodmark.rows.plain import PlainRows
+from floodmark.rows.textlines import Problem
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import LandingWriter, landing_bytes
 from floodmark.spool.quarantine import Misfit, Sender, grouped, keep_payload
@@ -45,6 +36,8 @@ from floodmark.spool.quarantine import Misfit, Sender, grouped, keep_payload
 if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import Connection
+
+    from floodmark.rows.fit import Fit, FittedRows
 
 LINE_BYTES_MAX = 32 << 20
 """A longer envelope is stored as a segment instead: sealing would have to hold all of it at once."""
@@ -113,11 +106,9 @@ class Capture:
         self.engine.database.check_writable()
         declared = self._dataset(dataset)
         self.check_room(dataset)
-        line = self._plain_line(declared, rows)
-        if line is not None:
-            self._writer(dataset).append(line)
-            self.count(dataset, len(line))
-            return Receipt(rows=len(rows))
+        stored = self._capture_plain(declared, rows)
+        if stored is not None:
+            return stored
         if hasattr(rows, "schema") or hasattr(rows, "column_names"):
             return self._capture_table(dataset, rows)
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
@@ -132,8 +123,19 @@ class Capture:
         self._store(grown, fitted.table, line, held)
         return _receipt(fitted, held)
 
+    def _capture_plain(self, declared: Dataset, rows: Any) -> Receipt | None:
+        """Store a few rows that certainly fit; None if that has to be found out, and nothing was stored.
+
+        Arrow is imported where it is found out: a command that captures a few rows is done sooner without it.
+        """
+        line = self._plain_line(declared, rows)
+        if line is None:
+            return None
+        self._writer(declared.name).append(line)
+        self.count(declared.name, len(line))
+        return Receipt(rows=len(rows))
+
     def _plain_line(self, declared: Dataset, rows: Any) -> bytes | None:
-        """The line of a few rows that certainly fit; None if that has to be found out."""
         plain = self._plain.get(declared.name)
         if plain is None or plain.schema is not declared.schema:
             demands = declared.demands(self.engine.settings.spool)
@@ -156,6 +158,13 @@ class Capture:
 
         Nothing of it is refused. What is no row of the dataset goes to quarantine with its place.
         """
+        self._forget_after_fork()
+        self.engine.database.check_writable()
+        declared = self._dataset(dataset)
+        self.check_room(dataset)
+        stored = None if texts.problems else self._capture_plain(declared, texts.rows)
+        if stored is not None:
+            return stored
         found = self.prepare(dataset, texts, sender=sender, as_line=True)
         if not found.receipt.rows:
             self._hold(dataset, found.held)
@@ -200,6 +209,8 @@ class Capture:
 
     def _parsed_texts(self, declared: Dataset, texts: Texts, *, as_line: bool) -> tuple[Dataset, Fit, bytes | None]:
         """The dataset with the columns that the rows add, the fit, and the line to store, unless they are typed."""
+        from floodmark.rows.fit import fit_each, fit_table
+
         fitted_rows: list[FittedRows] = []
 
         def fitting(declared: Dataset) -> Fit:
@@ -221,6 +232,8 @@ class Capture:
 
     def prepare_table(self, dataset: str, table: pa.Table | pa.RecordBatch) -> Prepared:
         """Fit typed rows, to be stored by the caller; `SchemaConflict` if none fits."""
+        from floodmark.rows.fit import fit_table
+
         self._forget_after_fork()
         limits = self.engine.settings.spool
         grown, fitted = self._fitted(
@@ -239,6 +252,8 @@ class Capture:
 
     def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, bytes]:
         """The dataset with the columns that the rows add, the fit, and the line to store."""
+        from floodmark.rows.fit import fit_rows
+
         made: list[FittedRows] = []
 
         def fitting(declared: Dataset) -> Fit:
@@ -366,6 +381,8 @@ def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFul
 
 
 def _reasons(fitted: Fit) -> list[tuple[int, str]]:
+    from floodmark.rows.fit import reasons_by_row
+
     return list(reasons_by_row(fitted.misfits).items())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floodmark.control import datasets, quarantine
 from floodmark.control.datasets import Dataset
@@ -17,8 +17,10 @@ from floodmark.control.quarantine import Entry
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, Permanent, SchemaConflict, reason_of
 from floodmark.files import durable_write, make_directory, retryable_os_error
-from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, fit, rows_to_columns
-from floodmark.spool.ingest import fit_and_evolve, store
+from floodmark.rows.envelope import Envelope, MalformedEnvelope, decode_envelope
+
+if TYPE_CHECKING:
+    from floodmark.rows.fit import Fit
 
 ENTRIES_MAX = 20
 """So many entries one call leaves in quarantine; more rows than that share them."""
@@ -92,6 +94,8 @@ def decode_payload(payload: bytes) -> Envelope:
     lines = payload.rstrip(b"\n").split(b"\n")
     if len(lines) == 1:
         return decode_envelope(payload)
+    from floodmark.rows.fit import rows_to_columns  # with Arrow, which a list of entries does not need
+
     rows: list[dict[str, Any]] = []
     for line in lines:
         part = decode_envelope(line)
@@ -147,6 +151,9 @@ class Quarantine:
 
         The entry leaves `held` in the transaction that registers its segment: replayed twice, it is stored once.
         """
+        from floodmark.rows.fit import fit
+        from floodmark.spool.ingest import fit_and_evolve, store
+
         entry, payload = self.show(id)
         if entry.sink is not None:
             raise Permanent(

@@ -31,7 +31,8 @@ from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
-from floodmark.rows import Envelope, Fit, MalformedEnvelope, decode_envelope, encode_envelope, fit, reasons_by_row
+from floodmark.rows.envelope import Envelope, MalformedEnvelope, decode_envelope, encode_envelope
+from floodmark.rows.fit import Fit, fit, reasons_by_row
 from floodmark.schema import Schema
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files

@@ -41,8 +41,6 @@ from floodmark.files import (
 )
 from floodmark.lake.overlap import DISTINCT, NAMED, TIMED
 from floodmark.process import is_certainly_dead, process_identity
-from floodmark.rows import content_ids, fit_table, partition_stats
-from floodmark.rows.identities import are_distinct, rows_without_identity
 from floodmark.schema import CONTENT_ID, SEGMENT, Column
 
 if TYPE_CHECKING:
@@ -320,6 +318,8 @@ def write_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from floodmark.rows.content import content_ids
+
     origin = pa.repeat(pa.scalar(id, pa.int64()), table.num_rows)
     # Hashed with a system column in it: rows without user columns still count.
     identifiers, prefixes = content_ids(table.append_column(SEGMENT, origin))
@@ -337,6 +337,8 @@ def write_rows(
 
 
 def _content(dataset: Dataset, table: pa.Table, prefixes: Sequence[int], *, relative: str, size: int) -> SegmentContent:
+    from floodmark.rows.content import partition_stats
+
     event_min, event_max = event_span(table, dataset.event_time)
     return SegmentContent(
         path=relative,
@@ -382,6 +384,8 @@ def _group_rows(table: pa.Table) -> int:
 
 def certain_notes(dataset: Dataset, table: pa.Table) -> dict[bytes, bytes]:
     """What flush would otherwise have to find out by a shuffle."""
+    from floodmark.rows.identities import are_distinct, rows_without_identity
+
     notes = {}
     named = bool(dataset.identity) and not rows_without_identity(_arrays(table), dataset.identity, table.num_rows)
     if named:
@@ -419,6 +423,9 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
     """A segment's file, if it is whole and its rows fit the dataset; `ValueError` says what is wrong with it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from floodmark.rows.content import content_ids
+    from floodmark.rows.fit import fit_table
 
     id = int(path.name.partition("-")[0])
     try:

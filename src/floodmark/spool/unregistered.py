@@ -25,7 +25,9 @@ from floodmark.errors import FilesMissing, FloodmarkError, Permanent
 from floodmark.files import durable_remove
 from floodmark.lake import queries
 from floodmark.lake.generations import find_table
-from floodmark.rows import content_ids, decode_envelope, fit
+from floodmark.rows.content import content_ids
+from floodmark.rows.envelope import decode_envelope
+from floodmark.rows.fit import fit
 from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.spool.landing import landing_files
 from floodmark.spool.sealing import landing_directory, landing_lines

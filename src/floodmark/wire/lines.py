@@ -195,7 +195,7 @@ def columns_of(content: bytes, limits: Limits | None) -> tuple[list[str], list[S
     found = columns_alike(content, limits)
     if found is not None:
         return found
-    from floodmark.rows import rows_to_columns
+    from floodmark.rows.fit import rows_to_columns
 
     objects = parse_lines(content)
     if limits is not None:

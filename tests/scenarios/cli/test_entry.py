@@ -20,18 +20,31 @@ FLOODMARK = [sys.executable, "-m", "floodmark.cli"]
 HEAVY = ("pyarrow", "sqlalchemy", "pyspark", "pyiceberg", "rich", "orjson", "msgspec")
 
 
-def modules_after(*arguments: str) -> set[str]:
+def modules_after(*arguments: str, stdin: str = "") -> set[str]:
     program = (
         "import sys; from floodmark.cli.entry import run; run(sys.argv[1:]); "
         "print('\\n'.join(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], input=stdin, capture_output=True, text=True, check=True
+    )
     return set(done.stderr.splitlines())
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("capture", "--help"), ("read", "--help")])
 def test_help_imports_no_data_library(arguments):
     assert modules_after(*arguments).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("sink", "list"), ("quarantine", "list"), ("capture", "rows", "-")], ids=" ".join
+)
+def test_questions_to_the_records_and_a_captured_row_need_no_arrow_and_no_lake(tmp_path, arguments):
+    with init(tmp_path / "store") as store:
+        store.add_dataset("rows", schema={"n": "long", "text": "string"})
+        store.add_sink("archive", "blob", url=(tmp_path / "out").as_uri())
+    loaded = modules_after("-s", str(tmp_path / "store"), *arguments, stdin='{"n": 1, "text": "a"}\n')
+    assert loaded.isdisjoint({"pyarrow", "numpy", "pandas", "pyspark", "pyiceberg", "floodmark.lake.table"})
 
 
 def test_help_answers_in_well_under_half_a_second():

@@ -20,7 +20,7 @@ from floodmark.delivery.destination import Parcel
 from floodmark.delivery.outcomes import Busy
 from floodmark.delivery.sinks.forward import KIND, ForwardSink
 from floodmark.errors import FloodmarkError
-from floodmark.rows import content_ids, tally
+from floodmark.rows.content import content_ids, tally
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 from floodmark.testing import ManualClock, MemoryLake

@@ -447,7 +447,7 @@ def test_new_columns_get_the_types_that_they_have_at_the_origin(hub, store, medi
     assert columns == {"id": "long", "at": "timestamp", "price": "decimal(9,2)", "raw": "binary", "doc": "json"}
     import pyarrow.parquet as pq
 
-    from floodmark.rows import content_ids
+    from floodmark.rows.content import content_ids
 
     stored = pq.read_table(next((store.path / "spool/events/segments").iterdir()))
     assert stored["_ingest_id"].to_pylist() == content_ids(sender.table([1, 2]))[0].to_pylist()

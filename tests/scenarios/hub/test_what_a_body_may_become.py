@@ -78,7 +78,7 @@ TRY_IN_A_PROCESS = """
 import sys
 from floodmark import wire
 from floodmark.errors import MalformedChunk
-from floodmark.rows import fit_table
+from floodmark.rows.fit import fit_table
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange, Tally
 content = sys.stdin.buffer.read()

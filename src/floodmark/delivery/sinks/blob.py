@@ -38,7 +38,6 @@ from floodmark.delivery.sinks.formats import FORMATS, check_format, decoded, enc
 from floodmark.delivery.sinks.objects import OPTIONS, SECRET, Claim, ObjectPlace, check_place, place_of
 from floodmark.engine import Engine
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent, reason_of
-from floodmark.rows.content import content_ids, tally
 from floodmark.schema import Schema
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
@@ -139,6 +138,8 @@ class ObjectAudit:
                 yield from self._counted(settled, names)
 
     def _compared(self, settled: Settled, name: str) -> Iterator[Discrepancy]:
+        from floodmark.rows.content import content_ids, tally
+
         content, rows, problem = self._read(name)
         if problem is not None or rows is None:
             yield problem or self._gone(settled, name)

@@ -95,8 +95,7 @@ def _rows_of_lines(lines: bytes, schema: Schema) -> pa.Table:
     """Lines have the forms that capture accepts, so capture's parser reads them."""
     from floodmark.errors import FloodmarkError
     from floodmark.jsonread import read_json
-    from floodmark.rows import fit
-    from floodmark.rows.fit import rows_to_columns
+    from floodmark.rows.fit import fit, rows_to_columns
 
     if lines and not lines.endswith(b"\n"):
         raise ValueError("its last line is incomplete")
