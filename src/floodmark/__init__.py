@@ -12,8 +12,10 @@ for batch in store.read_since("messages"):
 
 from __future__ import annotations
 
+from collections.abc import Mapping as _Mapping
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from floodmark.errors import (
     CommitConflict,
@@ -85,6 +87,7 @@ __all__ = [
     "UnknownSink",
     "UnserialisableValue",
     "VersionConflict",
+    "attach",
     "init",
     "open",
     "provider",
@@ -100,15 +103,42 @@ def __getattr__(name: str) -> str:
     raise AttributeError(f"module 'floodmark' has no attribute {name!r}")
 
 
-def init(path: str | _Path, *, control: str = "") -> Store:
+def init(
+    path: str | _Path,
+    *,
+    control: str = "",
+    lake: _Mapping[str, str] | None = None,
+    segments: str = "",
+    spark: _Mapping[str, _Any] | None = None,
+) -> Store:
     """Create a new store in a directory; if there is a store already, `StoreExists`.
 
-    `control` is the URL of a PostgreSQL database for the control records, or `env:NAME` or `file:/path` where that URL
-    is kept. Without it they are in a SQLite file in the directory.
+    Without further arguments everything is in the directory. For several hosts: `control` is the URL of a PostgreSQL
+    database for the control records; `lake` has the settings of `[lake]`, such as `{"warehouse": "s3://bucket/lake"}`;
+    `segments` is where segments are kept, `s3://bucket/prefix`; `spark` has the settings of `[spark]`, such as
+    `{"master": "spark://host:7077"}` or `{"remote": "sc://host:15002"}`. A secret is given as `env:NAME` or
+    `file:/path`, which names where it is kept.
     """
     from floodmark.store import init as make
 
-    return make(path, control=control)
+    return make(path, control=control, lake=lake, segments=segments, spark=spark)
+
+
+def attach(
+    path: str | _Path,
+    *,
+    control: str,
+    lake: _Mapping[str, str] | None = None,
+    spark: _Mapping[str, _Any] | None = None,
+) -> Store:
+    """Make a directory on this host for a store that another host created, and open it.
+
+    The control database says where the store's tables and segments are. `lake` gives what it does not hold: secrets,
+    and addresses that differ on this host. `spark` replaces the Spark settings of the first host.
+    """
+    from floodmark.store import attach as join
+
+    return join(path, control=control, lake=lake, spark=spark)
 
 
 def open(path: str | _Path, *, spark: SparkSession | None = None) -> Store:

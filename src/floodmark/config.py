@@ -6,6 +6,7 @@ Every key has a default. An error names the key, its line or variable, and the a
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
 import re
@@ -34,6 +35,9 @@ class SpoolSettings:
     """Most columns that one call, or one batch of a file or stream, can add to a dataset."""
     line_bytes_max: int = 64 << 20
     """A longer line of a file or stream is quarantined, with its number and its beginning."""
+    segments: str = ""
+    """Where segments are kept: `s3://bucket/prefix`, `gs://…` or `az://…`, which every host of the store can reach.
+    Default: the store's directory. Landing files are always there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class SparkSettings:
     """The JVM heap size of a local session: a whole number and m or g, at least 512m."""
     settings: dict[str, str] = field(default_factory=dict, repr=False)
     """Other Spark settings, as strings."""
+    remote: str = ""
+    """A Spark Connect server, `sc://host:port`, instead of a master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ class FunctionSettings:
 class CatalogSettings:
     """[catalogs.NAME]: an Iceberg catalog with tables that rows are delivered to.
 
-    A value `env:NAME` is read from the environment.
+    A value `env:NAME` is read from the environment, and `file:/path` from a file.
     """
 
     type: str
@@ -166,6 +172,8 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     upkeep: UpkeepSettings = field(default_factory=UpkeepSettings)
     functions: FunctionSettings = field(default_factory=FunctionSettings)
+    lake: CatalogSettings | None = None
+    """[lake]: the catalog and the warehouse of the store's own tables; None: both in the store's directory."""
     catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
 
@@ -176,7 +184,10 @@ _LINES_MAX = 2000
 """In a longer file the lines of the keys after this one are not shown: finding them takes time with its square."""
 _HIDDEN = "•••"
 _SECRET = re.compile(r"secret|pass|pwd|token|credential|key|auth|signature|sas\b|header", re.IGNORECASE)
+_REMOTE = re.compile(r"sc://[^\s/;]+(/;\S*|/)?")
+_PLACE = re.compile(r"(s3|gs|az)://[^\s/]+(/\S*)?")
 _CATALOGS = "catalogs"
+_LAKE = "lake"
 _SPARK_SETTINGS = "spark.settings"
 _CATALOG_TYPES = {"rest": "rest", "sql": "sql", "jdbc": "sql"}
 SECTIONS: dict[str, type] = {
@@ -248,6 +259,31 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     return settings
 
 
+def parsed(text: str) -> Settings:
+    """The settings of a file that is still to be written."""
+    settings = (reading := Reading(Path(FILE_NAME), text)).settings()
+    if settings is None:
+        raise InvalidSetting(reading.problems[0].what, hint=reading.problems[0].hint)
+    return settings
+
+
+def secret(source: str, *, key: str) -> str:
+    """A setting that may be kept elsewhere: `env:NAME`, `file:/path`, or the value itself."""
+    kind, _, name = source.partition(":")
+    try:
+        if kind == "env":
+            return os.environ[name]
+        if kind == "file" and not name.startswith("//"):  # two slashes: it is the URL of a file, and meant as such
+            return Path(name).read_text(encoding="utf-8").strip()
+    except KeyError:
+        problem = f"the environment variable {name}, which is not set"
+    except (OSError, ValueError) as error:
+        problem = f"a file that cannot be read ({reason_of(error)})"
+    else:
+        return source
+    raise InvalidSetting(f"{FILE_NAME}: {key} names {problem}.", hint="Provide it, or correct the setting.")
+
+
 def examine(path: Path, environment: Mapping[str, str] | None = None) -> Examined:
     """Everything that can be said about the settings; only a file that cannot be read as TOML raises."""
     reading = Reading(path)
@@ -263,10 +299,10 @@ class Reading:
     Problems are collected, so that all of them can be shown at once.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text: str | None = None) -> None:
         self.path = path
         try:
-            self._text = path.read_text(encoding="utf-8")
+            self._text = path.read_text(encoding="utf-8") if text is None else text
             self._content = tomllib.loads(self._text)
         except FileNotFoundError:
             raise StoreMissing(
@@ -283,6 +319,10 @@ class Reading:
         self.problems: list[Problem] = []
         self._variables: dict[str, str] = {}
         """Key → the variable that replaced its value."""
+        if text is not None:
+            self.lines = {}  # nobody has seen its lines
+        if isinstance(lake := self._content.get(_LAKE), dict):
+            self._content[_LAKE] = _flat(lake)
         catalogs = self._content.get(_CATALOGS)
         if isinstance(catalogs, dict):
             self._content[_CATALOGS] = {
@@ -332,6 +372,8 @@ class Reading:
         section, key = parts[0].lower(), parts[1].lower()
         if section == _CATALOGS and len(parts) > 2:
             self._take_property(variable, parts, text)
+        elif section == _LAKE:
+            self._put_property(variable, self._content.setdefault(_LAKE, {}), (_LAKE,), parts[1:], text)
         elif (section, key) == ("spark", "settings") and len(parts) > 2:
             name = ".".join(parts[2:])  # in its own case: Spark's keys have capital letters
             self._put(variable, ("spark", "settings", name), text)
@@ -347,12 +389,14 @@ class Reading:
         if not isinstance(catalogs, dict):
             return  # refused later, for what the file says
         name = next((one for one in catalogs if _folded(one) == _folded(parts[1])), parts[1].lower())
-        section = catalogs.setdefault(name, {})
+        self._put_property(variable, catalogs.setdefault(name, {}), (_CATALOGS, name), parts[2:], text)
+
+    def _put_property(self, variable: str, section: Any, path: tuple[str, ...], parts: list[str], text: str) -> None:
         if isinstance(section, dict):
             # Names of properties have dashes, and a variable cannot have one.
-            given = ".".join(part.lower().replace("_", "-") for part in parts[2:])
+            given = ".".join(part.lower().replace("_", "-") for part in parts)
             key = next((one for one in section if _folded(one) == _folded(given)), given)
-            self._put(variable, (_CATALOGS, name, key), text)
+            self._put(variable, (*path, key), text)
 
     def _put(self, variable: str, path: tuple[str, ...], value: Any) -> None:
         place = self._content
@@ -372,11 +416,12 @@ class Reading:
         if not isinstance(store_id, str) or not store_id:
             self.refuse("store_id", "store_id is missing.", "`floodmark init` wrote it. Restore the line.")
         catalogs = self._catalogs(content.pop(_CATALOGS, {}))
+        lake = self._lake(content.pop(_LAKE, {}))
         for key in sorted(set(content) - set(SECTIONS)):
-            names = ", ".join(f"[{name}]" for name in (*SECTIONS, "catalogs.NAME"))
+            names = ", ".join(f"[{name}]" for name in (*SECTIONS, _LAKE, "catalogs.NAME"))
             self.refuse(key, f"unknown key {key!r}.", f"The sections are {names}.")
         sections = {name: self._section(name, content.get(name, {})) for name in SECTIONS}
-        return None if self.problems else Settings(store_id=str(store_id), catalogs=catalogs, **sections)
+        return None if self.problems else Settings(store_id=str(store_id), lake=lake, catalogs=catalogs, **sections)
 
     def _section(self, name: str, given: Any) -> Any:
         kind, kinds, before = SECTIONS[name], _kinds(name), len(self.problems)
@@ -392,6 +437,13 @@ class Reading:
             self.refuse(f"{name}.{key}", f"unknown key {name}.{key}.", f"{meant}Allowed here: {', '.join(kinds)}.")
         if len(self.problems) == before and name == "spark":
             self._check_spark(given)
+        place = given.get("segments") if len(self.problems) == before and name == "spool" else None
+        if place and _PLACE.fullmatch(place) is None:
+            self.refuse(
+                "spool.segments",
+                "spool.segments is not a place in an object store.",
+                "Write s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+            )
         return kind(**given) if len(self.problems) == before else None
 
     def _check_spark(self, given: dict[str, Any]) -> None:
@@ -417,6 +469,13 @@ class Reading:
                 "spark.master",
                 "spark.master is not the address of a Spark master.",
                 'Write "local[*]", "local[4]", "yarn", or the URL of a cluster: "spark://host:7077", "k8s://…".',
+            )
+        remote = given.get("remote")
+        if remote and _REMOTE.fullmatch(remote) is None:
+            self.refuse(
+                "spark.remote",
+                "spark.remote is not the address of a Spark Connect server.",
+                'Write "sc://host:15002".',
             )
         for key in settings:
             variable = self._variables.get(f"spark.settings.{key}")
@@ -458,6 +517,38 @@ class Reading:
             return CatalogSettings(kind, uri, warehouse, given)
         return None
 
+    def _lake(self, given: Any) -> CatalogSettings | None:
+        """`[lake]`. A SQL catalog without `uri` and `warehouse` is in the store's directory, and so is what one of them
+        does not name.
+        """
+        if not isinstance(given, dict):
+            self.refuse(_LAKE, f"{_LAKE} is a section.", f"Write it as [{_LAKE}].")
+            return None
+        values, before = dict(given), len(self.problems)
+        for item, value in values.items():
+            self._check_value(f"{_LAKE}.{item}", value, str)
+        if not values or len(self.problems) > before:
+            return None
+        kind = _CATALOG_TYPES.get(values.pop("type", "sql"))
+        uri, warehouse, namespace = values.pop("uri", ""), values.pop("warehouse", None), values.get("namespace")
+        if kind is None:
+            self.refuse(f"{_LAKE}.type", f"{_LAKE}.type is unknown.", f"One of {', '.join(_CATALOG_TYPES)}.")
+        elif kind == "rest" and not uri:
+            self.refuse(f"{_LAKE}.uri", f"{_LAKE}.uri is missing.", "A REST catalog needs its URL.")
+        elif warehouse and kind == "sql" and re.fullmatch(r"[a-z][a-z0-9+.-]*://\S.*", warehouse) is None:
+            self.refuse(
+                f"{_LAKE}.warehouse",
+                f"{_LAKE}.warehouse is not a URL.",
+                "Write s3://bucket/prefix, gs://bucket/prefix, abfss://container@account/prefix or file:///directory.",
+            )
+        elif namespace is not None and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", namespace) is None:
+            self.refuse(
+                f"{_LAKE}.namespace", f"{_LAKE}.namespace is not a name.", "Use letters, digits and underscores."
+            )
+        else:
+            return CatalogSettings(kind, uri, warehouse or None, values)
+        return None
+
     def _variable_of(self, section: str) -> str | None:
         """A variable that made this section, if the file does not have it."""
         if section in self.lines:
@@ -489,7 +580,9 @@ _WORDS: dict[type, str] = {
 }
 _ALLOWED = {
     "control.url": "postgresql://…, env:NAME or file:/path",
+    "spool.segments": "s3://…, gs://… or az://…",
     "spark.master": "local[N], yarn, or a URL",
+    "spark.remote": "sc://host:port",
     "spark.driver_memory": "a whole number and m or g, at least 512m",
 }
 """For texts of which not every one is allowed."""
@@ -567,6 +660,8 @@ def _keys(content: dict[str, Any], prefix: str = "") -> list[str]:
 def _missing_references(reading: Reading, settings: Settings) -> Iterator[Problem]:
     """Values that are kept elsewhere, and are not there."""
     texts = {"control.url": settings.control.url}
+    if settings.lake is not None:
+        texts |= {f"{_LAKE}.{key}": value for key, value in _properties(settings.lake).items()}
     for name, catalog in settings.catalogs.items():
         texts |= {f"{_CATALOGS}.{name}.{key}": value for key, value in _properties(catalog).items()}
     for key, text in texts.items():
@@ -584,7 +679,7 @@ def _missing_references(reading: Reading, settings: Settings) -> Iterator[Proble
 
 
 def _properties(catalog: CatalogSettings) -> dict[str, str]:
-    found = {"type": catalog.type, "uri": catalog.uri, **catalog.properties}
+    found = {"type": catalog.type, **({"uri": catalog.uri} if catalog.uri else {}), **catalog.properties}
     return found if catalog.warehouse is None else {**found, "warehouse": catalog.warehouse}
 
 
@@ -602,9 +697,10 @@ def _values(reading: Reading, settings: Settings) -> list[Value]:
             if value == {} or not isinstance(value, dict):
                 shown = value if item.repr else without_secrets(key, value)
                 found.append(Value(key, shown, reading.origin(key), _ALLOWED.get(key, _WORDS[_kinds(name)[item.name]])))
-    for name, catalog in settings.catalogs.items():
+    described = {f"{_CATALOGS}.{name}": catalog for name, catalog in settings.catalogs.items()}
+    for section, catalog in (({} if settings.lake is None else {_LAKE: settings.lake}) | described).items():
         for one, text in _properties(catalog).items():
-            key = f"{_CATALOGS}.{name}.{one}"
+            key = f"{section}.{one}"
             allowed = " or ".join(_CATALOG_TYPES) if one == "type" else _WORDS[str]
             found.append(Value(key, without_secrets(one, text), reading.origin(key), allowed))
     return found
@@ -624,22 +720,52 @@ def without_secrets(key: str, value: Any) -> Any:
     return f"{scheme}://{at}{address}{mark}{_HIDDEN if mark else ''}"
 
 
-def initial_text(store_id: str, *, control: str = "") -> str:
-    """The file that `init` writes: the store id, and every setting with its default, commented out."""
-    given = {"control.url": control} if control else {}
+def initial_text(
+    store_id: str,
+    *,
+    control: str = "",
+    lake: Mapping[str, Any] | None = None,
+    segments: str = "",
+    spark: Mapping[str, Any] | None = None,
+) -> str:
+    """The file that `init` writes: the store id, what it was told, and every other setting with its default, commented
+    out.
+    """
+    told: dict[str, dict[str, Any]] = {
+        "control": {"url": control} if control else {},
+        "spool": {"segments": segments} if segments else {},
+        "spark": dict(spark or {}),
+    }
+    tables: dict[str, Mapping[str, Any]] = {}
     lines = ["# A Floodmark store. The identity below is permanent: never copy it to another store.", ""]
     lines += [f'store_id = "{store_id}"', ""]
     for name, kind in SECTIONS.items():
+        given, defaults = told.get(name, {}), kind()
         lines.append(f"[{name}]")
         for item in fields(kind):
-            default = getattr(kind(), item.name)
-            value = given.get(f"{name}.{item.name}")
-            if value is not None:
-                lines.append(f"{item.name} = {toml_value(value)}")
-            elif not isinstance(default, dict):
+            default = getattr(defaults, item.name)
+            if not isinstance(default, dict) and item.name not in given:
                 lines.append(f"# {item.name} = {toml_value(default)}")
+        for key, value in given.items():
+            if isinstance(value, Mapping):
+                tables[f"{name}.{key}"] = value
+            else:
+                lines.append(f"{_key(key)} = {toml_value(value)}")
         lines.append("")
+    if lake:
+        tables[_LAKE] = lake
+    for name, values in tables.items():
+        lines += [f"[{name}]", *(f"{_key(key)} = {toml_value(value)}" for key, value in values.items()), ""]
     return "\n".join(lines)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
+
+
+def lake_values(lake: CatalogSettings) -> dict[str, str]:
+    """A lake's settings as they stand in the file."""
+    return _properties(lake)
 
 
 def _heap_bytes(text: str) -> int:
@@ -660,4 +786,5 @@ def toml_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    # What JSON escapes in a string, TOML escapes in the same way.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)

@@ -15,9 +15,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, cast
 
 from floodmark.clock import Clock, SystemClock
-from floodmark.config import FILE_NAME, Settings
+from floodmark.config import Settings, secret
 from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
-from floodmark.errors import InvalidSetting, reason_of
+from floodmark.control.topology import check_topology
 
 if TYPE_CHECKING:
     from floodmark.lake.table import Lake
@@ -85,6 +85,7 @@ def open_engine(
     database = control_database(root, settings)
     migrate(database, create=False)
     check_owner(database, settings.store_id)
+    database.read(lambda connection: check_topology(connection, settings))
     return Engine(root, settings, database, lake, clock)
 
 
@@ -92,24 +93,7 @@ def control_database(root: Path, settings: Settings) -> Database:
     """The database that `[control] url` names; without it, the file in the store's directory."""
     if not settings.control.url:
         return Database(sqlite_url(root / CONTROL_FILE), read_only=not _is_writable(root))
-    return Database(postgres_url(_secret(settings.control.url)))
-
-
-def _secret(source: str) -> str:
-    """A setting that may be kept elsewhere: `env:NAME`, `file:/path`, or the value itself."""
-    kind, _, name = source.partition(":")
-    try:
-        if kind == "env":
-            return os.environ[name]
-        if kind == "file":
-            return Path(name).read_text(encoding="utf-8").strip()
-    except KeyError:
-        problem = f"the environment variable {name}, which is not set"
-    except (OSError, ValueError) as error:
-        problem = f"a file that cannot be read ({reason_of(error)})"
-    else:
-        return source
-    raise InvalidSetting(f"{FILE_NAME}: control.url names {problem}.", hint="Provide it, or correct the setting.")
+    return Database(postgres_url(secret(settings.control.url, key="control.url")))
 
 
 def _is_writable(root: Path) -> bool:

@@ -18,12 +18,13 @@ from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
-from floodmark.control.database import Database, claim, migrate, sqlite_url
+from floodmark.control.database import Database, claim, migrate, owner, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
+from floodmark.control.topology import Topology, lake_for, record_topology, recorded_topology
 from floodmark.engine import CONTROL_FILE, control_database, open_engine
-from floodmark.errors import FloodmarkError, Permanent, StoreExists
+from floodmark.errors import Corrupt, FloodmarkError, InvalidSetting, Permanent, StoreExists, StoreMissing
 from floodmark.files import durable_write, make_directory
 from floodmark.schema import check_dataset_name
 from floodmark.sequence import Cursor, SequenceRange
@@ -678,28 +679,104 @@ class Store:
         return on_spark(self.engine.lake).spark
 
 
-def init(path: str | Path, *, control: str = "", lake: Lake | None = None, clock: Clock | None = None) -> Store:
+def init(
+    path: str | Path,
+    *,
+    control: str = "",
+    lake: Lake | Mapping[str, str] | None = None,
+    segments: str = "",
+    spark: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Store:
     """Make a new store in a directory. An existing one is refused, and left unchanged.
 
     `control` is the URL of a PostgreSQL database for its control records (`env:NAME` and `file:/path` name where the
-    URL is kept). Without it they are in a SQLite file in the directory.
+    URL is kept). Without it they are in a SQLite file in the directory. `lake`, `segments` and `spark` are what
+    `[lake]`, `spool.segments` and `[spark]` of the settings say. A lake can be given as an object too, for tests.
     """
-    root = Path(path).expanduser().absolute()
-    if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
-        raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
-    for part in ("spool", "lake", "quarantine"):
-        make_directory(root / part, private=True)
-    # Before the settings: a store whose settings are there and whose control database is not has lost it.
+    root = _absent(path)
+    described = dict(lake) if isinstance(lake, Mapping) else None
+    if described and control and described.get("type", "sql") != "rest":
+        described.setdefault("uri", control)  # the catalog of a store with a server is there, too
     store_id = str(uuid.uuid4())
-    made = control_database(root, config.Settings(store_id, config.ControlSettings(control)))
+    text = config.initial_text(store_id, control=control, lake=described, segments=segments, spark=spark)
+    settings = config.parsed(text)
+    opened = None if isinstance(lake, Mapping) else lake
+    _make_directories(root)
+    # Before the settings: a store whose settings are there and whose control database is not has lost it.
+    made = control_database(root, settings)
     try:
         migrate(made)
+        if settings.lake is not None and opened is None:
+            from floodmark.lake.catalogs import own_catalog, prepare
+
+            prepare(own_catalog(root, settings))
         claim(made, store_id, leftover=not control)  # of a server nobody knows whose database is in use
+        made.transact(lambda connection: record_topology(connection, settings))
     finally:
         made.close()
     # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, config.initial_text(store_id, control=control).encode(), private=True)
-    return open_store(root, lake=lake, clock=clock)
+    durable_write(root / config.FILE_NAME, text.encode(), private=True)
+    return open_store(root, lake=opened, clock=clock)
+
+
+def attach(
+    path: str | Path,
+    *,
+    control: str,
+    lake: Lake | Mapping[str, str] | None = None,
+    spark: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Store:
+    """Make a directory on this host for a store that exists, and open it.
+
+    The control database says which store it is, and where its tables and segments are. `lake` is what it does not
+    hold, secrets, or what this host reaches by another address; `spark` is this host's own.
+    """
+    root = _absent(path)
+    if not control:
+        raise InvalidSetting("A store is attached by its control database.", hint="Give control=postgresql://…")
+    found = control_database(root, config.Settings("", config.ControlSettings(control)))
+    try:
+        migrate(found, create=False)
+        store_id, shared = found.read(lambda c: (owner(c), recorded_topology(c)))
+    except Corrupt:  # it has no tables at all
+        store_id, shared = None, Topology()
+    finally:
+        found.close()
+    if store_id is None:
+        raise StoreMissing("That control database belongs to no store.", hint="Create one with `floodmark init`.")
+    if not shared.lake or not shared.segments:
+        what, hint = ("tables", "--warehouse") if not shared.lake else ("segments", "--segments")
+        raise Permanent(
+            f"The {what} of the store {store_id} are in the directory of its host: no other host can reach them.",
+            hint=f"A store for several hosts is created with --control, --warehouse and --segments: {hint} is missing.",
+        )
+    given = lake if isinstance(lake, Mapping) else {}
+    text = config.initial_text(
+        store_id,
+        control=control,
+        lake=lake_for(shared, control=control, given=given),
+        segments=shared.segments,
+        spark=spark or shared.spark,
+    )
+    config.parsed(text)
+    _make_directories(root)
+    durable_write(root / config.FILE_NAME, text.encode(), private=True)
+    return open_store(root, lake=None if isinstance(lake, Mapping) else lake, clock=clock)
+
+
+def _absent(path: str | Path) -> Path:
+    """The directory of a new store; `StoreExists` if one is there."""
+    root = Path(path).expanduser().absolute()
+    if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
+        raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
+    return root
+
+
+def _make_directories(root: Path) -> None:
+    for part in ("spool", "lake", "quarantine"):
+        make_directory(root / part, private=True)
 
 
 def open_store(

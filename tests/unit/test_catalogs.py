@@ -64,8 +64,35 @@ def test_further_properties_go_to_both_or_to_the_one_they_name(tmp_path: Path) -
         'spark.io-impl = "S3"\npython.ssl.cabundle = "c"\n',
     )
     shared = {"type": "rest", "uri": "https://u", "s3.endpoint": "e", "s3.region": "r"}
-    assert found.spark_settings == {**shared, "io-impl": "S3"}
+    assert found.spark_settings == {**shared, "io-impl": "S3", "client.region": "r"}
     assert found.python_settings == {**shared, "ssl.cabundle": "c"}
+
+
+def test_what_follows_the_address_of_a_database_is_told_to_both_drivers(tmp_path: Path) -> None:
+    uri = "postgresql://me@db.example/c?sslmode=require&options=-csearch_path%3Dlake&connect_timeout=3"
+    found = catalog(tmp_path, f'type = "sql"\nuri = "{uri}"\nwarehouse = "s3://w"\n')
+    base, _, query = found.spark_settings["uri"].partition("?")
+    assert base == "jdbc:postgresql://db.example:5432/c"
+    assert set(query.split("&")) == {"sslmode=require", "options=-csearch_path%3Dlake", "connectTimeout=3"}
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "name"), [("s3://w", "S3FileIO"), ("gs://w", "GCSFileIO"), ("abfss://c@a/w", "ADLSFileIO")]
+)
+def test_the_scheme_of_the_warehouse_says_how_spark_reads_it(tmp_path: Path, warehouse: str, name: str) -> None:
+    found = catalog(tmp_path, f'type = "sql"\nuri = "sqlite:////c"\nwarehouse = "{warehouse}"\n')
+    assert found.spark_settings["io-impl"].endswith(f".{name}")
+    assert "io-impl" not in found.python_settings
+    text = f'type = "sql"\nuri = "sqlite:////c"\nwarehouse = "{warehouse}"\nspark.io-impl = "mine"\n'
+    assert catalog(tmp_path, text).spark_settings["io-impl"] == "mine"
+
+
+def test_secrets_stand_in_files_as_well(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hush\n")
+    found = catalog(tmp_path, f'type = "rest"\nuri = "https://u"\ntoken = "file:{tmp_path}/secret"\n')
+    assert found.spark_settings["token"] == found.python_settings["token"] == "hush"
+    with pytest.raises(InvalidSetting, match=r"catalogs\.central\.token names a file that cannot be read"):
+        catalog(tmp_path, f'type = "rest"\nuri = "https://u"\ntoken = "file:{tmp_path}/none"\n')
 
 
 def test_secrets_stand_in_the_environment_and_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,12 @@ def test_the_environment_replaces_every_key_of_every_section(file: Path) -> None
         dict: ('{"spark.a" = "b"}', {"spark.a": "b"}),
     }
     texts |= {str: ("text", "text"), list: ("one, two", ["one", "two"])}
-    special = {"spark.master": ("yarn", "yarn"), "spark.driver_memory": ("3g", "3g")}
+    special = {
+        "spool.segments": ("s3://b/p", "s3://b/p"),
+        "spark.remote": ("sc://host:1", "sc://host:1"),
+        "spark.master": ("yarn", "yarn"),
+        "spark.driver_memory": ("3g", "3g"),
+    }
     for section, kind in config.SECTIONS.items():
         for item in fields(kind):
             text, value = special.get(f"{section}.{item.name}") or texts[type(getattr(kind(), item.name))]
@@ -323,3 +328,43 @@ def test_a_reference_that_leads_nowhere_is_found_by_a_check_and_not_by_opening(
     )
     assert [(one.key, one.line) for one in config.examine(file).problems] == [("control.url", 3), ("catalogs.a.uri", 6)]
     assert config.load(file).control.url == "env:NOT_THERE"
+
+
+def test_the_lake_has_the_keys_of_a_catalog_and_may_be_in_the_directory_in_part(file: Path) -> None:
+    file.write_text('store_id = "s"\n[lake]\nwarehouse = "s3://b/w"\ns3.endpoint = "https://o"\n')
+    wanted = config.CatalogSettings("sql", "", "s3://b/w", {"s3.endpoint": "https://o"})
+    assert config.load(file, {}).lake == wanted
+    found = config.load(file, {"FLOODMARK_LAKE__S3__ENDPOINT": "http://e", "FLOODMARK_LAKE__URI": "sqlite:////c"})
+    assert found.lake == config.CatalogSettings("sql", "sqlite:////c", "s3://b/w", {"s3.endpoint": "http://e"})
+    file.write_text('store_id = "s"\n[lake]\n')
+    assert config.load(file, {}).lake is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lake = 1", "lake is a section"),
+        ('[lake]\ntype = "hive"', r"lake\.type is unknown"),
+        ('[lake]\ntype = "rest"', r"lake\.uri is missing"),
+        ('[lake]\nwarehouse = "somewhere"', r"lake\.warehouse is not a URL"),
+        ('[lake]\nnamespace = "a b"', r"lake\.namespace is not a name"),
+        ("[lake]\nuri = 7", r"lake\.uri is of type int"),
+        ('[spool]\nsegments = "/tmp/here"', r"spool\.segments is not a place"),
+        ('[spark]\nremote = "http://x"', r"spark\.remote is not the address"),
+    ],
+)
+def test_what_cannot_be_a_lake_is_told_with_its_key(file: Path, text: str, words: str) -> None:
+    file.write_text(f'store_id = "s"\n{text}\n')
+    with pytest.raises(InvalidSetting, match=words):
+        config.load(file, {})
+
+
+def test_what_init_was_told_is_read_back_as_it_was(file: Path) -> None:
+    lake = {"type": "rest", "uri": "https://c", "warehouse": "w", "s3.endpoint": 'a "b" \\ c', "token": "env:T"}
+    spark = {"master": "spark://h:1", "settings": {"spark.a.b": "1"}}
+    file.write_text(config.initial_text("s", control="env:C", lake=lake, segments="s3://b/p", spark=spark))
+    found = config.load(file, {})
+    rest = {"s3.endpoint": lake["s3.endpoint"], "token": "env:T"}
+    assert found.lake == config.CatalogSettings("rest", "https://c", "w", rest)
+    assert (found.control.url, found.spool.segments) == ("env:C", "s3://b/p")
+    assert (found.spark.master, found.spark.settings) == ("spark://h:1", {"spark.a.b": "1"})

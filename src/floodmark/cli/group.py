@@ -13,6 +13,7 @@ import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "Create a new store."),
+    "attach": ("attach", "Use an existing store from this host, too."),
     "dataset": ("dataset", "Declare datasets and list them."),
     "capture": ("capture", "Store rows from a file or from standard input."),
     "flush": ("flush", "Commit captured rows."),

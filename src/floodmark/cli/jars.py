@@ -13,8 +13,15 @@ from floodmark.cli.output import print_json, working
 @click.command()
 @click.option("--to", "directory", type=click.Path(path_type=Path), help="Store the jars in this directory.")
 @click.option("--archive", is_flag=True, help="Also write a class archive for faster Spark starts.")
+@click.option(
+    "--for",
+    "needs",
+    type=click.Choice(["s3", "postgresql"]),
+    multiple=True,
+    help="Also the jars for a lake in S3, or for a SQL catalog on PostgreSQL.",
+)
 @json_option
-def jars(directory: Path | None, archive: bool, as_json: bool) -> None:
+def jars(directory: Path | None, archive: bool, needs: tuple[str, ...], as_json: bool) -> None:
     """Download the Spark jars, once, for offline use.
 
     They are downloaded by Spark's own resolver (mirrors and proxies configured for Spark apply), verified against
@@ -28,13 +35,13 @@ def jars(directory: Path | None, archive: bool, as_json: bool) -> None:
     Examples:
       floodmark jars
       floodmark jars --archive
-      floodmark jars --to /opt/floodmark/jars
+      floodmark jars --to /opt/floodmark/jars --for s3 --for postgresql
     """
     from floodmark.lake.jars import fetch, jar_directory
 
     place = (directory or jar_directory()).expanduser().absolute()
     with working("Downloading the Spark jars …"):
-        paths = fetch(place)
+        paths = fetch(place, needs=needs)
     if archive:
         paths.append(_archive(place))
     if as_json:

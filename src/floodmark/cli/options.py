@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -39,6 +40,37 @@ def declared_dataset(store: Store, name: str) -> Dataset:
 def json_option(command: F) -> F:
     """`--json`: the report for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")(command)
+
+
+def lake_option(command: F) -> F:
+    """`--lake KEY=VALUE`, any number of times."""
+    return click.option(
+        "--lake",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_assignments,
+        help="Another setting of the lake, such as s3.endpoint=https://objects.example. Give secrets as env:NAME.",
+    )(command)
+
+
+def spark_options(command: F) -> F:
+    """`--master` and `--remote`, as one table of settings."""
+
+    @functools.wraps(command)
+    def called(*arguments: Any, master: str | None, remote: str | None, **options: Any) -> Any:
+        given = {"master": master, "remote": remote}
+        return command(*arguments, spark={key: value for key, value in given.items() if value}, **options)
+
+    with_remote = click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")(called)
+    with_master = click.option("--master", metavar="URL", help="The Spark master: spark://host:7077, yarn, k8s://….")
+    return cast("F", with_master(with_remote))
+
+
+def _assignments(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found = dict(item.partition("=")[::2] for item in given)
+    if any("=" not in item or item.startswith("=") for item in given):
+        raise click.BadParameter("write it as KEY=VALUE")
+    return found
 
 
 def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:

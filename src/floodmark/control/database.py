@@ -411,7 +411,7 @@ def claim(database: Database, store_id: str, *, leftover: bool) -> None:
 
     def work(connection: Connection) -> None:
         used = connection.execute(select(datasets.c.name).limit(1)).first() is not None
-        if used or (not leftover and _owner(connection) is not None):
+        if used or (not leftover and owner(connection) is not None):
             raise StoreExists(
                 f"The control database {database.url.database!r} belongs to a store already.",
                 hint="Use one database per store. If an interrupted `init` left it behind, create the database again.",
@@ -424,15 +424,16 @@ def claim(database: Database, store_id: str, *, leftover: bool) -> None:
 
 def check_owner(database: Database, store_id: str) -> None:
     """`Corrupt` if the control database is another store's. One from before owners were recorded has none."""
-    owner = database.read(_owner)
-    if owner not in (None, store_id):
+    found = database.read(owner)
+    if found not in (None, store_id):
         raise Corrupt(
-            f"The control database {database.url.database!r} belongs to the store {owner}, and this is {store_id}.",
+            f"The control database {database.url.database!r} belongs to the store {found}, and this is {store_id}.",
             hint="Correct control.url or store_id in floodmark.toml, or restore the file that belongs here.",
         )
 
 
-def _owner(connection: Connection) -> str | None:
+def owner(connection: Connection) -> str | None:
+    """The id of the store that a control database belongs to, if it says."""
     return connection.execute(select(meta.c.value).where(meta.c.name == _OWNER)).scalar_one_or_none()
 
 

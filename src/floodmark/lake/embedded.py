@@ -1,4 +1,4 @@
-"""The lake in a store's own directory, and the Spark session behind it."""
+"""A store's own lake, in its directory or where `[lake]` says, and the Spark session behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from floodmark.config import CatalogSettings, Settings
 from floodmark.errors import Permanent
-from floodmark.lake.catalog import Catalog
+from floodmark.lake.catalogs import needed_jars, own_catalog
 from floodmark.lake.sparklog import log_file
 from floodmark.lake.table import Lake
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def embedded_lake(root: Path, settings: Settings, *, spark: SparkSession | None = None) -> SparkLake:
-    """The lake below `root`, on a given session or on one that is started on first need."""
+    """The lake of the store at `root`, on a given session or on one that is started on first need."""
     from floodmark.lake.spark import SparkLake
 
     def start() -> SparkSession:
@@ -29,11 +29,14 @@ def embedded_lake(root: Path, settings: Settings, *, spark: SparkSession | None 
             return spark
         own = settings.spark
         return start_session(
-            master=own.master, settings={"spark.driver.memory": own.driver_memory, **own.settings}, log=log_file(root)
+            master=own.master,
+            remote=own.remote,
+            settings={"spark.driver.memory": own.driver_memory, **own.settings},
+            log=log_file(root),
+            needs=needed_jars(settings),
         )
 
-    catalog = Catalog.embedded(name=f"floodmark_{settings.store_id.replace('-', '')[:12]}", lake=root / "lake")
-    return SparkLake(catalog, start, catalogs=settings.catalogs)
+    return SparkLake(own_catalog(root, settings), start, catalogs=settings.catalogs)
 
 
 def on_spark(lake: Lake) -> SparkLake:

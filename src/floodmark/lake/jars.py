@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,23 @@ JARS = (
     ),
 )
 
+S3, POSTGRESQL = "s3", "postgresql"
+FOR = {
+    S3: Jar(
+        "org.apache.iceberg",
+        "iceberg-aws-bundle",
+        "1.12.0",
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
+    POSTGRESQL: Jar(
+        "org.postgresql",
+        "postgresql",
+        "42.7.14",
+        "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
+    ),
+}
+"""What a lake elsewhere needs besides: Iceberg's S3 client, and the driver of a SQL catalog on PostgreSQL."""
+
 CHECKED_FILE = "checked.json"
 """Which files were read and found good: their pinned checksum, size, times and inode."""
 
@@ -68,31 +86,36 @@ def jar_directory() -> Path:
     return Path(cache) / "floodmark" / "jars"
 
 
-def ready_jars(directory: Path | None = None) -> list[Path]:
-    """The jars' paths, each with the pinned content, fetching what is missing."""
+def ready_jars(directory: Path | None = None, *, needs: Collection[str] = ()) -> list[Path]:
+    """The jars' paths, each with the pinned content, fetching what is missing. `needs` names some of `FOR`."""
     directory = directory or jar_directory()
-    if missing_jars(directory):
-        fetch(directory)
-    return checked_jars(directory)
+    if missing_jars(directory, needs=needs):
+        fetch(directory, needs=needs)
+    return checked_jars(directory, needs=needs)
 
 
-def missing_jars(directory: Path) -> list[str]:
+def missing_jars(directory: Path, *, needs: Collection[str] = ()) -> list[str]:
     """The names of the jars that are not there yet."""
-    return [jar.file_name for jar in JARS if not (directory / jar.file_name).is_file()]
+    return [jar.file_name for jar in _named(needs) if not (directory / jar.file_name).is_file()]
 
 
-def checked_jars(directory: Path) -> list[Path]:
+def checked_jars(directory: Path, *, needs: Collection[str] = ()) -> list[Path]:
     """The jars' paths, each with the pinned content; nothing is fetched."""
-    _check_content(directory)
-    return [directory / jar.file_name for jar in JARS]
+    jars = _named(needs)
+    _check_content(directory, jars)
+    return [directory / jar.file_name for jar in jars]
 
 
-def _check_content(directory: Path) -> None:
+def _named(needs: Collection[str]) -> list[Jar]:
+    return [*JARS, *(jar for name, jar in FOR.items() if name in needs)]
+
+
+def _check_content(directory: Path, jars: list[Jar]) -> None:
     """Refuse a jar with another content. Each is read once, and then again only if the file has changed."""
     record = directory / CHECKED_FILE
     known = _known(record)
-    checked: dict[str, list[object]] = {}
-    for jar in JARS:
+    checked = dict(known)
+    for jar in jars:
         path = directory / jar.file_name
         status = path.stat()
         # The change time as well: a copy may keep the modification time.
@@ -117,17 +140,18 @@ def _known(record: Path) -> dict[str, list[object]]:
     return found if isinstance(found, dict) else {}
 
 
-def fetch(directory: Path) -> list[Path]:
+def fetch(directory: Path, *, needs: Collection[str] = ()) -> list[Path]:
     """Resolve and copy the jars; every file is checked against its pinned checksum before it gets its name."""
     check_java()
-    missing = [jar for jar in JARS if not _is_good(directory / jar.file_name, jar)]
+    jars = _named(needs)
+    missing = [jar for jar in jars if not _is_good(directory / jar.file_name, jar)]
     if missing:
         make_directory(directory)
         with tempfile.TemporaryDirectory(prefix="floodmark-jars-") as scratch:
             _resolve(missing, Path(scratch))
             for jar in missing:
                 _install(jar, Path(scratch), directory)
-    return [directory / jar.file_name for jar in JARS]
+    return [directory / jar.file_name for jar in jars]
 
 
 def _resolve(jars: list[Jar], scratch: Path) -> None:

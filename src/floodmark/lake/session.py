@@ -7,11 +7,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.errors import EnvironmentProblem, InvalidSetting
+from floodmark.errors import EnvironmentProblem, InvalidSetting, reason_of
 from floodmark.lake.jars import archive_options, ready_jars
 from floodmark.lake.java import check_java
 from floodmark.lake.sparklog import SparkLog
@@ -23,16 +23,11 @@ _starting = threading.Lock()
 _own: list[SparkSession] = []
 """The sessions that were started here, with settings of ours."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JARS = "spark.jars"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
-_SETTINGS = {
-    "spark.app.name": "floodmark",
+_SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "localhost",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
     # A column that ANSI mode cannot convert must fail the commit, never become null.
     "spark.sql.ansi.enabled": "true",
@@ -41,6 +36,25 @@ _SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
+"""Settings of a session, wherever it runs."""
+_SETTINGS = {
+    **_SESSION,
+    "spark.app.name": "floodmark",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_CLUSTER = {
+    # Executors on other hosts call the driver back; Spark finds the name that they can reach it by.
+    "spark.driver.host": None,
+    "spark.driver.bindAddress": None,
+    # Small jobs: a task that waits three seconds for the best place would be the longest part of a commit.
+    "spark.locality.wait": "0",
+}
+"""How a session on a cluster differs; None: Spark's own default."""
 
 _UNUSABLE = {
     "spark.sql.legacy.timeParserPolicy": ("LEGACY", "times would lose their microseconds", "CORRECTED"),
@@ -63,11 +77,19 @@ _AT_START = (
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself recognises one
 
 
-def start_session(*, master: str, settings: Mapping[str, str], log: Path | None = None) -> SparkSession:
-    """The process's session: the one that is active already, or a new local one, whose own words go to `log`.
+def start_session(
+    *,
+    master: str,
+    settings: Mapping[str, str],
+    log: Path | None = None,
+    remote: str = "",
+    needs: Collection[str] = (),
+) -> SparkSession:
+    """The process's session: the one that is active already, or a new one, whose own words go to `log`.
 
     A session that the application made (on a cluster, or over Spark Connect) is used unchanged: it must have the
-    Iceberg runtime on its class path.
+    Iceberg runtime on its class path. `remote` is a Spark Connect server, which has its own JVM, jars and settings;
+    `needs` names further jars for a session of ours.
     """
     from pyspark.sql import SparkSession
 
@@ -75,20 +97,25 @@ def start_session(*, master: str, settings: Mapping[str, str], log: Path | None 
         active = SparkSession.getActiveSession()
         if active is not None:
             return active
+        if remote:
+            return _connected(remote, settings)
         check_java()
         # PySpark prints every failed statement with its Java stack. We raise the error, and say it in a sentence.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
         asked = settings.get(_JAVA_OPTIONS, "")
+        jars = [*map(str, ready_jars(needs=needs)), *filter(None, settings.get(_JARS, "").split(","))]
         own = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options()]
-        whole = {
+        given: dict[str, str | None] = {
             "spark.master": master,
             **_SETTINGS,
+            **({} if _is_local(master) else _CLUSTER),
             **settings,
             _JAVA_OPTIONS: " ".join([*own, asked]).strip(),
             # `spark.jars`, not `spark.jars.packages`: the latter puts 47 MB on every Python worker's path.
-            "spark.jars": ",".join(str(path) for path in ready_jars()),
+            _JARS: ",".join(jars),
         }
+        whole = {key: value for key, value in given.items() if value is not None}
         _launch({key: value for key, value in whole.items() if _may_be_seen(key)}, log)
         builder = SparkSession.builder
         for key, value in whole.items():
@@ -96,6 +123,23 @@ def start_session(*, master: str, settings: Mapping[str, str], log: Path | None 
         session = builder.getOrCreate()
         _own.append(session)
         return session
+
+
+def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server. No JVM is started here, and only settings of a session have an effect."""
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(remote).create()
+        for key, value in {**_SESSION, **settings}.items():
+            if not key.startswith(_AT_START):
+                session.conf.set(key, value)
+    except Exception as error:
+        raise EnvironmentProblem(
+            f"The Spark Connect server of spark.remote cannot be used: {reason_of(error)}.",
+            hint="Check that it runs, and that it was started with the Iceberg runtime and its extensions.",
+        ) from error
+    return session
 
 
 def is_own(session: SparkSession) -> bool:
@@ -145,6 +189,10 @@ def _launch(settings: Mapping[str, str], log: Path | None) -> None:
         raise
     output.handed_over()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 - the one way to start it with fewer settings
+
+
+def _is_local(master: str) -> bool:
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def _may_be_seen(key: str) -> bool:

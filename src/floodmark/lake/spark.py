@@ -29,7 +29,6 @@ from floodmark.lake.catalog import (
     BLOCK_PROPERTY,
     DECLARATION_PROPERTY,
     DROPPED_PROPERTY,
-    NAMESPACE,
     ROWS_PROPERTY,
     SEGMENTS_PROPERTY,
     THROUGH_PROPERTY,
@@ -259,9 +258,10 @@ class SparkLake(SparkReader):
         properties = ", ".join(f"'{key}'='{value}'" for key, value in wanted.items())
         shape = f"({table_ddl(schema)}) USING iceberg PARTITIONED BY (truncate({layout.bucket_width}, {SEQ}))"
         order = ", ".join([*map(quoted, layout.sort), SEQ])
+        place = _location(self.catalog.namespace, table, layout)
         return [
-            f"CREATE NAMESPACE IF NOT EXISTS `{self.catalog.name}`.`{NAMESPACE}`",
-            f"CREATE TABLE IF NOT EXISTS {name} {shape}{_location(table, layout)} TBLPROPERTIES ({properties})",
+            f"CREATE NAMESPACE IF NOT EXISTS `{self.catalog.name}`.`{self.catalog.namespace}`",
+            f"CREATE TABLE IF NOT EXISTS {name} {shape}{place} TBLPROPERTIES ({properties})",
             f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {order}",
         ]
 
@@ -598,11 +598,11 @@ class SparkLake(SparkReader):
             return None
 
 
-def _location(table: str, layout: Layout) -> str:
+def _location(namespace: str, table: str, layout: Layout) -> str:
     """The location of a table that is not stored beside the catalog."""
     if layout.warehouse is None:
         return ""
-    home = f"{layout.warehouse.rstrip('/')}/{NAMESPACE}/{table}".replace("\\", "\\\\").replace("'", "\\'")
+    home = f"{layout.warehouse.rstrip('/')}/{namespace}/{table}".replace("\\", "\\\\").replace("'", "\\'")
     return f" LOCATION '{home}'"
 
 

@@ -158,6 +158,7 @@ def settings_text(settings: Settings) -> str:
     lines += ["[run]", "flush_seconds = 1", "export_seconds = 1", "stop_seconds_max = 100", ""]
     spark = settings.spark
     lines += ["[spark]", f"master = {_toml(spark.master)}", f"driver_memory = {_toml(spark.driver_memory)}"]
+    lines += [f"remote = {_toml(spark.remote)}"] if spark.remote else []
     lines += ["[spark.settings]", *_pairs(spark.settings), ""]
     for name, catalog in settings.catalogs.items():
         lines += [f"[catalogs.{name}]", *_pairs(_catalog(catalog)), ""]
