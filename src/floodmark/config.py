@@ -86,6 +86,8 @@ class RunSettings:
     """… or after this many commits."""
     stop_seconds_max: int = 60
     """Timeout for finishing the work in progress when it is stopped."""
+    listen: str = ""
+    """Where it serves dashboard, metrics and health, such as `127.0.0.1:8765`. Empty: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,33 @@
-"""The status of a store, without starting a JVM."""
+"""The status of a store, without starting a JVM: the one source of `status`, the metrics and the dashboard.
+
+It takes a fixed number of statements for the datasets and a few for each sink, and one more for each of at most
+`CHANNELS_ASKED_MAX` partitions in which a sink is behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection
 
-from floodmark.control import blocks, datasets, deliveries, losses, problems, quarantine, sinks
+from floodmark.control import datasets, overview, problems, reports, sinks
 from floodmark.control import segments as segment_records
-from floodmark.control.datasets import Dataset
+from floodmark.control.datasets import Dataset, PartitionTotals
 from floodmark.control.deliveries import Channel
+from floodmark.control.overview import Backlog, Commits, earliest, latest
+from floodmark.control.problems import DatasetProblem
 from floodmark.control.sinks import Sink
 from floodmark.delivery.scope import Scope
 from floodmark.engine import Engine
 from floodmark.schedule import Cron, Every
 from floodmark.sequence import SequenceRange
-from floodmark.spool.landing import landing_bytes
+from floodmark.spool.landing import landing_files
+
+CHANNELS_ASKED_MAX = 200
+"""In how many partitions the rows behind are counted by their blocks; in others they are estimated by the totals."""
 
 # ── Sinks: lag, state and reason ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -31,6 +41,12 @@ class ChannelStatus:
     watermark: int
     lag: int
     """About how many committed rows the sink has not received, before its filter."""
+    behind_since: datetime | None = None
+    """When the oldest of them was committed; None if there are none."""
+    delivered_at: datetime | None = None
+    """When a delivery last moved the watermark."""
+    pinned: SequenceRange | None = None
+    """The range that is being delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +67,20 @@ class SinkStatus:
     warnings: tuple[str, ...]
     """Datasets, columns or partitions in its scope that do not exist."""
     channels: tuple[ChannelStatus, ...]
+    behind_since: datetime | None = None
+    """When the oldest row was committed that the sink has not received."""
+    delivered_at: datetime | None = None
+    """When a delivery last moved one of its watermarks."""
 
 
-def standings(connection: Connection) -> tuple[SinkStatus, ...]:
+def standings(connection: Connection, totals: dict[str, list[PartitionTotals]]) -> tuple[SinkStatus, ...]:
     """Every sink, by name."""
     declared = datasets.everyone(connection)
-    keys = {item.name: [one.partition for one in datasets.partition_totals(connection, item.name)] for item in declared}
-    return tuple(_standing(connection, sink, declared, keys) for sink in sinks.everyone(connection))
+    due = sinks.schedules(connection)
+    return tuple(_standing(connection, sink, declared, totals, due) for sink in sinks.everyone(connection))
 
 
-def _due(connection: Connection, sink: Sink) -> datetime | None:
-    ticked_at, created_at = sinks.schedules(connection)[sink.instance]
+def _due(sink: Sink, ticked_at: datetime | None, created_at: datetime) -> datetime | None:
     if sink.settings.get("cron"):
         return Cron(sink.settings["cron"]).following(ticked_at or created_at)
     if sink.settings.get("every") and ticked_at is not None:
@@ -72,36 +91,49 @@ def _due(connection: Connection, sink: Sink) -> datetime | None:
 
 
 def _standing(
-    connection: Connection, sink: Sink, declared: list[datasets.Dataset], keys: dict[str, list[str]]
+    connection: Connection,
+    sink: Sink,
+    declared: list[Dataset],
+    totals: dict[str, list[PartitionTotals]],
+    due: dict[str, tuple[datetime | None, datetime]],
 ) -> SinkStatus:
     from floodmark.delivery.kinds import place_of  # every kind of sink, with its libraries: only where there is a sink
 
     scope = Scope.of(sink.settings)
-    behind = {lag.channel: lag for lag in deliveries.lagging(connection, sink.instance)}
-    channels = []
+    keys = {name: [one.partition for one in found] for name, found in totals.items()}
+    positions, pinned = overview.positions(connection, sink.instance), overview.pinned(connection, sink.instance)
+    channels: list[ChannelStatus] = []
+    asked = 0
     for item in declared:
-        for key in keys[item.name]:
-            if not scope.takes(item, key):
+        for total in totals.get(item.name, ()):
+            if not scope.takes(item, total.partition):
                 continue
-            channel = Channel(sink.instance, item.name, key)
-            lag = behind.get(channel)
-            mark = deliveries.watermark(connection, channel) if lag is None else lag.mark
-            after = scope.start(channel) if mark is None else mark.seq
-            rows = 0
-            if lag is not None and lag.horizon > after:
-                found = deliveries.stretches(connection, channel, SequenceRange(after, lag.horizon))
-                rows = sum(stretch.rows for stretch in found)
-            channels.append(ChannelStatus(item.name, key, after, rows))
+            channel = Channel(sink.instance, item.name, total.partition)
+            position = positions.get(channel)
+            after = scope.start(channel) if position is None else position.mark.seq
+            rows, since = 0, None
+            if min(total.last_seq, item.horizon) > after:
+                asked += 1
+                if asked <= CHANNELS_ASKED_MAX:
+                    rows, since = overview.behind(connection, channel, SequenceRange(after, item.horizon))
+                else:
+                    rows = max(0, total.tally.rows - (position.mark.tally.rows if position else 0))
+            moved_at = None if position is None else position.moved_at
+            channels.append(
+                ChannelStatus(item.name, total.partition, after, rows, since, moved_at, pinned.get(channel))
+            )
     return SinkStatus(
         sink.name,
         sink.kind,
         place_of(sink),
         sink.state,
         sink.reason or sink.problem,
-        sink.next_attempt_at or _due(connection, sink),
+        sink.next_attempt_at or _due(sink, *due[sink.instance]),
         sum(one.lag for one in channels),
         tuple(scope.warnings(declared, keys)),
         tuple(channels),
+        earliest(one.behind_since for one in channels),
+        latest(one.delivered_at for one in channels),
     )
 
 
@@ -127,6 +159,8 @@ class SpoolStatus:
     set_aside_segments: int = 0
     """Of these, segments that could not be committed and wait for a decision: `floodmark fsck` lists them."""
     set_aside_rows: int = 0
+    since: datetime | None = None
+    """Since when the oldest row has been waiting, at least: of rows in the landing log only the last write is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +193,24 @@ class DatasetStatus:
     problem_since: datetime | None = None
     lost_rows: int = 0
     """Acknowledged rows that were given up with a damaged segment."""
+    committed_at: datetime | None = None
+    """When the last commit was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """The last result of a task of maintenance, or of an audit."""
+
+    task: str
+    subject: str
+    """The dataset or sink; empty for the whole store."""
+    ended_at: datetime
+    message: str
+    """What it did, or why it failed and what to do."""
+    failures: int
+    """How often it has failed in a row; 0: it succeeded."""
+    failing_since: datetime | None
+    details: dict[str, int | float | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,35 +221,91 @@ class Status:
     store_id: str
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...]
+    tasks: tuple[TaskStatus, ...] = ()
 
 
 def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
-    """One consistent view of the control database, and the sizes of the landing files."""
+    """One consistent view of the control database, and the sizes of the landing files.
+
+    The files first: a line that is sealed in between is counted once or twice, but never missed.
+    """
+    landed = _landed(engine.root / "spool")
 
     def work(connection: Connection) -> Status:
-        found = tuple(_dataset_status(connection, engine.root, item) for item in datasets.everyone(connection))
+        offsets = segment_records.sealed_offsets(connection, [file for files in landed.values() for file in files])
+        backlogs, commits = overview.backlogs(connection), overview.commits(connection)
+        totals, held, lost = (
+            overview.partition_totals(connection),
+            overview.quarantined(connection),
+            overview.lost(connection),
+        )
+        failing = {item.dataset: item for item in problems.everyone(connection)}
+        found = tuple(
+            _dataset_status(
+                item,
+                _landing(landed.get(item.name, {}), offsets),
+                backlogs.get(item.name, Backlog()),
+                commits.get(item.name, Commits()),
+                totals.get(item.name, []),
+                held=held.get(item.name, 0),
+                lost=lost.get(item.name, 0),
+                problem=failing.get(item.name),
+            )
+            for item in datasets.everyone(connection)
+        )
         return Status(
             store=str(engine.root),
             store_id=engine.store_id,
             datasets=found,
-            sinks=standings(connection) if with_sinks else (),
+            sinks=standings(connection, totals) if with_sinks else (),
+            tasks=tuple(
+                TaskStatus(
+                    one.task, one.subject, one.ended_at, one.message, one.failures, one.failing_since, one.details
+                )
+                for one in reports.everyone(connection)
+            ),
         )
 
     return engine.database.read(work)
 
 
-def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> DatasetStatus:
-    name = dataset.name
-    block = blocks.undecided(connection, name)
-    count, rows, size = segment_records.backlog(connection, name)
-    offsets = segment_records.landing_offsets(connection, name)
-    waiting = landing_bytes(root / "spool" / name / "landing", sealed=offsets)
-    totals = datasets.partition_totals(connection, name)
-    dropped, unsettled = blocks.settlement(connection, name)
-    problem = problems.find(connection, name)
-    aside = [one for one in segment_records.sealed(connection, name) if one.set_aside] if count else []
+def _landed(spool: Path) -> dict[str, dict[str, tuple[int, float]]]:
+    """Size and time of the last write of every landing file, by dataset and name."""
+    found: dict[str, dict[str, tuple[int, float]]] = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for directory in spool.iterdir():
+            files = found[directory.name] = {}
+            for path in landing_files(directory / "landing"):
+                with contextlib.suppress(FileNotFoundError):  # sealed to its end and removed since
+                    stat = path.stat()
+                    files[path.stem] = (stat.st_size, stat.st_mtime)
+    return found
+
+
+def _landing(files: dict[str, tuple[int, float]], offsets: dict[str, int | None]) -> tuple[int, datetime | None]:
+    """How many landed bytes are not sealed, and the oldest last write of their files."""
+    waiting = [
+        (size - sealed, written)
+        for name, (size, written) in files.items()
+        if (sealed := offsets.get(name, 0)) is not None and size > sealed
+    ]
+    oldest = min((written for _, written in waiting), default=None)
+    return sum(size for size, _ in waiting), None if oldest is None else datetime.fromtimestamp(oldest, UTC)
+
+
+def _dataset_status(
+    dataset: Dataset,
+    landing: tuple[int, datetime | None],
+    backlog: Backlog,
+    commits: Commits,
+    totals: list[PartitionTotals],
+    *,
+    held: int,
+    lost: int,
+    problem: DatasetProblem | None,
+) -> DatasetStatus:
     return DatasetStatus(
-        name=name,
+        name=dataset.name,
         columns={column.name: column.text for column in dataset.schema},
         identity=dataset.identity,
         event_time=dataset.event_time,
@@ -206,19 +314,28 @@ def _dataset_status(connection: Connection, root: Path, dataset: Dataset) -> Dat
         partition_by=dataset.partition_by,
         rows=sum(item.tally.rows for item in totals),
         horizon=dataset.horizon,
-        undecided_block=None if block is None else block.range,
-        spool=SpoolStatus(waiting, count, rows, size, len(aside), sum(one.rows for one in aside)),
-        quarantined=quarantine.held_count(connection, name),
-        expired=blocks.expired_rows(connection, name),
-        dropped=dropped,
-        unsettled_blocks=unsettled,
+        undecided_block=commits.undecided,
+        spool=SpoolStatus(
+            landing[0],
+            backlog.segments,
+            backlog.rows,
+            backlog.bytes,
+            backlog.set_aside_segments,
+            backlog.set_aside_rows,
+            earliest((backlog.oldest, landing[1])),
+        ),
+        quarantined=held,
+        expired=commits.expired,
+        dropped=commits.dropped,
+        unsettled_blocks=commits.unsettled,
         event_cutoff=_moment(dataset.event_cutoff),
         partitions=tuple(
             PartitionStatus(item.partition, item.tally.rows, item.tally.checksum_text, item.last_seq) for item in totals
         ),
         problem=None if problem is None else problem.message,
         problem_since=None if problem is None else problem.since,
-        lost_rows=losses.rows_lost(connection, name),
+        lost_rows=lost,
+        committed_at=commits.at,
     )
 
 

@@ -384,6 +384,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "ledger_given_up": {"origin": "e", "dataset": "d", "partition_key": "all", "after_seq": 0, "through_seq": 1},
     "provenance": {"origin": "e", "dataset": "d", "store": "e"},
+    "reports": {"task": "compact", "subject": "d", "ended_at": "", "message": "", "details": "{}", "failures": 0},
 }
 """One good row of every table, in an order that the references between them allow."""
 
@@ -487,6 +488,8 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a block has one figure per partition", "block_partitions", {}),
     ("a partition has one total", "partitions", {}),
     ("two sinks of one name", "sinks", {"instance": "s2"}),
+    ("one last result per task and subject", "reports", {}),
+    ("failures are counted up", "reports", {"subject": "e", "failures": -1}),
     ("one watermark per sink, dataset and partition", "watermarks", {}),
     ("a watermark is not negative", "watermarks", {"partition_key": "b", "seq": -1}),
     ("one open intent per sink, dataset and partition", "intents", {"id": "i2", "after_seq": 10, "through_seq": 20}),

@@ -83,6 +83,7 @@ class Places:
             required=("url",),
             check=lambda settings: None,
             connect=self._connect,
+            probe=lambda _engine, _sink: "",
             pinned=("url", "chunk_rows"),
         )
 

@@ -51,8 +51,8 @@ def _nothing(*_arguments: Any, **_options: Any) -> Any:
 def watermark_by_maximum() -> Iterator[None]:
     real = chunk_records.advance
 
-    def advance(connection: Any, intent: Any) -> int:
-        real(connection, intent)
+    def advance(connection: Any, intent: Any, **options: Any) -> int:
+        real(connection, intent, **options)
         mine = (watermarks.c.sink == intent.channel.sink) & (watermarks.c.partition_key == intent.channel.partition)
         connection.execute(update(watermarks).where(mine).values(seq=intent.range.through))
         connection.execute(update(intents).where(intents.c.id == intent.id).values(state="closed"))

@@ -118,6 +118,9 @@ from floodmark.cli.output import note
     show_default=True,
     help="Most quarantine entries per token.",
 )
+@click.option(
+    "--log", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The form of log lines."
+)
 def hub(
     host: str,
     port: int,
@@ -139,6 +142,7 @@ def hub(
     key_days: int,
     quarantine_max: int,
     quarantine_token_max: int,
+    log: str,
 ) -> None:
     """Receive rows over HTTP, from other stores and from any client.
 
@@ -175,6 +179,7 @@ def hub(
         key_days=key_days,
         quarantine_max=quarantine_max,
         quarantine_token_max=quarantine_token_max,
+        log=log,
     )
     serve(
         store_path(),

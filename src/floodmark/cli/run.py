@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from floodmark import logs, traces
 from floodmark.cli.options import open_store
+from floodmark.cli.output import note
 
 if TYPE_CHECKING:
     from floodmark.daemon.events import Event
     from floodmark.daemon.loop import Daemon
+    from floodmark.store import Store
 
 
 STEADY_SECONDS = 600
@@ -29,9 +32,17 @@ _RESTARTS = "FLOODMARK_RUN_RESTARTS"
 @click.command()
 @click.option("--once", is_flag=True, help="Do everything that is due once, then exit. For cron and timers.")
 @click.option("--beside", is_flag=True, help="Run even if another `floodmark run` is running on this store.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Serve dashboard, metrics and health here, such as 127.0.0.1:8765. Default: the setting run.listen.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines on standard output.")
+@click.option(
+    "--log", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The form of log lines."
+)
 @click.pass_context
-def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None:
+def run(context: click.Context, once: bool, beside: bool, listen: str | None, as_json: bool, log: str) -> None:
     """Flush, deliver and compact continuously, until stopped.
 
     A dataset is flushed when its rows have waited run.flush_seconds, or when run.flush_bytes are waiting. Each sink
@@ -39,28 +50,34 @@ def run(context: click.Context, once: bool, beside: bool, as_json: bool) -> None
     that are added, changed or removed are detected. Spark starts with the first rows and keeps running. Capture and the
     hub are separate processes and do not depend on this one.
 
+    With --listen it serves a dashboard (/), metrics for Prometheus (/metrics) and health (/healthz, /readyz). On an
+    address that other machines reach, they need a token: `floodmark token add`.
+
     On SIGTERM or Ctrl-C it finishes the work in progress, then stops. On a second signal it stops at once, and the next
     start completes that work. No row is lost in either case.
 
     \b
     Examples:
       floodmark run
+      floodmark run --listen 127.0.0.1:8765
       floodmark run --json >> events.jsonl
       floodmark run --once
 
-    Events go to standard error, one line each. Exit codes: 0 stopped, all work finished; 1 the work in progress took
-    longer than run.stop_seconds_max, or a step failed with --once; 3 corruption found with --once; 130 stopped by a
-    second signal.
+    Events go to standard error, one line each; with --log json each is a JSON object. Exit codes: 0 stopped, all work
+    finished; 1 the work in progress took longer than run.stop_seconds_max, or a step failed with --once; 3 corruption
+    found with --once; 130 stopped by a second signal.
     """
     from floodmark.daemon.loop import FAILED, RESTART, Daemon, present
 
     store = open_store()
     store.check_writable()
+    end_traces = traces.start("floodmark-run", **{"floodmark.store": store.store_id})
     with present(store.path, beside=beside) as another:
-        daemon = Daemon(store, _tell_json if as_json else _tell)
+        daemon = Daemon(store, _telling("json" if as_json else log, to_output=as_json))
         begun = time.monotonic()
-        with _signals(daemon):
+        with _signals(daemon), _listening(daemon, store, "" if once else listen):
             code = daemon.once() if once else daemon.run(beside=another)
+        end_traces()
         if code == RESTART and not once:
             _begin_anew(lasted_seconds=time.monotonic() - begun)
         code = FAILED if code == RESTART else code
@@ -80,6 +97,20 @@ def _signals(daemon: Daemon) -> Iterator[None]:
     finally:
         for number, handler in zip(asking, before, strict=True):
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _listening(daemon: Daemon, store: Store, address: str | None) -> Iterator[None]:
+    """Serve dashboard, metrics and health while the loop runs, where an address is given or set."""
+    address = store.settings.run.listen if address is None else address
+    if not address:
+        yield
+        return
+    from floodmark.daemon.listen import Listener
+
+    with Listener(daemon, store, address, warn=note) as listener:
+        daemon.listening_on(listener.address)
+        yield
 
 
 def _begin_anew(*, lasted_seconds: float) -> None:
@@ -111,17 +142,17 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _tell(event: Event) -> None:
-    _say(lambda: click.echo(f"{_time()} {event.text}", err=True))
-    if event.error is not None and os.environ.get("FLOODMARK_TRACEBACK"):
-        traceback.print_exception(event.error)
+def _telling(form: str, *, to_output: bool) -> Callable[[Event], None]:
+    """How events become lines."""
+    logger = logs.event_logger(form, lambda line: _say(lambda: click.echo(line, err=not to_output)))
 
+    def tell(event: Event) -> None:
+        say = logger.warning if event.name in {"problem", "slow"} else logger.info
+        say(event.name, text=event.text, **event.details)
+        if event.error is not None and os.environ.get("FLOODMARK_TRACEBACK"):
+            traceback.print_exception(event.error)
 
-def _tell_json(event: Event) -> None:
-    import orjson
-
-    line = orjson.dumps({"at": _time(), "event": event.name, **event.details})
-    _say(lambda: click.echo(line))
+    return tell
 
 
 def _say(line: Callable[[], None]) -> None:

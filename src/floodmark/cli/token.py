@@ -47,6 +47,7 @@ def token() -> None:
 )
 @click.option("--capture", is_flag=True, help="Allow captures: rows posted by any client.")
 @click.option("--metrics", is_flag=True, help="Allow reading /metrics from another machine.")
+@click.option("--dashboard", is_flag=True, help="Allow the dashboard from another machine. It shows quarantined rows.")
 @click.option("--datasets", metavar="NAMES", callback=column_list, help="Allow these datasets only.")
 @click.option("--any-dataset", is_flag=True, help="Allow any dataset.")
 @click.option("--expires", metavar="TIME", callback=_duration, help="Expire after this time, such as 12h or 90d.")
@@ -58,6 +59,7 @@ def add(
     relay: bool,
     capture: bool,
     metrics: bool,
+    dashboard: bool,
     datasets: list[str] | None,
     any_dataset: bool,
     expires: timedelta | None,
@@ -76,7 +78,8 @@ def add(
     """
     from floodmark.hub.access import add_token
 
-    rights = [right for right, given in (("capture", capture), ("metrics", metrics)) if given]
+    given = {"capture": capture, "metrics": metrics, "dashboard": dashboard}
+    rights = [right for right, asked in given.items() if asked]
     with open_store() as store:
         made, secret = add_token(
             store,

@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from floodmark import faults
+from floodmark import faults, meters, traces
 from floodmark.commit.block import Decided, commit_block, decide_block, raise_barrier
 from floodmark.commit.protocol import Base, TableState
 from floodmark.commit.recovery import catch_up, recover_dataset, remember_problem
@@ -119,6 +119,14 @@ def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = Non
 
     Segments whose files are damaged, and those that are set aside, are skipped: the report names them.
     """
+    with traces.span("flush", dataset=dataset) as attribute:
+        report = _flush_on_record(engine, dataset, stop=stop)
+        attribute("rows", report.rows)
+        return report
+
+
+def _flush_on_record(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None) -> FlushReport:
+    """The same; a problem is remembered until a flush succeeds (I10)."""
     before = engine.database.read(lambda c: problems.find(c, dataset))
     backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
     try:
@@ -185,6 +193,7 @@ def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Bac
         decided = commit_block(engine, reserved.block, reserved.segments, reserved.dataset, fresh=True)
         if decided is not None:
             return decided
+        meters.count(meters.COMMIT_CONFLICTS, dataset)
         registered = max(registered, reserved.segments[-1].registered)  # a batch that was started is completed
     raise CommitConflict(
         f"Other processes commit to dataset {dataset!r} faster than this flush can follow.",

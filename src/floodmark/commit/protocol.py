@@ -90,6 +90,8 @@ class TableState:
     """Where its files are."""
     bytes: int = field(default=0, compare=False)
     """How much room they take, as far as the table itself says."""
+    files: int = field(default=0, compare=False)
+    """How many data files the head has, as far as the table itself says."""
 
     @property
     def head(self) -> int | None:

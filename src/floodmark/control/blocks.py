@@ -129,20 +129,6 @@ def newest(connection: Connection, dataset: str) -> Block | None:
     return None if row is None else _block(row)
 
 
-def expired_rows(connection: Connection, dataset: str) -> int:
-    """How many rows were not committed because they are older than the retention limit, or were purged."""
-    total = connection.execute(select(func.coalesce(func.sum(blocks.c.expired), 0)).where(blocks.c.dataset == dataset))
-    return int(total.scalar_one())
-
-
-def settlement(connection: Connection, dataset: str) -> tuple[int, int]:
-    """How many rows the settle function dropped, and for how many blocks it failed."""
-    own = (blocks.c.dataset == dataset) & (blocks.c.state != "reserved")
-    dropped = connection.execute(select(func.coalesce(func.sum(blocks.c.dropped), 0)).where(own)).scalar_one()
-    unsettled = select(func.count()).where(own, blocks.c.state == "committed", blocks.c.reason.is_not(None))
-    return int(dropped), int(connection.execute(unsettled).scalar_one())
-
-
 def newest_first(connection: Connection, dataset: str) -> list[Block]:
     """The committed blocks, from the newest back."""
     return [_block(row) for row in connection.execute(_NEWEST, {"of": dataset})]

@@ -69,7 +69,12 @@ _MOVE_MARK = (
         watermarks.c.partition_key == bindparam("of_partition"),
         watermarks.c.seq == bindparam("was"),
     )
-    .values(seq=bindparam("to"), row_count=bindparam("rows"), checksum=bindparam("sum"))
+    .values(
+        seq=bindparam("to"),
+        row_count=bindparam("rows"),
+        checksum=bindparam("sum"),
+        moved_at=func.coalesce(bindparam("at"), watermarks.c.moved_at),
+    )
 )
 _CLOSE = update(intents).where(intents.c.id == bindparam("pinned")).values(state="closed")
 
@@ -212,11 +217,11 @@ def _settle(
     what = {"settled": state, "rows": tally.rows, "sum": tally.checksum_text, "at": now.isoformat()}
     if connection.execute(_SETTLE, which | what).rowcount == 0:
         return False
-    advance(connection, intent)
+    advance(connection, intent, now=now)
     return True
 
 
-def advance(connection: Connection, intent: Intent) -> int:
+def advance(connection: Connection, intent: Intent, *, now: datetime | None = None) -> int:
     """D2: the watermark follows the gapless run of settled chunks from the intent's beginning, and no further."""
     mark = watermark(connection, intent.channel) or Watermark(intent.range.after, Tally())
     seq, tally = mark.seq, mark.tally
@@ -226,7 +231,8 @@ def advance(connection: Connection, intent: Intent) -> int:
     if seq > mark.seq:
         here = intent.channel
         which = {"of_sink": here.sink, "of_dataset": here.dataset, "of_partition": here.partition, "was": mark.seq}
-        moved = {"to": seq, "rows": tally.rows, "sum": tally.checksum_text}
+        at = None if now is None else now.isoformat()
+        moved = {"to": seq, "rows": tally.rows, "sum": tally.checksum_text, "at": at}
         connection.execute(_MOVE_MARK, which | moved)
     if seq >= intent.range.through:
         connection.execute(_CLOSE, {"pinned": intent.id})

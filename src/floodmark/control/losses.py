@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from floodmark.control.schema import Record, losses
 from floodmark.sequence import SequenceRange
@@ -46,11 +46,6 @@ def of_dataset(connection: Connection, dataset: str) -> list[Loss]:
         select(losses).where(losses.c.dataset == dataset).order_by(losses.c.recorded_at, losses.c.segment)
     )
     return [_loss(row) for row in found]
-
-
-def rows_lost(connection: Connection, dataset: str) -> int:
-    total = select(func.coalesce(func.sum(losses.c.row_count), 0)).where(losses.c.dataset == dataset)
-    return int(connection.execute(total).scalar_one())
 
 
 def forget(connection: Connection, segment: int) -> None:

@@ -207,17 +207,6 @@ def scrub(connection: Connection, ids: Iterable[str], *, now: datetime) -> None:
         )
 
 
-def held_count(connection: Connection, dataset: str) -> int:
-    """How many rows are held."""
-    return int(
-        connection.execute(
-            select(func.coalesce(func.sum(quarantine.c.row_count), 0)).where(
-                quarantine.c.dataset == dataset, quarantine.c.state == "held"
-            )
-        ).scalar_one()
-    )
-
-
 def held_entries(connection: Connection, dataset: str, *, token: str | None) -> tuple[int, int]:
     """How many entries of a dataset are held that came with a token, and how many in all."""
     mine = func.coalesce(func.sum(case((quarantine.c.token == token, 1), else_=0)), 0)

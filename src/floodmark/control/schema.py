@@ -185,6 +185,7 @@ watermarks = Table(
     Column("seq", BigInteger, nullable=False),
     Column("row_count", BigInteger, nullable=False, default=0),
     Column("checksum", Text, nullable=False, default="0000000000000000"),
+    Column("moved_at", Text),
 )
 
 intents = Table(
@@ -404,6 +405,18 @@ generations = Table(
     Column("state", Text, nullable=False),
     Column("location", Text),
     Column("retired_at", Text),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("task", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("ended_at", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("details", Text, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("failing_since", Text),
 )
 
 

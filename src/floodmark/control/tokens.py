@@ -23,7 +23,8 @@ PREFIX = "fmk_"
 
 CAPTURE = "capture"
 METRICS = "metrics"
-RIGHTS = (CAPTURE, METRICS)
+DASHBOARD = "dashboard"
+RIGHTS = (CAPTURE, METRICS, DASHBOARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Token:
     relay: bool = True
     """Whether it may bring rows that passed through stores which it is not bound to."""
     rights: tuple[str, ...] = ()
-    """What it may do beside that: capture rows, which have no origin, and read metrics."""
+    """What it may do beside that: capture rows, which have no origin, read metrics, and see the dashboard."""
     expires_at: str | None = None
 
     def allows_origin(self, origin: str) -> bool:

@@ -46,6 +46,10 @@ class Voice:
         also = " beside another daemon" if beside else ""
         self.tell(Event("started", f"Running on {store}{also} (process {pid}).", {"store": store, "pid": pid}))
 
+    def listening(self, address: str) -> None:
+        text = f"Dashboard, metrics and health on {address}"
+        self.tell(Event("listening", text, {"address": address}))
+
     def noticed(self, change: Change) -> None:
         details = {"subject": change.subject, "name": change.name, "change": change.what}
         self.tell(Event("noticed", f"{change.subject} {change.name} was {change.what}", details))

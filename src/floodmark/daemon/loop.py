@@ -20,6 +20,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -31,6 +32,7 @@ from floodmark.control import datasets, segments, sinks
 from floodmark.control.database import Database
 from floodmark.daemon.events import Event, Voice, text_of
 from floodmark.daemon.lanes import Lanes
+from floodmark.daemon.metrics import RunMetrics, kind_of, name_of
 from floodmark.daemon.plan import Compact, DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
 from floodmark.delivery.context import ExportReport, Stop
 from floodmark.errors import Corrupt, Retryable, UnknownSink
@@ -154,6 +156,16 @@ class Asked:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Work in progress, for those who look at it."""
+
+    kind: str
+    subject: str
+    since: datetime
+    work: Work
+
+
 class Daemon:
     """Flushes and delivers for one store. The caller closes the store."""
 
@@ -172,10 +184,33 @@ class Daemon:
         self._lost = False
         self._failed_reads = 0
         self._read_at_seconds = 0.0
+        self._stepped_at_seconds = self._clock.monotonic_seconds()
+        self.metrics = RunMetrics()
+        self._running: tuple[Running, ...] = ()
+
+    # ── for those who look at it, from any thread ────────────────────────────────────────────────────────────────
+
+    def running(self) -> tuple[Running, ...]:
+        """What it is doing."""
+        return self._running
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago the loop came round."""
+        return self._clock.monotonic_seconds() - self._stepped_at_seconds
+
+    @property
+    def failed_reads(self) -> int:
+        """How often in a row the store could not be read."""
+        return self._failed_reads
 
     @property
     def under_way(self) -> list[Work]:
         return self._lanes.under_way()
+
+    def listening_on(self, address: str) -> None:
+        """Report where it is looked at."""
+        self._voice.listening(address)
 
     def ask_to_stop(self, reason: str) -> None:
         """May be called from any thread, also from a signal handler."""
@@ -205,6 +240,7 @@ class Daemon:
     def step(self) -> None:
         """Read the store, and begin what is due. Never waits."""
         now = self._now()
+        self._stepped_at_seconds = now.seconds
         if now.seconds < self._read_at_seconds:
             return
         try:
@@ -245,7 +281,9 @@ class Daemon:
 
     def _begin(self, work: Work, now: Moment) -> None:
         self.plan.began(work, now)
+        self.metrics.began(work)
         self._lanes.begin(work)
+        self._running = (*self._running, Running(kind_of(work), name_of(work), now.wall, work))
 
     def _round(self, kind: type[Work]) -> Iterator[None]:
         """Begin all due work of a kind exactly once; yields while work is running."""
@@ -269,6 +307,8 @@ class Daemon:
             raise message.error  # not an error of the work, but the end of the process
         now = self._now()
         self._lanes.end(message.work)
+        self._running = tuple(one for one in self._running if one.work is not message.work)
+        self.metrics.ended(message)
         self.plan.ended(message, now)
         if isinstance(message.error, UnknownSink):
             return  # it was just removed, and the next read shows it

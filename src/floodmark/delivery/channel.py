@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from floodmark import faults
+from floodmark import faults, meters
 from floodmark.control import chunks, deliveries, quarantine, removals, sinks
 from floodmark.control.chunks import Chunk, reach_back
 from floodmark.control.deliveries import Channel, Intent, Watermark, chunk_ranges
@@ -203,6 +203,7 @@ class Shipment:
                 wait = error.retry_after_seconds
                 if not wait or wait > left or not self.tick.stop.wait(wait):
                     raise
+                meters.count(meters.DELIVERY_RETRIES, self.tick.sink.name)
                 left -= wait
 
     def _parcel(self, chunk: Chunk, piece: Piece) -> Parcel | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from floodmark import traces
 from floodmark.clock import Clock
 from floodmark.control import blocks, datasets, deliveries, problems, sinks
 from floodmark.control.database import Database
@@ -92,9 +93,12 @@ class Exporter:
             self._asked,
             progress,
         )
-        failed = self._run(tick, lags)
-        report.spark_jobs = self.lake.jobs - jobs
-        self._judge(sink, report, failed)
+        with traces.span("export", sink=name) as attribute:
+            failed = self._run(tick, lags)
+            report.spark_jobs = self.lake.jobs - jobs
+            self._judge(sink, report, failed)
+            attribute("rows", report.rows)
+            attribute("problem", next(iter(report.errors.values()), ""))
         return report
 
     def lags(self, name: str) -> tuple[Sink, list[Lag]]:

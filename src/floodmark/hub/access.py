@@ -11,10 +11,16 @@ One rule for every route: a token allows a request if it allows everything that 
 | capture | in the path | rows have none    | `capture`             |
 | ledger  | of channels | in the path       |                       |
 | metrics | names all   | names all         | `metrics`             |
+| pages   | names all   | names all         | `dashboard`           |
+
+A browser cannot send a bearer token by itself: for pages, a token is also accepted as the password of HTTP's basic
+authentication. The requests that send rows do not accept it, because a browser sends it with requests that other sites
+make, too.
 """
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
 import threading
@@ -60,9 +66,9 @@ class Access:
     _cached: OrderedDict[str, tuple[float, Token | None]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def token(self, authorization: str | None) -> Token:
+    def token(self, authorization: str | None, *, basic: bool = False) -> Token:
         """The token of a request, by its `Authorization` header; `Unauthorised` if it is missing or unknown."""
-        hashed = _hash(authorization)
+        hashed = _hash(authorization, basic=basic)
         token = self._remembered(hashed)
         if token is None:
             raise Unauthorised
@@ -124,13 +130,33 @@ def is_local(request: Request) -> bool:
         return False
 
 
-def _hash(authorization: str | None) -> str:
+def check_reader(access: Access, request: Request, right: str, *, doing: str) -> None:
+    """What shows all datasets and all senders is for this machine, and for tokens with the right."""
+    if not is_local(request):
+        given = request.headers.getlist("authorization")
+        token = access.token(given[0] if len(given) == 1 else None, basic=True)
+        check_right(token, right, doing=doing)
+
+
+def _hash(authorization: str | None, *, basic: bool = False) -> str:
     """The hash of the token that was sent; empty if it cannot be a token."""
     scheme, _, secret = (authorization or "").partition(" ")
     secret = secret.strip()
+    if basic and scheme.lower() == "basic":
+        scheme, secret = "bearer", _password(secret)
     if scheme.lower() != "bearer" or not 0 < len(secret) <= SECRET_CHARACTERS_MAX:
         return ""
     return tokens.hash_of(secret)
+
+
+def _password(encoded: str) -> str:
+    """The password of basic authentication; empty if there is none."""
+    if len(encoded) > 2 * SECRET_CHARACTERS_MAX:
+        return ""
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except ValueError:  # not base64, or not UTF-8
+        return ""
 
 
 # ── tokens of a store ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,11 +219,11 @@ def _check_bounds(
     if (any_origin and origins) or (any_dataset and datasets):
         raise InvalidSetting("A token allows some or any, not both.", hint="Leave one of the two out.")
     sends = any_origin or bool(origins) or tokens.CAPTURE in rights
-    if not sends and tokens.METRICS not in rights:
+    if not sends and not {tokens.METRICS, tokens.DASHBOARD} & set(rights):
         raise InvalidSetting(
             "The token would allow nothing: it names no store, and no right.",
             hint="Give --origins with the ids of the stores that send, or --capture for clients that post rows, or "
-            "--metrics; --any-origin is for all stores.",
+            "--metrics, or --dashboard; --any-origin is for all stores.",
         )
     if sends and not any_dataset and not datasets:
         raise InvalidSetting(

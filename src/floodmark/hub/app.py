@@ -16,7 +16,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,19 +27,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from floodmark import __version__, wire
+from floodmark import logs, traces, wire
 from floodmark.control import datasets, requests
 from floodmark.control.tokens import CAPTURE, METRICS, Token
+from floodmark.dashboard.pages import Dashboard
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, SpoolFull
 from floodmark.hub import access, bodies
 from floodmark.hub.access import Access
 from floodmark.hub.captures import JSON_ARRAY, JSON_LINES, KEY_CHARACTERS_MAX, RACES_MAX, Captures, lost_races
 from floodmark.hub.chunks import Chunks
-from floodmark.hub.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.hub.metrics import Metrics
 from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
 from floodmark.hub.settings import HubSettings
+from floodmark.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.spool.capture import Capture, Receipt
 from floodmark.store import Store
 
@@ -49,6 +50,9 @@ Work = Callable[[Request], Awaitable[Response]]
 WATCH_SECONDS = 1.0
 GARBAGE_OBJECTS = 200_000
 FORGET_SECONDS = 3600.0
+
+BROWSER_LOGIN = {"WWW-Authenticate": 'Basic realm="floodmark: any name, and the token as password", charset="UTF-8"'}
+"""Makes a browser ask for a token."""
 
 log = logging.getLogger("floodmark.hub")
 
@@ -63,6 +67,7 @@ class Hub:
     access: Access = field(init=False)
     chunks: Chunks = field(init=False)
     captures: Captures = field(init=False)
+    dashboard: Dashboard = field(init=False)
     metrics: Metrics = field(init=False)
     busy: int = 0
     sending: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -79,10 +84,12 @@ class Hub:
             self.settings.quarantine_max,
             self.settings.quarantine_token_max,
         )
-        self.metrics = Metrics(self.engine)
+        self.dashboard = Dashboard(self.engine, title="hub")
+        self.metrics = Metrics(self.dashboard.tables)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 
     def close(self) -> None:
+        self.dashboard.stop()
         self._pool.shutdown()
 
     async def run(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -195,13 +202,11 @@ class Hub:
         return full
 
     async def show_metrics(self, request: Request) -> Response:
-        # They name every dataset and every sending store: only for this machine, and for tokens with the right.
-        if not access.is_local(request):
-            access.check_right(await self.token(request), METRICS, doing="metrics")
+        await self.run(access.check_reader, self.access, request, METRICS, doing="metrics")
         return Response(await self.run(self.metrics.text), media_type=METRICS_TYPE)
 
-    async def show_page(self, _request: Request) -> Response:
-        return Response(PAGE, media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
+    def allow(self, request: Request, right: str) -> None:
+        access.check_reader(self.access, request, right, doing=f"the {right}")
 
     # ── upkeep ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,9 +242,9 @@ def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -
             route("/healthz", "healthz", "GET", hub.show_health),
             route("/readyz", "readyz", "GET", hub.show_readiness),
             route("/metrics", "metrics", "GET", hub.show_metrics),
-            route("/", "page", "GET", hub.show_page),
+            *hub.dashboard.routes(lambda work: _guarded(hub, "page", work), hub.allow, hub.run),
         ],
-        exception_handlers={HTTPException: _not_found},  # type: ignore[dict-item]
+        exception_handlers={HTTPException: not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # other addresses are not found: no redirects
@@ -257,9 +262,13 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
             bodies.check_host(request, hub.settings.hosts)
             if hub.busy > hub.settings.requests_max and request.method == "POST":
                 raise Refusal(_crowded("The hub has reached its limit of concurrent requests."))
-            response = await work(request)
+            with traces.span("request", route=route, method=request.method) as attribute:
+                response = await work(request)
+                attribute("status", response.status_code)
         except Exception as error:  # noqa: BLE001 - the last handler: an error response, never a traceback
             problem = problem_of(error)
+            if problem.status == 401 and route == "page":
+                problem = replace(problem, headers=BROWSER_LOGIN)
             _note(request, problem, error)
             response = tell(problem, hub=hub.engine.store_id)
         finally:
@@ -300,7 +309,8 @@ def _place(error: Exception) -> str:
     return "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119
 
 
-async def _not_found(_request: Request, error: HTTPException) -> Response:
+async def not_found(_request: Request, error: HTTPException) -> Response:
+    """The response to an unknown address or method."""
     words = {
         404: ("NotFound", "There is no resource at this address."),
         405: ("NotAllowed", "This method is not allowed here."),
@@ -315,11 +325,12 @@ async def _not_found(_request: Request, error: HTTPException) -> Response:
 
 def worker_app(open_store: Callable[[], Store], settings: HubSettings, supervisor: int | None) -> Starlette:
     """The application of a worker process. The store is opened there: connections and locks do not survive a fork."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(handlers=[logs.handler(settings.log)], level=logging.WARNING)
     log.setLevel(logging.INFO)
     for handler in logging.getLogger().handlers:  # asyncio and uvicorn repeat lines as well
         handler.addFilter(Quiet())
     store = open_store()
+    end_traces = traces.start("floodmark-hub", **{"floodmark.store": store.store_id})
     hub = Hub(store.engine, store.spool, settings)
     # A chunk is thousands of short-lived dicts without cycles: repeated garbage collection while they are created would
     # cost a tenth of the time.
@@ -329,6 +340,7 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         watch = asyncio.create_task(_watch(hub, supervisor))
+        hub.dashboard.start()
         try:
             yield
         finally:
@@ -337,6 +349,7 @@ def worker_app(open_store: Callable[[], Store], settings: HubSettings, superviso
                 await watch
             hub.close()
             store.close()
+            end_traces()
 
     return build_app(hub, lifespan=lifespan)
 
@@ -355,23 +368,6 @@ async def _watch(hub: Hub, supervisor: int | None) -> None:
             with contextlib.suppress(FloodmarkError):  # retried in an hour; nothing depends on it
                 await hub.run(hub.forget_old_keys)
         await asyncio.sleep(WATCH_SECONDS)
-
-
-PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
-PAGE = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Floodmark hub</title>
-<style>
-:root{{color-scheme:light dark}}
-body{{font:1rem/1.5 system-ui;max-width:40rem;margin:3rem auto;padding:0 1rem}}
-</style>
-</head><body>
-<h1>Floodmark hub</h1>
-<p>Version {__version__}. Rows come in at <code>POST /v1/datasets/…/capture</code>, and from other stores at
-<code>POST /v1/datasets/…/chunks</code>.</p>
-<p><a href="/healthz">alive?</a> · <a href="/readyz">ready?</a> · <a href="/metrics">metrics</a></p>
-</body></html>
-""".encode()
 
 
 # ── a rate limit for the log ─────────────────────────────────────────────────────────────────────────────────────────

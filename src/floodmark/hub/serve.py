@@ -254,7 +254,7 @@ def serve(
         store.check_writable()
         check_exposure(store, host)
         root = store.path
-    listener = _listen(host, port)
+    listener = listen(host, port)
     listening(_address(host, listener, tls))
     if tls is None and not is_loopback(host):
         warn(
@@ -330,7 +330,7 @@ def _stop(_number: int, _frame: object) -> None:
     raise _Stopped
 
 
-def check_exposure(store: Store, host: str) -> None:
+def check_exposure(store: Store, host: str, *, what: str = "The hub", danger: str = "send rows") -> None:
     """A store without tokens accepts every client, so only this machine may connect."""
     if is_loopback(host):
         return
@@ -338,7 +338,7 @@ def check_exposure(store: Store, host: str) -> None:
     found = engine.database.read(tokens.everyone)
     if not any(token.is_in_force(engine.clock.now()) for token in found):
         raise Permanent(
-            f"The hub would listen on {host}, but the store has no valid token: anyone who reaches it could send rows.",
+            f"{what} would listen on {host}, but the store has no valid token: anyone who reaches it could {danger}.",
             hint="Create one with `floodmark token add`, or listen on 127.0.0.1 behind a proxy that authenticates.",
         )
 
@@ -372,7 +372,14 @@ def raise_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(
+    host: str,
+    port: int,
+    *,
+    what: str = "The hub",
+    hint: str = "Choose another with --host and --port; port 0 selects a free port.",
+) -> socket.socket:
+    """A socket that accepts connections; `InvalidSetting` if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -387,8 +394,7 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise InvalidSetting(
-            f"The hub cannot listen on {host}, port {port}: {error.strerror or error}.",
-            hint="Choose another with --host and --port; port 0 selects a free port.",
+            f"{what} cannot listen on {host}, port {port}: {error.strerror or error}.", hint=hint
         ) from error
     listener.set_inheritable(True)
     return listener

@@ -36,6 +36,8 @@ class HubSettings:
     """Quarantined entries of a dataset; above it, captures with rows that do not fit are refused."""
     quarantine_token_max: int = 1_000
     """… and of them those that came with one token."""
+    log: str = "text"
+    """The form of log lines: `text` or `json`."""
     hosts: frozenset[str] | None = None
     """The allowed `Host` names of requests; None: any. A foreign page in a browser on this machine can resolve its own
     name to 127.0.0.1 (DNS rebinding): only the name distinguishes its requests."""

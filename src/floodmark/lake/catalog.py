@@ -200,14 +200,15 @@ def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] =
         max_seq=int(metadata.properties.get(MAX_SEQ_PROPERTY, "0")),
         declaration=metadata.properties.get(DECLARATION_PROPERTY),
         location=metadata.location,
-        bytes=_bytes(metadata),
+        bytes=_total(metadata, "total-files-size"),
+        files=_total(metadata, "total-data-files"),
     )
 
 
-def _bytes(metadata: TableMetadata) -> int:
-    """What the newest snapshot says that its files take."""
+def _total(metadata: TableMetadata, name: str) -> int:
+    """What the newest snapshot says of its files together."""
     head = metadata.current_snapshot()
-    return int((head.summary.additional_properties if head and head.summary else {}).get("total-files-size", "0"))
+    return int((head.summary.additional_properties if head and head.summary else {}).get(name, "0"))
 
 
 def lineage(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from floodmark import faults
+from floodmark import faults, traces
 from floodmark.commit.flush import flush_lock
 from floodmark.commit.protocol import TableState
 from floodmark.commit.recovery import decide, recover
@@ -149,7 +149,8 @@ class Compactor:
         if state is None or state.head is None:
             return DatasetCompaction(dataset)
         run = _Run(self, declared)
-        return run.forecast(state) if dry_run else run.work(state)
+        with traces.span("compact", dataset=dataset):
+            return run.forecast(state) if dry_run else run.work(state)
 
 
 @dataclass(slots=True)

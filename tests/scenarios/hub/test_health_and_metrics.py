@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from answers import problem
 from engines import set_spool
 from floodmark import faults
 from floodmark.errors import Retryable
+from floodmark.hub.access import add_token
 from sending import Sender
 
 
@@ -41,7 +43,7 @@ def test_a_hub_without_its_control_database_is_alive_and_not_ready(hub, store, m
 
 
 def test_metrics_stay_small_however_many_stores_send(hub, store, monkeypatch):
-    monkeypatch.setattr("floodmark.hub.metrics.SERIES_MAX", 3)
+    monkeypatch.setattr("floodmark.metrics.SERIES_MAX", 3)
     for number in range(8):
         sender = Sender(origin=f"edge-{number}")
         sender.add(1 + (number == 7))
@@ -110,12 +112,31 @@ def test_every_metric_stands_in_the_reference(hub):
     assert [name for name in sorted(names) if f"`{name}`" not in page and not name.endswith("_created")] == []
 
 
-def test_the_page_says_what_this_is_and_nothing_of_the_store(hub, store):
+def test_a_hub_shows_the_dashboard_to_this_machine_and_to_tokens_with_the_right(hub, store, clock):
+    hub.capture(b'[{"id":1}]')
     response = hub.get("/")
     assert response.headers["content-type"].startswith("text/html")
-    assert "Floodmark hub" in response.text
-    assert "events" not in response.text
-    assert str(store.path) not in response.text
+    assert "events" in response.text
+    _, viewer = add_token(store, "viewer", rights=["dashboard"])
+    _, sender = add_token(store, "sender", any_origin=True, any_dataset=True)
+    clock.advance(2)
+    hub.client = ("10.0.0.9", 5)
+    refused = hub.get("/")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Basic ")
+    assert "events" not in refused.text
+    assert str(store.path) not in refused.text
+    assert hub.get("/", Authorization=f"Bearer {sender}").status_code == 403
+    assert hub.get("/", Authorization=f"Bearer {viewer}").status_code == 200
+
+
+def test_a_login_of_a_browser_sends_no_rows(hub, store, clock):
+    """A browser sends it with requests that other sites make, too."""
+    _, sender = add_token(store, "sender", rights=["capture"], any_dataset=True)
+    clock.advance(2)
+    login = base64.b64encode(f":{sender}".encode()).decode()
+    assert hub.capture(b'[{"id":1}]', Authorization=f"Basic {login}").status_code == 401
+    assert hub.capture(b'[{"id":1}]', Authorization=f"Bearer {sender}").status_code == 200
 
 
 def test_a_hub_loads_neither_spark_nor_a_jvm():

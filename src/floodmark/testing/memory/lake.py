@@ -111,6 +111,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
                 declaration=found.declaration,
                 location=found.location,
                 bytes=sum(self.data[file].nbytes for file in reached if file in self.data),
+                files=len(found.files[found.head]) if found.head is not None else 0,
             )
 
     def table_names(self) -> list[str]:
