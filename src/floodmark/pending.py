@@ -45,10 +45,9 @@ from floodmark.read import (
     row_windows,
     rows_within,
     slice_of,
-    user_columns,
     view_of,
 )
-from floodmark.rows.identities import identity_hashes, is_plain
+from floodmark.rows.identities import found_among, key_columns, key_rows, repeated
 from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.sequence import SequenceRange
 from floodmark.spool.landing import landing_files
@@ -132,7 +131,7 @@ def read_with_pending(
         wanted = known_columns(view.dataset, columns)
         for window in row_windows(engine, dataset, SequenceRange(0, view.horizon)):
             for rows in rows_within(engine, view, window, None if columns is None else wanted, values):
-                yield Part(user_columns(rows, wanted, view.dataset), pending=False)
+                yield Part(view.dataset.schema.typed(rows, wanted), pending=False)
         lost = _duplicates(engine, seen)
         for rows in _waiting_rows(seen, wanted, values or {}, lost):
             yield Part(rows, pending=True)
@@ -288,13 +287,16 @@ def _waiting_rows(
     for number, batch in _batches(seen, names):
         numbers = range(number, number + batch.num_rows)
         kept = pa.array([one not in lost for one in numbers], pa.bool_()) if not lost.isdisjoint(numbers) else None
-        rows = only(user_columns(batch if kept is None else batch.filter(kept), names, dataset), values)
+        rows = only(dataset.schema.typed(batch if kept is None else batch.filter(kept), names), values)
         if rows.num_rows:
             yield rows.select(list(wanted))
 
 
 def _duplicates(engine: Engine, seen: PendingView) -> set[int]:
     """The places of pending rows that are committed, or pending before: by the rule of flush, without a job."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     dataset = seen.view.dataset
     if not dataset.identity or not seen.rows:
         return set()
@@ -303,74 +305,17 @@ def _duplicates(engine: Engine, seen: PendingView) -> set[int]:
             f"{seen.rows:,} rows of {dataset.name!r} are pending: too many to find duplicates among them here.",
             hint="Run `floodmark flush` first, or use `floodmark sql --pending`, which has no such limit.",
         )
-    key = _key(dataset)
-    first: dict[str, int] = {}
-    lost: set[int] = set()
-    ours: list[pa.Table] = []
-    for number, batch in _batches(seen, key):
-        rows = _keyed(batch, dataset)
-        for place, found in enumerate(_hashes(rows, dataset), start=number):
-            if found is not None and first.setdefault(found, place) != place:
-                lost.add(place)
-        ours.append(rows.select(_candidates(dataset)))
-    if not first:
-        return lost
-    values = _values(ours)
-    for window in row_windows(engine, dataset.name, SequenceRange(0, seen.view.horizon), rows_max=KEY_ROWS_MAX):
-        for part in rows_within(engine, seen.view, window, key):
-            rows = _among(_keyed(part, dataset), values)
-            lost.update(first[found] for found in _hashes(rows, dataset) if found in first)
-    return lost
-
-
-def _candidates(dataset: Dataset) -> list[str]:
-    """One column of each identity: a row that has no value of a pending row in any of them equals none."""
-    names = [identity[0] for identity in dataset.identity if identity[0] in dataset.schema]
-    return list(dict.fromkeys([*names, *([CONTENT_ID] if dataset.by_content else [])]))
-
-
-def _values(ours: Sequence[pa.Table]) -> dict[str, pa.Array] | None:
-    """What pending rows have in these columns; None where engines disagree on what equal values are."""
-    import pyarrow as pa
-
-    rows = pa.concat_tables(ours)
-    if not all(is_plain(field.type) for field in rows.schema):
-        return None
-    return {name: rows[name].combine_chunks() for name in rows.column_names}
-
-
-def _among(theirs: pa.Table, values: Mapping[str, pa.Array] | None) -> pa.Table:
-    """The committed rows that could equal a pending one: most cannot, and a look at a column is faster than a hash."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if values is None:
-        return theirs
-    found = pa.array([False] * theirs.num_rows, pa.bool_())
-    for name, known in values.items():
-        found = pc.or_(found, pc.is_in(theirs[name].combine_chunks(), value_set=known, skip_nulls=True))
-    return theirs.filter(found)
-
-
-def _key(dataset: Dataset) -> tuple[str, ...]:
-    """The columns by which two rows are found to be one, as far as the dataset has them."""
-    names = [name for identity in dataset.identity for name in identity]
-    names += [dataset.key_time] if dataset.key_time else []
-    known = tuple(dict.fromkeys(name for name in names if name in dataset.schema))
-    return (*known, CONTENT_ID) if dataset.by_content else known
-
-
-def _keyed(rows: pa.Table, dataset: Dataset) -> pa.Table:
-    """The key's columns in the dataset's types of today; a column that is newer than the rows is null."""
-    import pyarrow as pa
-
-    names = tuple(name for name in _key(dataset) if name != CONTENT_ID)
-    keyed = user_columns(rows, names, dataset)
-    return keyed.append_column(CONTENT_ID, rows[CONTENT_ID].cast(pa.string())) if dataset.by_content else keyed
-
-
-def _hashes(rows: pa.Table, dataset: Dataset) -> list[str | None]:
-    return identity_hashes(rows, dataset.identity, dataset.key_time, by_content=dataset.by_content)
+    by_content = dataset.by_content
+    columns = (*key_columns(dataset), *([CONTENT_ID] if by_content else []))
+    ours = pa.concat_tables([key_rows(rows, dataset, by_content=by_content) for _, rows in _batches(seen, columns)])
+    committed = (
+        key_rows(rows, dataset, by_content=by_content)
+        for window in row_windows(engine, dataset.name, SequenceRange(0, seen.view.horizon), rows_max=KEY_ROWS_MAX)
+        for rows in rows_within(engine, seen.view, window, columns)
+    )
+    lost = repeated(ours, dataset, by_content=by_content)
+    lost = pc.or_(lost, found_among(ours, committed, dataset, by_content=by_content))
+    return {1 + place for place in pc.indices_nonzero(lost).to_pylist()}
 
 
 def _batches(seen: PendingView, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:

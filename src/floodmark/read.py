@@ -10,7 +10,6 @@ from floodmark.control import blocks, datasets, removals
 from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
 from floodmark.errors import InvalidCursor, SchemaConflict
-from floodmark.lake import types
 from floodmark.lake.generations import find_table
 from floodmark.schema import CONTENT_ID, SEQ, parse_partition_key, partition_key
 from floodmark.sequence import Cursor, SequenceRange
@@ -123,7 +122,7 @@ def read_since(
             # After the last part the whole window is read; after another, only as far as its last row.
             through = window.through if number == len(parts) else rows[SEQ][-1].as_py()
             cursor = Cursor(engine.store_id, dataset, partition, through)
-            yield Batch(user_columns(rows, wanted, view.dataset), cursor, rows[SEQ])
+            yield Batch(view.dataset.schema.typed(rows, wanted), cursor, rows[SEQ])
 
 
 def rows_within(
@@ -168,11 +167,6 @@ def row_windows(
         window_rows += len(part)
     if after < within.through:
         yield SequenceRange(after, within.through)
-
-
-def user_columns(rows: pa.Table, columns: tuple[str, ...], dataset: Dataset) -> pa.Table:
-    """The rows as users see them: the dataset's columns in order, in canonical types, nulls where a row has none."""
-    return types.user_columns(rows, columns, dataset.schema)
 
 
 def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -76,7 +76,14 @@ class Lake:
         return Append("t", "b", SequenceRange(self.through, self.through + offset), base, tuple(made), SCHEMA, **whole)
 
     def near(self, request: Append) -> Overlap:
-        found = overlap(self.table, request, snapshot=request.base.snapshot, timed=False, manifests=self.manifests)
+        found = overlap(
+            self.table,
+            request,
+            request.event_span,
+            snapshot=request.base.snapshot,
+            timed=False,
+            manifests=self.manifests,
+        )
         assert found is not None
         return found
 

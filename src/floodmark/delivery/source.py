@@ -18,7 +18,7 @@ from floodmark.delivery import destination
 from floodmark.errors import Retryable
 from floodmark.lake import queries
 from floodmark.lake.table import Lake
-from floodmark.read import View, user_columns
+from floodmark.read import View
 from floodmark.rows.content import tally_of_ids
 from floodmark.rows.jsontext import canonical_json
 from floodmark.schema import CONTENT_ID, SEQ, Schema, parse_partition_key
@@ -106,7 +106,7 @@ class RowSource:
             found = _where(self._fetched[row_filter].within(span), self.values_of(intent.channel))
         else:
             found = self._scan(span, partition_values=self.values_of(intent.channel) or None, row_filter=row_filter)
-        return Piece(user_columns(found.table, columns, self.view.dataset), found.sequence, found.ids)
+        return Piece(self.view.dataset.schema.typed(found.table, columns), found.sequence, found.ids)
 
     def values_of(self, channel: Channel) -> dict[str, Any]:
         by = self.view.dataset.partition_by

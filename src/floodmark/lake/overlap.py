@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import Append, BlockSegment, TableState
 from floodmark.lake.manifests import ListedFile, Manifests
+from floodmark.rows.identities import Keyed
 from floodmark.schema import SEQ
 from floodmark.schema.types import DATE
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
@@ -74,7 +75,14 @@ def looked_through(request: Append, notes: Sequence[dict[bytes, bytes]], state: 
 
 
 def overlap(
-    table: IcebergTable, request: Append, *, snapshot: int | None, timed: bool, manifests: Manifests, above: int = 0
+    table: IcebergTable,
+    keyed: Keyed,
+    event_span: tuple[int, int] | None,
+    *,
+    snapshot: int | None,
+    timed: bool,
+    manifests: Manifests,
+    above: int = 0,
 ) -> Overlap | None:
     """The files of the snapshot that may have duplicates of the batch; None if they cannot be told.
 
@@ -88,18 +96,18 @@ def overlap(
     if snapshot is None:
         return None
     near: BooleanExpression = AlwaysTrue()
-    column = None if request.key_time is None else request.schema.get(request.key_time)
+    column = None if keyed.key_time is None else keyed.schema.get(keyed.key_time)
     is_date = column is not None and column.type == DATE
     try:
-        time = None if request.key_time is None else table.schema().find_field(request.key_time).field_id
-        if request.key_time is not None and request.event_span is not None:
-            near = within_span(request.key_time, request.event_span, is_date=is_date)
+        time = None if keyed.key_time is None else table.schema().find_field(keyed.key_time).field_id
+        if keyed.key_time is not None and event_span is not None:
+            near = within_span(keyed.key_time, event_span, is_date=is_date)
             if not timed:
-                near = Or(near, IsNull(request.key_time))
+                near = Or(near, IsNull(keyed.key_time))
         if above:
             near = And(near, GreaterThan(SEQ, above))
         number = table.schema().find_field(SEQ).field_id
-        span = tuple(_stored(micros, is_date=is_date) for micros in request.event_span or ())
+        span = tuple(_stored(micros, is_date=is_date) for micros in event_span or ())
         found = tuple(
             file
             for file in manifests.files(table, snapshot, within=SequenceRange(above, SEQUENCE_MAX), row_filter=near)

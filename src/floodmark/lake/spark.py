@@ -34,7 +34,7 @@ from floodmark.lake.catalog import (
     THROUGH_PROPERTY,
     table_state,
 )
-from floodmark.lake.duplicates import KeyCache, duplicates_here
+from floodmark.lake.duplicates import KeyCache, duplicates_here, stored_here, stored_on_spark
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.inventory import Orphan, TableFiles
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
@@ -57,7 +57,6 @@ from floodmark.lake.spark_maintenance import (
 )
 from floodmark.lake.spark_reading import SparkReader
 from floodmark.lake.spark_settling import resettle_on_spark
-from floodmark.lake.spark_stored import stored_directly, stored_on_spark
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy
 from floodmark.lake.targets import Target, TargetName
@@ -439,7 +438,10 @@ class SparkLake(SparkReader):
         above = looked_through(request, notes, state)
         snapshot = state.standing_for(request.base.snapshot)
         timed = all(TIMED in item for item in notes)
-        return overlap(table, request, snapshot=snapshot, timed=timed, above=above, manifests=self.manifests), above
+        near = overlap(
+            table, request, request.event_span, snapshot=snapshot, timed=timed, above=above, manifests=self.manifests
+        )
+        return near, above
 
     def _duplicates_here(
         self, request: Append, table: IcebergTable, near: Overlap, *, distinct: bool
@@ -582,18 +584,18 @@ class SparkLake(SparkReader):
             return resettle_on_spark(self, request)
 
     def stored_rows(self, table: str, *, snapshot: int, keys: FileKeys) -> dict[Path, bytes]:
-        found = self._stored_directly(table, snapshot, keys)
+        found = self._stored_here(table, snapshot, keys)
         if found is not None:
             return found
         with self.reading(table, None), self.action():
             committed = self._like(table, snapshot, keys, keys.event_span())
             return stored_on_spark(self.spark, committed, keys)
 
-    def _stored_directly(self, table: str, snapshot: int, keys: FileKeys) -> dict[Path, bytes] | None:
+    def _stored_here(self, table: str, snapshot: int, keys: FileKeys) -> dict[Path, bytes] | None:
         """Where only reading is needed, no job is: a fraction of the time."""
         loaded = self.catalog.table(table) if self.direct else None
         try:
-            return None if loaded is None else stored_directly(loaded, snapshot, keys)
+            return None if loaded is None else stored_here(loaded, snapshot, keys, self.manifests, self._keys)
         except Exception:  # noqa: BLE001 - whatever it was, Spark is used instead
             return None
 

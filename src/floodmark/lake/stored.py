@@ -6,7 +6,7 @@ back is a bit a row: a hundred million rows are twelve megabytes, and no set of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,15 +91,17 @@ def event_span_of(times: pa.ChunkedArray) -> tuple[int, int] | None:
     return None if low is None else (low, high)
 
 
-def bitmap_of(places: Sequence[int], rows: int) -> bytes:
-    """A bit for each row, least bit first: set at the places."""
-    bits = bytearray((rows + 7) // 8)
-    for place in places:
-        bits[place >> 3] |= 1 << (place & 7)
-    return bytes(bits)
+def bitmap_of(found: pa.Array) -> bytes:
+    """A bit for each row, least bit first: set where it is true; empty where it is for none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.any(found).as_py():
+        return b""
+    return bytes(pa.concat_arrays([found, pa.repeat(False, -len(found) % 8)]).buffers()[1])[: (len(found) + 7) // 8]
 
 
-def key_rows(path: Path, keys: FileKeys) -> pa.Table:
+def keys_in(path: Path, keys: FileKeys) -> pa.Table:
     """The key's columns of a file, called as in the dataset."""
     import pyarrow.parquet as pq
 

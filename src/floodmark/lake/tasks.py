@@ -19,7 +19,6 @@ import orjson
 
 from floodmark.errors import Corrupt, FloodmarkError, Retryable
 from floodmark.lake.files import Odd
-from floodmark.lake.types import user_columns
 from floodmark.schema import CONTENT_ID, Schema
 from floodmark.sequence import SequenceRange, Tally
 
@@ -78,7 +77,7 @@ class RangeWork:
         if rows.num_rows == 0:
             return RangeOutcome(index, answer={})
         try:
-            answer = self.work(self.ranges[index], user_columns(rows, self.columns, self.schema))
+            answer = self.work(self.ranges[index], self.schema.typed(rows, self.columns))
             orjson.dumps(answer)
         except Exception as error:  # noqa: BLE001 - it is raised where the answers are read
             return RangeOutcome(index, error=error)

@@ -1,8 +1,7 @@
-"""Column types as Spark and Iceberg write them, and rows in the types that users see."""
+"""Column types as Spark and Iceberg write them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
@@ -19,7 +18,6 @@ from floodmark.schema.types import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.types import IcebergType
 
     from floodmark.schema import Schema
@@ -117,20 +115,3 @@ def _differences(table: str, path: str, have: ColumnType, want: ColumnType) -> l
             return [f"ALTER TABLE {table} ALTER COLUMN {path} TYPE {spark_type(want)}"]
         case _:
             return []
-
-
-# ── rows as users see them ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def user_columns(rows: pa.Table, names: Sequence[str], schema: Schema) -> pa.Table:
-    """The named columns in that order, in canonical types, null where the rows have no such column."""
-    import pyarrow as pa
-
-    wanted = schema.arrow(names)
-    if not names:
-        return rows.select([])
-    arrays = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in wanted
-    ]
-    return pa.Table.from_arrays(arrays, schema=wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -163,6 +163,19 @@ class Schema:
 
         columns = self.columns if names is None else [self.column(name) for name in names]
         return pa.schema([column.arrow() for column in columns])
+
+    def typed(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+        """The named columns of rows, in that order, in canonical types; null where the rows have no such column."""
+        import pyarrow as pa
+
+        if not names:
+            return rows.select([])
+        wanted, held = self.arrow(names), set(rows.column_names)
+        arrays = [
+            rows[field.name].cast(field.type) if field.name in held else pa.nulls(rows.num_rows, field.type)
+            for field in wanted
+        ]
+        return pa.Table.from_arrays(arrays, schema=wanted)
 
     # ---- evolving ----
 

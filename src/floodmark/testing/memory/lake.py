@@ -24,7 +24,7 @@ from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
 from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
 from floodmark.lake.settling import problem_of, settled_table
-from floodmark.lake.stored import FileKeys, bitmap_of, key_rows
+from floodmark.lake.stored import FileKeys, bitmap_of, keys_in
 from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy, Work
 from floodmark.lake.targets import TargetName
 from floodmark.lake.tasks import RangeWork
@@ -448,10 +448,9 @@ class MemoryLake(MemoryTables[MemoryTable]):
         seen = {key for part in committed for key in keys_of(keys, part)} - {None}
         found = {}
         for path in keys.files:
-            rows = key_rows(path, keys)
-            places = [place for place, key in enumerate(keys_of(keys, rows)) if key in seen]
-            if places:
-                found[path] = bitmap_of(places, rows.num_rows)
+            known = [key in seen for key in keys_of(keys, keys_in(path, keys))]
+            if bits := bitmap_of(pa.array(known, pa.bool_())):
+                found[path] = bits
         return found
 
     def matching(self, rows: pa.Table, condition: str, *, schema: Schema) -> list[int]:

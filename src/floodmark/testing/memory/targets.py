@@ -34,7 +34,7 @@ from floodmark.lake.targets import (
     check_claim,
     missing_columns,
 )
-from floodmark.lake.types import physical, user_columns
+from floodmark.lake.types import physical
 from floodmark.schema import SEQ, ColumnType, Schema
 from floodmark.schema.types import WIDER, ListType, StructType, holds
 from floodmark.sequence import SequenceRange, Tally
@@ -196,7 +196,7 @@ class MemoryTarget:
             raise ValueError("an append without rows is never sent")
         origin = request.mark.origin
         numbers = rows[SEQ] if isinstance(request.rows, Cut) else rows[ORIGIN_SEQ]
-        sent = user_columns(rows, request.columns.names, request.columns)
+        sent = request.columns.typed(rows, request.columns.names)
         for name, values in (
             (ORIGIN_STORE, pa.array([origin.store] * rows.num_rows)),
             (ORIGIN_SEQ, numbers.cast(pa.int64())),
@@ -221,7 +221,7 @@ class MemoryTarget:
             return []
         there = self._there(state, store=origin.store, partition=origin.partition, within=cut.range)
         theirs = {(row[ORIGIN_SEQ], _comparable(row, cut.columns)) for row in there}
-        here = user_columns(rows, cut.columns.names, cut.columns).to_pylist()
+        here = cut.columns.typed(rows, cut.columns.names).to_pylist()
         numbered = zip(rows[SEQ].to_pylist(), here, strict=True)
         return [seq for seq, row in numbered if (seq, _comparable(row, cut.columns)) not in theirs][:count_max]
 
