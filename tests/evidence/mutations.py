@@ -23,6 +23,8 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U1": "a model's rewrite has no rows that it could change",
     "U5": "models have no clock",
     "U6": "a rule about sizes, not about order",
+    "U35": "a model's records are few: there is nothing to fold",
+    "U36": "a model's records are few: there is nothing to fold",
     "U24": "in the model of a rebuild, a retention takes its rows from both tables at once",
     "I10": "models have one dataset, or several that are alike",
     "I11": "models have no values: a read brings all rows or none",

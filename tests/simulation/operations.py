@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from floodmark.commit import block
 from floodmark.errors import Permanent
+from floodmark.maintenance import fold as folding
 from floodmark.schema import SEQ
 from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
@@ -67,6 +69,7 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("rebuild.taken_over", "rebuild.named", "rebuild.copying", "rebuild.copied", "rebuild.caught_up"),
         *("rebuild.fenced", "rebuild.renamed", "rebuild.settled", "rebuild.equal", "rebuild.switched", "lake.copy"),
     ),
+    "fold": ("fold.looked", "fold.segments", "fold.blocks", "fold.deliveries"),
     "check": ANYWHERE,
     "fsck": ("fsck.mending", "fsck.mended", *_SEGMENT),
 }
@@ -162,6 +165,14 @@ def compact(world: World, store: Store, _size: int) -> Any:
     return store.compact(DATASET)
 
 
+NOTHING_IS_NEW = folding.Kept(blocks=0, intents=0, segments_age=timedelta(days=-36_500))
+"""Everything that is decided is old enough to be folded."""
+
+
+def fold(_world: World, store: Store, _size: int) -> Any:
+    return folding.fold(store.engine, DATASET, kept=NOTHING_IS_NEW)
+
+
 UNDER_WAY = {"block-undecided", "rebuild-unfinished", "removal-unfinished", "file-missing", "landing-missing"}
 """What may be seen of a store while others are at work on it, or after one has died."""
 
@@ -202,6 +213,7 @@ OPERATIONS: dict[str, Operation] = {
     "backfill in another order": backfill_in_another_order,
     "adopt": adopt,
     "compact": compact,
+    "fold": fold,
     "check": check,
     "settle": settle,
     "rebuild": rebuild,

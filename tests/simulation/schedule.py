@@ -87,6 +87,12 @@ PROFILES = {
             settles=True,
         ),
         Profile(
+            "folding",
+            {**_SPOOL, "export archive": 4, "export central": 2, "fold": 6, "check": 1, "retain": 2, "purge": 1},
+            ("archive", "central"),
+            {"back up": 2, "restore": 3},
+        ),
+        Profile(
             "restored",
             {**_SPOOL, "export archive": 3, "export mirror": 2, "export figures": 2},
             ("archive", "mirror", "figures"),

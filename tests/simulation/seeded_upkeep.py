@@ -14,10 +14,11 @@ from floodmark.commit import block
 from floodmark.commit import recovery as recovery_module
 from floodmark.commit.protocol import Verdict
 from floodmark.control import datasets, deliveries, generations, removals, segments
+from floodmark.control import folding as folding_records
 from floodmark.control.datasets import Dataset
 from floodmark.control.schema import rebuilds
 from floodmark.engine import Engine
-from floodmark.maintenance import audit, compact, expiry, fsck, fsck_spool, purge, rebuild, remover, retain
+from floodmark.maintenance import audit, compact, expiry, fold, fsck, fsck_spool, purge, rebuild, remover, retain
 from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
@@ -125,6 +126,36 @@ def _() -> Iterator[None]:
         replaced(compaction, "is_halved", lambda *_arguments: True),
         replaced(compaction, "without_large_in_front", lambda files: files * 2),
     ):
+        yield
+
+
+@bug(
+    "what is on its way is folded",
+    invariant="U35",
+    profile="folding",
+    short=[does(0, "flush"), dies(0, "export archive", "delivery.planned"), does(1, "fold")],
+)
+def _() -> Iterator[None]:
+    with replaced(folding_records, "is_settled", lambda *_arguments: True):
+        yield
+
+
+@bug(
+    "a segment's record goes before its file",
+    invariant="U36",
+    profile="folding",
+    short=[
+        does(1, "flush"),
+        does(0, "capture arrow"),
+        dies(0, "flush", "flush.recorded"),
+        does(1, "fold"),
+        does(1, "export archive"),
+        does(1, "export central"),
+        does(1, "retain", 0),
+    ],
+)
+def _() -> Iterator[None]:
+    with replaced(fold, "gone_for_good", lambda _engine, _dataset, segments: list(segments)):
         yield
 
 

@@ -46,6 +46,14 @@ def test_every_acknowledged_row_is_everywhere_exactly_once_in_every_schedule(fir
         tally.add(outcome)
 
 
+def test_folding_old_records_beside_everything_else_changes_nothing(place: Workshop):
+    """U35, U36: everything that is decided is old enough, so that each fold meets what others are in the middle of."""
+    for seed in range(60):
+        outcome = run(made(seed, PROFILES["folding"]), place)
+        if outcome.wrong:
+            pytest.fail(f"{shrunk(outcome, place)}")
+
+
 def _expect_all_of_them(tally: Tally) -> int:
     schedules = sum(tally.schedules.values())
     if schedules < 500:

@@ -23,7 +23,8 @@ def compact(context: click.Context, dataset: str | None, dry_run: bool, as_json:
     """Compact small data files of DATASET, or of all datasets, and remove unused files.
 
     Sequence numbers do not change, so readers and sinks are not affected. Old snapshots expire. Files that no snapshot
-    refers to are removed when they are old enough. It is safe to run during flushes and exports. One run does a limited
+    refers to are removed when they are old enough. Old records of commits and deliveries in the control database are
+    folded into a few, with the same totals. It is safe to run during flushes and exports. One run does a limited
     amount of work, see [upkeep] in floodmark.toml.
 
     If one step fails, the other steps are still done, and the exit code is 1.
@@ -67,6 +68,8 @@ def _show(report: CompactReport) -> None:
             click.echo(
                 f"  {item.settled.waiting:,} rows are not settled again yet: a delivery to a sink is in progress"
             )
+        if item.folded is not None and item.folded.records:
+            click.echo(f"  {item.folded.records:,} old records of commits and deliveries folded")
         for bucket in item.failed:
             note(f"  {bucket.range} could not be compacted: {bucket.reason}")
         for problem in item.problems:

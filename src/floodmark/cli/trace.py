@@ -119,9 +119,15 @@ def _show(found: Trace) -> None:
 
 def _show_committed(row: CommittedRow) -> None:
     click.echo(f"lake        number {row.seq}, partition {row.partition}, content id {row.content_id}")
-    click.echo(f"  landing   {row.landing or row.source or 'no landing file'}")
+    forgotten = "folded: not kept for an old commit" if row.folded > 1 else "no landing file"
+    click.echo(f"  landing   {row.landing or row.source or forgotten}")
     click.echo(f"  segment   {row.segment}")
-    click.echo(f"  block     {row.block}, committed {row.committed_at}, snapshot {row.snapshot}")
+    if row.folded > 1:
+        click.echo(
+            f"  block     one of {row.folded} that are folded into {row.block}, committed up to {row.committed_at}"
+        )
+    else:
+        click.echo(f"  block     {row.block}, committed {row.committed_at}, snapshot {row.snapshot}")
     click.echo(f"  file      {row.file}")
     for step in row.sinks:
         when = "" if step.at is None else f" at {step.at}"

@@ -269,7 +269,9 @@ def void_block(
 
 def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
     """Another process decided this block at the same time: its record counts, with its row counts."""
-    found = engine.database.read(lambda c: blocks.get(c, block.id))
+    found, folded = engine.database.read(lambda c: (blocks.get(c, block.id), blocks.is_folded(c, block)))
+    if folded:
+        return None  # long ago: whoever decided it has removed its segments, or they are in another block
     if found is None or found.state == "reserved":
         raise Corrupt(
             f"Block {block.range} of {block.dataset!r} lost its record.",
@@ -377,7 +379,7 @@ def _span(segment: Segment) -> tuple[int, int] | None:
 
 def _is_decided(connection: Connection, block: Block) -> bool:
     found = blocks.get(connection, block.id)
-    return found is not None and found.state != "reserved"
+    return blocks.is_folded(connection, block) if found is None else found.state != "reserved"
 
 
 def _check_whole(block: Block, state: TableState) -> None:

@@ -109,6 +109,16 @@ def get(connection: Connection, id: str) -> Block | None:
     return None if row is None else _block(row)
 
 
+def is_folded(connection: Connection, block: Block) -> bool:
+    """U35: whether a block has no record of its own any more, because it is long decided: later ones are joined."""
+    own = get(connection, block.id)
+    if own is not None:
+        return own.range != block.range
+    newer = blocks.c.through_seq >= block.range.through
+    found = connection.execute(select(blocks.c.id).where(blocks.c.dataset == block.dataset, newer).limit(1)).first()
+    return found is not None
+
+
 def committed_within(connection: Connection, dataset: str, within: SequenceRange) -> list[Block]:
     """The committed blocks that have numbers in a range, in order."""
     found = connection.execute(

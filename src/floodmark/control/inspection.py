@@ -36,6 +36,8 @@ class ChunkRecord:
     state: str
     tally: Tally
     acknowledged_at: str | None
+    folded: int = 1
+    """How many chunks it stands for (U35)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class BlockRecord:
     rows: int
     reserved_at: str
     decided_at: str | None
+    folded: int = 1
+    """How many blocks it stands for (U35)."""
 
 
 def channels_of(connection: Connection, sink: str) -> list[Channel]:
@@ -339,7 +343,7 @@ def highest_committed(connection: Connection, dataset: str) -> int:
 def _chunk(row: Record) -> ChunkRecord:
     tally = Tally() if row.row_count is None else Tally.of(row.row_count, row.checksum)
     span = SequenceRange(row.after_seq, row.through_seq)
-    return ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at)
+    return ChunkRecord(row.intent, span, row.state, tally, row.acknowledged_at, row.folded)
 
 
 def _block(row: Record) -> BlockRecord:
@@ -352,6 +356,7 @@ def _block(row: Record) -> BlockRecord:
         row.row_count,
         row.reserved_at,
         row.decided_at,
+        row.folded,
     )
 
 

@@ -61,7 +61,7 @@ class Flow:
     """How many rows of a dataset have passed so far."""
 
     taken: int = 0
-    """Rows of committed blocks with their duplicates, and those that were too old or dropped."""
+    """Rows of decided blocks with their duplicates, and those that were too old or dropped."""
     committed: int = 0
     rows_per_landing_byte: float = 0.0
     """How many rows a byte of the landing log holds, on average."""
@@ -107,7 +107,7 @@ def commits(connection: Connection) -> dict[str, Commits]:
             func.max(case((blocks.c.state == "committed", blocks.c.decided_at))),
             func.sum(blocks.c.expired),
             func.sum(blocks.c.dropped),
-            func.sum(case((failed, 1), else_=0)),
+            func.sum(case((failed, 1), else_=0) + blocks.c.unsettled),
         ).group_by(blocks.c.dataset)
     )
     open_blocks = connection.execute(
@@ -135,7 +135,7 @@ def flows(connection: Connection) -> dict[str, Flow]:
     all_rows = blocks.c.row_count + blocks.c.duplicates + blocks.c.expired + blocks.c.dropped
     found = connection.execute(
         select(blocks.c.dataset, func.sum(all_rows), func.sum(blocks.c.row_count))
-        .where(blocks.c.state == "committed")
+        .where(blocks.c.state != "reserved")
         .group_by(blocks.c.dataset)
     )
     return {dataset: Flow(int(taken), int(committed), shares.get(dataset, 0.0)) for dataset, taken, committed in found}
@@ -193,7 +193,7 @@ def behind(connection: Connection, channel: Channel, within: SequenceRange) -> t
             block_partitions.c.row_count,
             block_partitions.c.first_seq,
             block_partitions.c.last_seq,
-            blocks.c.decided_at,
+            case((blocks.c.folded > 1, blocks.c.reserved_at), else_=blocks.c.decided_at).label("since"),
         )
         .join(blocks, blocks.c.id == block_partitions.c.block)
         .where(
@@ -209,7 +209,7 @@ def behind(connection: Connection, channel: Channel, within: SequenceRange) -> t
         .limit(BLOCKS_BEHIND_MAX)
     ).all()
     rows = sum(Stretch(row.row_count, row.first_seq, row.last_seq).within(within).rows for row in found)
-    return rows, _time(found[0].decided_at) if found else None
+    return rows, _time(found[0].since) if found else None
 
 
 @dataclass(frozen=True, slots=True)

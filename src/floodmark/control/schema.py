@@ -74,6 +74,8 @@ blocks = Table(
     Column("reason", Text),
     Column("expired", BigInteger, nullable=False, default=0),
     Column("dropped", BigInteger, nullable=False, default=0),
+    Column("folded", BigInteger, nullable=False, default=1),
+    Column("unsettled", BigInteger, nullable=False, default=0),
 )
 
 block_partitions = Table(
@@ -215,6 +217,7 @@ chunks = Table(
     Column("root_after", BigInteger),
     Column("root_rows", BigInteger),
     Column("base", Text),
+    Column("folded", BigInteger, nullable=False, default=1),
 )
 
 ledger = Table(

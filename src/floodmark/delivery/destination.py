@@ -147,6 +147,8 @@ class Settled:
     """Whether its chunk is recorded. Otherwise only the watermark shows that it was delivered."""
     replayed: tuple[int, ...] = ()
     """Rows that were given up and replayed: as one chunk, or each alone."""
+    part: Callable[[SequenceRange], Settled] | None = field(default=None, compare=False, repr=False)
+    """Of a range that was delivered in chunks whose records are folded: what the destination must have of a part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,9 @@ def accounts(
     for chunk in settled:
         intent = pinned[chunk.intent]
         if chunk.state == "acknowledged":
-            add(intent, _settled(source, intent, chunk.range, chunk.tally, given_up))
+            item = _settled(source, intent, chunk.range, chunk.tally, given_up)
+            folded = partial(_part, records, source, intent, given_up) if chunk.folded > 1 else None
+            add(intent, replace(item, part=folded))
         sent = [row for row in records.given_up if row.state == "replayed" and row.seq in chunk.range]
         if chunk.state == "quarantined" and sent:
             tally = sum((row.tally for row in sent), Tally())
@@ -277,6 +279,13 @@ def _settled(
         return piece.table.filter(kept) if inside else piece.table
 
     return Settled(span, tally, place, fetch)
+
+
+def _part(
+    records: Records, source: RowSource, intent: Intent, given_up: Mapping[int, Tally], span: SequenceRange
+) -> Settled:
+    """U35: a part of a range whose chunks are folded."""
+    return _settled(source, intent, span, _committed_in(records, source, intent, span), given_up)
 
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:

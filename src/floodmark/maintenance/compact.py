@@ -2,7 +2,7 @@
 
     settle → run the settle function again → rewrite bucket by bucket → make durable
         → join manifests → make durable → expire snapshots → orphans
-      → tables that a rebuild has retired
+      → tables that a rebuild has retired → old records (`maintenance.fold`)
 
 Every step is independent: after a crash the next run finds less to do. Flushes and exports continue beside
 it, in this process and in others: a rewrite is no append, and a reader whose snapshot expires retries.
@@ -33,6 +33,7 @@ from floodmark.lake import inventory
 from floodmark.lake.inventory import TableFiles, total_bytes
 from floodmark.lake.table import Lake
 from floodmark.maintenance.expiry import SnapshotRule, expire_snapshots, make_durable
+from floodmark.maintenance.fold import DatasetFolding, fold_dataset
 from floodmark.maintenance.rebuild import remove_retired
 from floodmark.maintenance.settle import SettledAgain, settle_again
 from floodmark.sequence import SequenceRange
@@ -93,6 +94,8 @@ class DatasetCompaction:
     """The result of settling committed rows again."""
     problems: tuple[str, ...] = ()
     """Steps that failed; the others were taken."""
+    folded: DatasetFolding | None = None
+    """How many old records of the control database were joined with others, or are needed no more."""
 
     @property
     def idle(self) -> bool:
@@ -105,6 +108,7 @@ class DatasetCompaction:
             or self.orphans
             or self.generations_removed
             or self.settled != SettledAgain()
+            or (self.folded is not None and self.folded.records)
         )
 
 
@@ -202,6 +206,7 @@ class _Run:
         retired = (
             self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
         )
+        folded = self._step("folding old records", lambda: fold_dataset(self.parts.engine, self.declared.name))
         after = self.lake.load(self.table) or state
         files = self.lake.files(after)
         now = {bucket.range: bucket for bucket in files.buckets}
@@ -219,6 +224,7 @@ class _Run:
             max(0, room - inventory.stored_bytes(self.lake, self.table)),
             settled,
             tuple(self.problems),
+            folded,
         )
 
     def _settled_again(self) -> SettledAgain:

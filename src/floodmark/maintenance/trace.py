@@ -174,6 +174,9 @@ class CommittedRow:
     snapshot: int | None
     file: str
     sinks: tuple[SinkStep, ...]
+    folded: int = 1
+    """How many blocks the record of its block stands for: the landing file and the segment of an old one are forgotten
+    (U35)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +354,7 @@ class Tracer:
             None if block is None else block.snapshot,
             row.file,
             tuple(self._step(view, partition, row.seq, sink) for sink in everyone),
+            1 if block is None else block.folded,
         )
 
     def _step(self, view: View, partition: str, seq: int, sink: Sink) -> SinkStep:
@@ -380,7 +384,8 @@ class Tracer:
     def _undisturbed(self, sink: Sink, channel: Channel, records: _Deliveries) -> tuple[str, str]:
         """Of a row that no destination has refused."""
         if records.chunk is not None and records.chunk.state == "acknowledged":
-            return "delivered", "Its chunk was acknowledged."
+            folded = "" if records.chunk.folded == 1 else f" The records of {records.chunk.folded} chunks are folded."
+            return "delivered", f"Its chunk was acknowledged.{folded}"
         if records.seq <= records.mark:
             return "delivered", "The destination had it when it was queried; no chunk of it is recorded."
         if any(records.seq in item.range for item in records.forfeits):

@@ -52,6 +52,8 @@ ROW_GROUP_BYTES = 32 << 20
 ORIGIN = b"floodmark.origin"
 """The note in a segment's file that says whether its sender may send the rows again: `source`, or `capture`."""
 SOURCE, CAPTURED = b"source", b"capture"
+LINES = b"floodmark.lines"
+"""The note that names the lines of a landing file that the rows come from."""
 ID_MAX = 2**63 - 1
 _NAME = re.compile(r"([0-9]{1,19})-[0-9A-Za-z]+\.parquet")
 
@@ -111,7 +113,8 @@ def add_segment(
     gives the segment up.
     """
     origin = CAPTURED if also is None else SOURCE
-    written = write_segment(engine, dataset, table, lines=lines, notes={ORIGIN: origin})
+    notes = {ORIGIN: origin} | ({} if lines is None else {LINES: f"{lines.file}:{lines.start}:{lines.end}".encode()})
+    written = write_segment(engine, dataset, table, lines=lines, notes=notes)
     return register_segment(engine, dataset, written, lines=lines, held=held, also=also)
 
 
@@ -413,6 +416,15 @@ def segment_names(directory: Path) -> dict[str, int]:
     return found
 
 
+def without_files(engine: Engine, dataset: str, ids: Sequence[int]) -> list[int]:
+    """Those of some segments whose files are gone for good, also after a loss of power."""
+    directory = segment_directory(engine, dataset)
+    there = set(segment_names(directory).values())
+    if directory.is_dir():
+        sync_directory(directory)  # a file that was just removed may otherwise be back after a loss of power
+    return [id for id in ids if id not in there]
+
+
 def segment_id(name: str) -> int | None:
     """The id that the name of a segment's file says; None for a name that no segment has."""
     match = _NAME.fullmatch(name)
@@ -460,12 +472,22 @@ def stored_columns(engine: Engine, relative: str) -> list[str]:
 
 
 def origin_of(path: Path) -> bytes | None:
-    """A file's note of that name, if it can be read."""
+    """Whether a file's rows may be sent again, as its note says."""
+    return _note(path, ORIGIN)
+
+
+def lines_of(path: Path) -> LandingRange | None:
+    """The lines that a file's rows come from, as its note says; None if it does not."""
+    match = re.fullmatch(r"([^:]+):([0-9]+):([0-9]+)", (_note(path, LINES) or b"").decode(errors="replace"))
+    return None if match is None else LandingRange(match[1], int(match[2]), int(match[3]))
+
+
+def _note(path: Path, name: bytes) -> bytes | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return dict(pq.read_schema(path).metadata or {}).get(ORIGIN)
+        return dict(pq.read_schema(path).metadata or {}).get(name)
     except (OSError, pa.ArrowException):
         return None
 

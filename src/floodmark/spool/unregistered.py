@@ -36,6 +36,7 @@ from floodmark.spool.segments import (
     SOURCE,
     SegmentFile,
     adopt_segment,
+    lines_of,
     origin_of,
     read_segment_file,
     segment_directory,
@@ -62,12 +63,26 @@ def register_files(engine: Engine, dataset: Dataset) -> list[str]:
     committed = committed_segments(engine, dataset) if names else None
     done: list[str | None] = []
     for name, id in names.items() if committed is not None else ():
-        if id in (committed or ()):
+        if id in (committed or ()) or is_sealed_elsewhere(engine, dataset, name):
             done.append(remove_file(engine, dataset, name))
         elif comes_again(engine, dataset, name) is None:
             with contextlib.suppress(Permanent):  # damaged, or stored already: fsck reports it
                 done.append(register_file(engine, dataset, name))
     return [line for line in done if line]
+
+
+def is_sealed_elsewhere(engine: Engine, dataset: Dataset, name: str) -> bool:
+    """U36: whether the records say that a file's lines are sealed. Another sealer was first; it has registered its own
+    file, and the record of that may be folded by now.
+    """
+    lines = lines_of(segment_directory(engine, dataset.name) / name)
+    if lines is None:
+        return False
+    offsets = engine.database.read(lambda c: records.sealed_offsets(c, [lines.file]))
+    if lines.file not in offsets:
+        return False
+    sealed = offsets[lines.file]
+    return sealed is None or sealed >= lines.end
 
 
 def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:

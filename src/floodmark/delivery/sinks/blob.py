@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ from floodmark.delivery.sinks.objects import OPTIONS, SECRET, Claim, ObjectPlace
 from floodmark.engine import Engine
 from floodmark.errors import DivergedHistory, InvalidSetting, Permanent, reason_of
 from floodmark.schema import Schema
-from floodmark.sequence import SEQUENCE_MAX, SequenceRange
+from floodmark.sequence import SEQUENCE_MAX, RangeSet, SequenceRange, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 
 _RESTORE = "Restore the object from a backup, or deliver everything to a new prefix with a new sink."
+HOLES_MAX = 50
+"""So many stretches without an object are looked up in the lake, where the records of chunks are folded."""
 _MOVE_AWAY = "Move it away: readers of the prefix count its rows as delivered."
 
 
@@ -93,14 +95,36 @@ class ObjectAudit:
                         "a recorded chunk nor an object."
                     )
                 yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+            elif settled.part is not None:
+                yield from self._holes(settled, settled.part, names)
+
+    def _holes(
+        self, settled: Settled, part: Callable[[SequenceRange], Settled], names: Sequence[str]
+    ) -> Iterator[Discrepancy]:
+        """Of a range whose chunks are folded: their names tile it, but where they had no rows."""
+        covered = RangeSet()
+        for span, name in sorted((self.listed[name][0], name) for name in names):  # type: ignore[index]
+            if any(item.intersect(span) for item in covered):
+                what = f"The object {name} has rows of a range that another object has, too."
+                yield Discrepancy("object-extra", what, f"{self._where()}/{name}", span, _MOVE_AWAY)
+            covered.add(span)
+        holes = covered.missing_within(settled.range)
+        if len(holes) > HOLES_MAX:
+            self.unproven += len(names)
+            return
+        for hole in holes:
+            rows = part(hole).tally.rows
+            if rows:
+                what = f"No object has the {rows} rows of {hole}."
+                yield Discrepancy("object-missing", what, self._where(), hole, _RESTORE)
 
     def _names(self, settled: Settled) -> list[str]:
         """The objects of a delivered range: its own, or several if it may have been delivered in parts."""
-        found = self._whole(settled) if settled.recorded else []
+        found = self._whole(settled) if settled.recorded and settled.part is None else []
         if settled.replayed and not found:
             alone = {SequenceRange(seq - 1, seq) for seq in settled.replayed}
             found = [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] in alone]
-        if not settled.recorded:
+        if not settled.recorded or settled.part is not None:
             inside = ((name, parsed) for name, parsed in self.listed.items() if parsed is not None)
             found = [name for name, parsed in inside if settled.range.intersect(parsed[0]) == parsed[0]]
         self._used.update(found)
@@ -132,7 +156,9 @@ class ObjectAudit:
     def _damaged(self) -> Iterator[Discrepancy]:
         for settled in self.account.settled:
             names = self._names(settled) if settled.tally.rows else []
-            if names and names == self._whole(settled):
+            if settled.part is not None:
+                yield from self._compared_folded(settled, settled.part, names)
+            elif names and names == self._whole(settled):
                 yield from self._compared(settled, names[0])
             elif names:
                 yield from self._counted(settled, names)
@@ -162,6 +188,42 @@ class ObjectAudit:
         kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
         what = f"The object {name} has {rows.num_rows} rows, but {wanted} were delivered."
         yield Discrepancy(kind, what, where, settled.range, _RESTORE)
+
+    def _compared_folded(
+        self, settled: Settled, part: Callable[[SequenceRange], Settled], names: Sequence[str]
+    ) -> Iterator[Discrepancy]:
+        """All objects of a range together; where that is not enough, each with the rows that the lake has today."""
+        from floodmark.rows.content import content_ids, tally
+
+        found = Tally()
+        doubled = False
+        for name in names:
+            _, rows, problem = self._read(name)
+            if problem is not None or rows is None:
+                yield problem or self._gone(settled, name)
+                return
+            ids, prefixes = content_ids(rows)
+            found += tally(prefixes)
+            doubled = doubled or len(set(ids.to_pylist())) < rows.num_rows
+        self.rows += found.rows
+        if found == settled.tally:
+            return
+        if found.rows != settled.tally.rows:
+            kind = "rows-missing" if found.rows < settled.tally.rows else "rows-doubled" if doubled else "rows-extra"
+            what = (
+                f"The objects within {settled.range} have {found.rows} rows, but {settled.tally.rows} were delivered."
+            )
+            yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+            return
+        for name in names:
+            span, format = self.listed[name]  # type: ignore[misc]
+            content, rows, _ = self._read(name)
+            today = part(span).fetch()
+            if rows is None or today.num_rows < rows.num_rows:
+                self.unproven += 1
+            elif not holds_rows(content, today, format, self.schema):
+                what = f"The object {name} has {rows.num_rows} rows, but not the rows that were delivered."
+                yield Discrepancy("rows-altered", what, f"{self._where()}/{name}", span, _RESTORE)
 
     def _counted(self, settled: Settled, names: list[str]) -> Iterator[Discrepancy]:
         count = 0
