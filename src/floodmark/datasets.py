@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from floodmark.control import datasets
 from floodmark.control.datasets import ALL, CONTENT, EVENT_TIME, KEEP, QUARANTINE, Dataset
+from floodmark.engine import Engine
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.providers import Declaration
 from floodmark.schema import (
@@ -103,6 +104,16 @@ def declare(
     elif not only_if_absent:
         _check_same(old, new, asked)
         datasets.evolve(connection, new.name, new.schema.columns)
+
+
+def change_settle(engine: Engine, name: str, settle: str | None) -> None:
+    """Another settle function, or none. One that cannot be called is refused now, not at the next flush."""
+    from floodmark.lake.settling import settle_function
+
+    engine.settings.functions.check(settle)
+    if settle is not None:
+        settle_function(settle)
+    engine.database.transact(lambda c: datasets.set_settle(c, name, settle))
 
 
 def _check_same(old: Dataset, new: Dataset, asked: Sequence[str]) -> None:

@@ -63,6 +63,10 @@ class CommitConflict(Retryable):
     """Another writer committed first; the rows are safe in the spool, and the next flush commits them."""
 
 
+class Paused(Retryable):
+    """The dataset or sink is paused: nothing of it is committed or delivered until it is resumed."""
+
+
 class SpoolFull(Retryable):
     """The spool has reached its configured limit; no row of this call was stored."""
 

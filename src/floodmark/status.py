@@ -55,7 +55,7 @@ class SinkStatus:
     kind: str
     place: str
     state: str
-    """`active`, or `blocked` until its cause is fixed."""
+    """`active`, `paused`, or `blocked` until its cause is fixed."""
     reason: str | None
     """Why it is blocked, or the error of its last export."""
     next_attempt: datetime | None
@@ -71,6 +71,7 @@ class SinkStatus:
     """When the oldest row was committed that the sink has not received."""
     delivered_at: datetime | None = None
     """When a delivery last moved one of its watermarks."""
+    paused_since: datetime | None = None
 
 
 def standings(connection: Connection, totals: dict[str, list[PartitionTotals]]) -> tuple[SinkStatus, ...]:
@@ -126,14 +127,15 @@ def _standing(
         sink.name,
         sink.kind,
         place_of(sink),
-        sink.state,
+        sink.state if sink.paused_at is None else "paused",
         sink.reason or sink.problem,
-        sink.next_attempt_at or _due(sink, *due[sink.instance]),
+        None if sink.paused_at is not None else sink.next_attempt_at or _due(sink, *due[sink.instance]),
         sum(one.lag for one in channels),
         tuple(scope.warnings(declared, keys)),
         tuple(channels),
         earliest(one.behind_since for one in channels),
         latest(one.delivered_at for one in channels),
+        None if sink.paused_at is None else datetime.fromisoformat(sink.paused_at),
     )
 
 
@@ -195,6 +197,8 @@ class DatasetStatus:
     """Acknowledged rows that were given up with a damaged segment."""
     committed_at: datetime | None = None
     """When the last commit was recorded."""
+    paused_since: datetime | None = None
+    """Since when nothing of it is committed or delivered, on demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +340,7 @@ def _dataset_status(
         problem_since=None if problem is None else problem.since,
         lost_rows=lost,
         committed_at=commits.at,
+        paused_since=None if dataset.paused_at is None else datetime.fromisoformat(dataset.paused_at),
     )
 
 

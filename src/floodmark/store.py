@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from floodmark.delivery.administration import Replayed, Skipped
     from floodmark.delivery.context import ExportReport, Stop
     from floodmark.delivery.preview import Forecast
+    from floodmark.delivery.rewind import Rewound
     from floodmark.delivery.tick import Exporter
     from floodmark.doctor import DoctorReport
     from floodmark.eventlog import EventLog
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from floodmark.maintenance.fsck import FsckReport
     from floodmark.maintenance.purge import PurgeReport
     from floodmark.maintenance.rebuild import RebuildReport
+    from floodmark.maintenance.remove_dataset import RemovedDataset
     from floodmark.maintenance.retain import RetainReport
     from floodmark.maintenance.trace import Trace
     from floodmark.pending import Part
@@ -205,16 +207,40 @@ class Store:
         asked = [item for item, value in chosen.items() if value is not None]
         self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), asked=asked))
 
-    def change_dataset(self, name: str, *, types: Mapping[str, str]) -> None:
-        """Correct the types of columns, for example after the first sender of a column sent another type.
+    def change_dataset(self, name: str, *, types: Mapping[str, str] | None = None, settle: str | None = None) -> None:
+        """Correct the types of columns, for example after the first sender of a column sent another type; or give the
+        dataset another settle function, or none (`settle=""`).
 
-        Allowed while no committed or waiting row has a value in the column; committed values are not converted.
-        Identity, event time and partition columns keep their types. Rows in quarantine can be replayed afterwards.
+        A type is changed while no committed or waiting row has a value in the column; committed values are not
+        converted. Identity, event time and partition columns keep their types. Rows in quarantine can be replayed
+        afterwards. A settle function applies to the next commit; compaction settles committed rows with it again.
         """
+        from floodmark.datasets import change_settle
         from floodmark.maintenance.column_types import change_types
 
-        change_types(self.engine, name, types)
-        self.engine.corrected.add(name)
+        if settle is not None:
+            change_settle(self.engine, name, settle or None)
+        if types:
+            change_types(self.engine, name, types)
+            self.engine.corrected.add(name)
+
+    def remove_dataset(self, name: str, *, give_up: bool = False, dry_run: bool = False) -> RemovedDataset:
+        """Remove a dataset with its table, spool, quarantine and records; its name is not used again.
+
+        Refused while a sink needs rows of it or rows are not committed, unless they are given up. After a crash, call
+        it again. `dry_run` only reports what would go, and what depends on it.
+        """
+        from floodmark.maintenance.remove_dataset import remove_dataset
+
+        return remove_dataset(self.engine, name, give_up=give_up, dry_run=dry_run)
+
+    def pause_dataset(self, name: str) -> None:
+        """Commit and deliver nothing of a dataset until it is resumed. Capture goes on: its rows wait in the spool."""
+        self.engine.database.transact(lambda c: dataset_records.set_paused(c, name, at=self.engine.clock.now()))
+
+    def resume_dataset(self, name: str) -> None:
+        """Commit and deliver the rows of a paused dataset again."""
+        self.engine.database.transact(lambda c: dataset_records.set_paused(c, name, at=None))
 
     def _declare_if_absent(self, new: Dataset) -> None:
         from floodmark.datasets import declare
@@ -307,7 +333,8 @@ class Store:
     def flush(self, dataset: str | None = None, *, stop: Stop | None = None) -> FlushReport:
         """Stamp and commit everything acknowledged at this moment, of one dataset or of all.
 
-        Setting `stop` ends it after the current commit; the rest waits in the spool. Of all datasets, one that
+        Setting `stop` ends it after the current commit; the rest waits in the spool. Of all datasets, those that are
+        paused are left out; one that is named and paused raises `Paused`. Of all datasets, one that
         cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
         error is raised.
         """
@@ -320,7 +347,8 @@ class Store:
         failed: list[FloodmarkError] = []
         for item in self.datasets():
             try:
-                reports.append(flush(self.engine, item.name, stop=asked))
+                if item.paused_at is None:
+                    reports.append(flush(self.engine, item.name, stop=asked))
             except FloodmarkError as error:  # I10
                 failed.append(error)
         if failed and not reports:
@@ -444,6 +472,29 @@ class Store:
 
         Sinks(self.engine).remove(name)
 
+    def rewind_sink(
+        self, name: str, *, to: Sequence[Cursor | str] = (), resend: bool = False, dry_run: bool = False
+    ) -> Rewound:
+        """Let a sink begin again after cursors, or at its first row. What its destination has is not sent twice.
+
+        A projection, and a server that is not a hub, would receive rows twice: `resend` says that this is meant.
+        """
+        from floodmark.delivery.rewind import rewind
+
+        return rewind(self.engine, name, to=to, resend=resend, dry_run=dry_run)
+
+    def pause_sink(self, name: str) -> None:
+        """Deliver nothing to a sink until it is resumed; a range that is on its way is finished by whoever sends it."""
+        from floodmark.delivery.administration import Sinks
+
+        Sinks(self.engine).pause(name)
+
+    def resume_sink(self, name: str) -> None:
+        """Deliver to a paused sink again, from where it stopped."""
+        from floodmark.delivery.administration import Sinks
+
+        Sinks(self.engine).resume(name)
+
     def export(
         self,
         sink: str | None = None,
@@ -453,13 +504,14 @@ class Store:
     ) -> ExportReport:
         """Deliver every committed row that the sink (or each sink) does not have yet, exactly once, in order.
 
-        `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk.
+        `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk. A sink
+        that is paused is left out, or raises `Paused` if it is named.
         """
         from floodmark.delivery.context import together
 
         if sink is not None:
             return self._exporter.export(sink, stop=stop, progress=progress)
-        names = [item.name for item in self.sinks()]
+        names = [item.name for item in self.sinks() if item.paused_at is None]
         return together([self._exporter.export(name, stop=stop, progress=progress) for name in names])
 
     def forecast_export(self, sink: str) -> list[Forecast]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from floodmark.commit import block
 from floodmark.errors import Permanent
 from floodmark.maintenance import fold as folding
 from floodmark.schema import SEQ
+from floodmark.sequence import Cursor
 from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
 
@@ -70,6 +72,10 @@ POINTS: dict[str, tuple[str, ...]] = {
         *("rebuild.fenced", "rebuild.renamed", "rebuild.settled", "rebuild.equal", "rebuild.switched", "lake.copy"),
     ),
     "fold": ("fold.looked", "fold.segments", "fold.blocks", "fold.deliveries"),
+    "rewind archive": ("rewind.recorded", *ANYWHERE),
+    "rewind central": ("rewind.recorded", *ANYWHERE),
+    "rewind mirror": ("rewind.recorded", *ANYWHERE),
+    "rest": ("control.transacted",),
     "check": ANYWHERE,
     "fsck": ("fsck.mending", "fsck.mended", *_SEGMENT),
 }
@@ -193,6 +199,30 @@ def fsck(world: World, store: Store, _size: int) -> Any:
     return report
 
 
+def rewind(world: World, store: Store, size: int, *, sink: str) -> Any:
+    """Somebody lets a sink begin again: at its first row, or after some of those that it has."""
+    mark = store.watermark(sink, DATASET) // size
+    to = [Cursor(store.store_id, DATASET, None, mark)] if mark and size > 1 else []
+    try:
+        report = store.rewind_sink(sink, to=to)
+    except Permanent:
+        world.counts["rewind: refused"] += 1  # a range is on its way, or the cursor is after the watermark
+        return None
+    world.counts["rewind: done"] += 1
+    return report
+
+
+def rest(_world: World, store: Store, size: int) -> None:
+    """Somebody pauses a sink or the dataset, and resumes it: whoever is at it meanwhile stops, or does not begin."""
+    sink = store.sinks()[0].name
+    if size % 2:
+        store.pause_sink(sink)
+        store.resume_sink(sink)
+    else:
+        store.pause_dataset(DATASET)
+        store.resume_dataset(DATASET)
+
+
 OPERATIONS: dict[str, Operation] = {
     "capture": capture,
     "capture arrow": lambda world, store, size: capture(world, store, size, arrow=True),
@@ -218,4 +248,8 @@ OPERATIONS: dict[str, Operation] = {
     "settle": settle,
     "rebuild": rebuild,
     "fsck": fsck,
+    "rewind archive": partial(rewind, sink="archive"),
+    "rewind central": partial(rewind, sink="central"),
+    "rewind mirror": partial(rewind, sink="mirror"),
+    "rest": rest,
 }

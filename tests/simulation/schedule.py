@@ -99,6 +99,19 @@ PROFILES = {
             {"back up": 8, "restore": 16},
         ),
         Profile(
+            "rewound",
+            {
+                **_SPOOL,
+                **{f"export {sink}": 4 for sink in ("archive", "central", "mirror")},
+                **{f"rewind {sink}": 5 for sink in ("archive", "central", "mirror")},
+                "rest": 2,
+                "retain": 1,
+            },
+            ("archive", "central", "mirror"),
+            {"repeat": 2},
+            steps=16,
+        ),
+        Profile(
             "everything",
             {
                 **_SPOOL,

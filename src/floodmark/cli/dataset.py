@@ -1,7 +1,8 @@
-"""`floodmark dataset add|change|list`"""
+"""`floodmark dataset add|change|pause|resume|remove|list`"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +12,12 @@ from floodmark.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from floodmark.control.datasets import Dataset
+    from floodmark.maintenance.remove_dataset import RemovedDataset
 
 
 @click.group()
 def dataset() -> None:
-    """Declare datasets, change column types and list datasets.
+    """Declare datasets, change, pause and remove them.
 
     A dataset is a named stream of rows. Declare it once, before its first row. Columns are added automatically with
     their first value; declare a column where its type must not be inferred.
@@ -118,12 +120,20 @@ def add(
     "--type",
     "types",
     multiple=True,
-    required=True,
     metavar="COLUMN=TYPE",
     help="Give a column another type. Can be repeated.",
 )
-def change(name: str, types: tuple[str, ...]) -> None:
-    """Correct the types of columns of dataset NAME.
+@click.option(
+    "--settle",
+    metavar="MODULE:FUNCTION",
+    help="Give the dataset another settle function. Its module must be listed in [functions] allow.",
+)
+@click.option("--no-settle", is_flag=True, help="Take its settle function away.")
+@json_option
+def change(name: str, types: tuple[str, ...], settle: str | None, no_settle: bool, as_json: bool) -> None:
+    """Correct column types of dataset NAME, or change its settle function.
+
+    A new settle function applies from the next commit on; compaction settles committed rows with it again.
 
     The first value of a column that is not declared determines its type. A wrong type can be corrected while no
     committed row has a value in the column; committed values are not converted. Identity, event time and partition
@@ -135,10 +145,108 @@ def change(name: str, types: tuple[str, ...]) -> None:
       floodmark dataset change orders --type 'price=decimal(12,2)'
       floodmark quarantine replay --all --dataset orders
     """
+    if not types and settle is None and not no_settle:
+        raise click.UsageError("Give --type, --settle or --no-settle.")
+    if settle is not None and no_settle:
+        raise click.UsageError("Give either --settle or --no-settle.")
     wanted = dict(_type(text) for text in types)
     with open_store() as store:
-        store.change_dataset(name, types=wanted)
-    click.echo(f"Dataset {name}: " + ", ".join(f"{column} is {kind}" for column, kind in wanted.items()) + ".")
+        store.settings.functions.check(settle, by_command=True)
+        store.change_dataset(name, types=wanted, settle="" if no_settle else settle)
+        if as_json:
+            print_json(next(item for item in store.status().datasets if item.name == name))
+            return
+    said = [f"{column} is {kind}" for column, kind in wanted.items()]
+    said += [f"the settle function is {settle}"] if settle is not None else []
+    said += ["there is no settle function"] if no_settle else []
+    click.echo(f"Dataset {name}: " + ", ".join(said) + ".")
+
+
+@dataset.command()
+@click.argument("name")
+@json_option
+def pause(name: str, as_json: bool) -> None:
+    """Commit and deliver nothing of dataset NAME until it is resumed.
+
+    Capture, the hub and backfills continue: their rows wait in the spool, up to spool.backlog_bytes_max.
+
+    \b
+    Example:
+      floodmark dataset pause orders
+    """
+    with open_store() as store:
+        store.pause_dataset(name)
+    _say(f"Dataset {name} is paused. Captured rows wait in the spool.", name, paused=True, as_json=as_json)
+
+
+@dataset.command()
+@click.argument("name")
+@json_option
+def resume(name: str, as_json: bool) -> None:
+    """Commit and deliver the rows of the paused dataset NAME again.
+
+    \b
+    Example:
+      floodmark dataset resume orders
+    """
+    with open_store() as store:
+        store.resume_dataset(name)
+    _say(f"Dataset {name} continues.", name, paused=False, as_json=as_json)
+
+
+def _say(text: str, name: str, *, paused: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dataset": name, "paused": paused})
+    else:
+        click.echo(text)
+
+
+@dataset.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed, and what depends on it.")
+@click.option("--give-up", is_flag=True, help="Also if rows are not committed, or a sink has not received them.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def remove(name: str, dry_run: bool, give_up: bool, yes: bool, as_json: bool) -> None:
+    """Remove dataset NAME with its table, spool, quarantine and records.
+
+    Delivered rows stay at their destinations. The name cannot be used again. It is refused while rows are not committed
+    or a sink has not received them (unless --give-up), while a sink delivers nothing else, and while a process captures
+    rows of it. After a crash, run it again.
+
+    \b
+    Examples:
+      floodmark dataset remove orders --dry-run
+      floodmark dataset remove orders --yes
+    """
+    with open_store() as store:
+        if not dry_run and not yes and sys.stdin.isatty():
+            _show_removal(store.remove_dataset(name, dry_run=True))
+            click.confirm(f"Remove dataset {name} permanently?", abort=True, err=True)
+        elif not dry_run and not yes:
+            raise click.UsageError("Give --yes, or look first with --dry-run.")
+        report = store.remove_dataset(name, give_up=give_up, dry_run=dry_run)
+    if as_json:
+        print_json(report)
+        return
+    _show_removal(report)
+
+
+def _show_removal(report: RemovedDataset) -> None:
+    verb = "were removed" if report.removed else "would be removed"
+    click.echo(
+        f"{report.rows:,} committed rows, {report.waiting_rows:,} sealed rows, {report.waiting_bytes:,} bytes of the "
+        f"landing log and {report.quarantined:,} quarantine entries of {report.dataset} {verb}."
+    )
+    for need in report.needed:
+        click.echo(f"Sink {need.sink} has not received about {need.rows:,} rows.")
+    for sink in report.sinks:
+        only = " It delivers nothing else: remove it first." if sink in report.only_sinks else ""
+        click.echo(f"Sink {sink} names it.{only}")
+    for origin in report.origins:
+        click.echo(f"Store {origin} forwards rows to it.")
+    for source in report.sources:
+        click.echo(f"Source {source} feeds it.")
 
 
 @dataset.command(name="list")

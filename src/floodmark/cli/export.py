@@ -37,8 +37,12 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
       floodmark export archive --dry-run
     """
     with open_store() as store:
-        names = [sink] if sink is not None else [item.name for item in store.sinks()]
-        if not names:
+        added = store.sinks()
+        names = [sink] if sink is not None else [item.name for item in added if item.paused_at is None]
+        for item in added if sink is None else ():
+            if item.paused_at is not None:
+                note(f"{item.name} is paused.")
+        if not names and not added:
             click.echo(
                 "[]" if as_json else "No sinks yet. Add one with `floodmark sink add NAME blob --url file:///…`."
             )

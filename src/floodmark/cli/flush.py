@@ -35,7 +35,11 @@ def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:
     from floodmark.commit.flush import FlushReport
 
     with open_store() as store:
-        names = [dataset] if dataset is not None else [item.name for item in store.datasets()]
+        declared = store.datasets()
+        names = [dataset] if dataset is not None else [item.name for item in declared if item.paused_at is None]
+        for item in declared if dataset is None else ():
+            if item.paused_at is not None:
+                note(f"{item.name} is paused: its rows wait in the spool.")
         reports = []
         code = 0
         for name in names:

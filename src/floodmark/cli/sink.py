@@ -1,4 +1,4 @@
-"""`floodmark sink add|list|change|remove|skip|replay`"""
+"""`floodmark sink add|list|change|pause|resume|rewind|remove|skip|replay`"""
 
 from __future__ import annotations
 
@@ -136,6 +136,13 @@ def _sends_token_in_the_clear(settings: dict[str, Any]) -> bool:
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
+def _say(text: str, report: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(text)
+
+
 def _described(item: Any) -> dict[str, Any]:
     from floodmark.delivery.kinds import place_of, shown
 
@@ -144,7 +151,7 @@ def _described(item: Any) -> dict[str, Any]:
         "kind": item.kind,
         "place": place_of(item),
         "settings": shown(item),
-        "state": item.state,
+        "state": item.state if item.paused_at is None else "paused",
         "reason": item.reason,
     }
 
@@ -195,7 +202,8 @@ def list_(as_json: bool) -> None:
     callback=_setting,
     help="A setting and its new value. Can be repeated.",
 )
-def change(name: str, settings: dict[str, Any]) -> None:
+@json_option
+def change(name: str, settings: dict[str, Any], as_json: bool) -> None:
     """Change settings of the sink called NAME.
 
     Changes apply from the next range on. A range in progress is delivered with the old settings.
@@ -207,12 +215,96 @@ def change(name: str, settings: dict[str, Any]) -> None:
     with open_store() as store:
         store.settings.functions.check(settings.get("function"), by_command=True)
         store.change_sink(name, **settings)
-    click.echo(f"Sink {name} was changed.")
+        changed = next(item for item in store.sinks() if item.name == name)
+    _say(f"Sink {name} was changed.", _described(changed), as_json=as_json)
 
 
 @sink.command()
 @click.argument("name")
-def remove(name: str) -> None:
+@json_option
+def pause(name: str, as_json: bool) -> None:
+    """Deliver nothing to the sink called NAME until it is resumed.
+
+    A range that an exporter has begun is finished. Retention keeps the rows that the sink has still to receive.
+
+    \b
+    Example:
+      floodmark sink pause archive
+    """
+    with open_store() as store:
+        store.pause_sink(name)
+    _say(f"Sink {name} is paused.", {"sink": name, "paused": True}, as_json=as_json)
+
+
+@sink.command()
+@click.argument("name")
+@json_option
+def resume(name: str, as_json: bool) -> None:
+    """Deliver to the paused sink called NAME again, from where it stopped.
+
+    \b
+    Example:
+      floodmark sink resume archive
+    """
+    with open_store() as store:
+        store.resume_sink(name)
+    _say(f"Sink {name} continues.", {"sink": name, "paused": False}, as_json=as_json)
+
+
+@sink.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    "cursors",
+    metavar="CURSOR",
+    multiple=True,
+    help="Begin after this cursor. Can be repeated, for several datasets or partitions; others are not changed.",
+)
+@click.option("--beginning", is_flag=True, help="Begin at the first row.")
+@click.option("--resend", is_flag=True, help="For projections and servers that are not hubs: send rows a second time.")
+@click.option("--dry-run", is_flag=True, help="Only show where the sink would begin.")
+@json_option
+def rewind(name: str, cursors: tuple[str, ...], beginning: bool, resend: bool, dry_run: bool, as_json: bool) -> None:
+    """Let the sink called NAME begin again, at a cursor or at its first row.
+
+    \b
+    blob                  objects after the position are compared with the lake; missing ones are written again
+    forward, to a hub     the hub is asked, and delivery continues where its ledger ends
+    table                 the table is asked, and delivery continues after its highest sequence number
+    projection, and a     every row after the position is sent again; only with --resend
+    server that is no hub
+
+    Rows that the destination has are not sent twice. A position inside an object's range is moved to its beginning.
+
+    \b
+    Examples:
+      floodmark sink rewind archive --beginning --dry-run
+      floodmark sink rewind totals --to "$(cat yesterday.cursor)" --resend
+    """
+    if bool(cursors) == beginning:
+        raise click.UsageError("Give either --to CURSOR or --beginning.")
+    with open_store() as store:
+        done = store.rewind_sink(name, to=cursors, resend=resend, dry_run=dry_run)
+    if as_json:
+        print_json(done)
+        return
+    print_table(
+        ["dataset", "partition", "watermark", "begins after"],
+        [[one.dataset, one.partition, one.watermark, one.position] for one in done.channels],
+        grouped=False,
+    )
+    if done.destination_decides:
+        click.echo("The destination is asked at the next export, and delivery continues after what it has.")
+    if done.discarded:
+        click.echo(f"{done.discarded:,} quarantined rows of the sink are sent again with all others.")
+    if dry_run:
+        click.echo("Nothing was changed.")
+
+
+@sink.command()
+@click.argument("name")
+@json_option
+def remove(name: str, as_json: bool) -> None:
     """Remove the sink called NAME.
 
     Delivered rows stay at the destination. A sink that is added later with the same name starts from the beginning, and
@@ -224,7 +316,7 @@ def remove(name: str) -> None:
     """
     with open_store() as store:
         store.remove_sink(name)
-    click.echo(f"Sink {name} was removed.")
+    _say(f"Sink {name} was removed.", {"sink": name, "removed": True}, as_json=as_json)
 
 
 @sink.command()

@@ -64,6 +64,9 @@ def _show(found: Status) -> None:
         if item.problem is not None:
             since = "" if item.problem_since is None else f" (since {item.problem_since:%Y-%m-%d %H:%M:%S} UTC)"
             note(f"{item.name}: the last flush could not commit all rows{since}. {item.problem}")
+        if item.paused_since is not None:
+            since = f"{item.paused_since:%Y-%m-%d %H:%M:%S} UTC"
+            note(f"{item.name}: paused since {since}. `floodmark dataset resume {item.name}` continues.")
         if item.lost_rows:
             note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` lists them.")
     _show_partitions(found)

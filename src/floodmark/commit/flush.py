@@ -45,7 +45,7 @@ from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.engine import Engine
-from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, OutcomeUnknown, Permanent, Retryable
+from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, OutcomeUnknown, Paused, Permanent, Retryable
 from floodmark.files import advisory_lock, make_directory
 from floodmark.lake import inventory
 from floodmark.lake.generations import being_rebuilt, find_table
@@ -127,11 +127,14 @@ def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = Non
 
 def _flush_on_record(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None) -> FlushReport:
     """The same; a problem is remembered until a flush succeeds (I10)."""
+    engine.database.read(lambda c: datasets.get(c, dataset)).check_running()
     before = engine.database.read(lambda c: problems.find(c, dataset))
     backoff = _Backoff() if before is None else _Backoff(before.segments_max, before.failures, before.gist)
     try:
         sealed, done = _flush(engine, dataset, backoff, stop=stop)
         left = _skipped(engine, dataset)
+    except Paused:
+        raise  # between two blocks: what waits is no problem
     except Exception as error:
         remember_problem(engine, dataset, error, segments_max=backoff.segments_max)
         raise

@@ -195,6 +195,7 @@ def reserve(
     `seen_through` is the highest number visible at `base`: the block starts above it whatever the counter says.
     """
     declared = dataset_records.get(connection, dataset)
+    declared.check_running()
     if declared.fenced or declared.generation != base.generation:
         raise Retryable(f"Dataset {dataset!r} is being rebuilt; its rows wait in the spool.")
     if undecided(connection, dataset) is not None:

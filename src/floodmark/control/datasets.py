@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, bindparam, func, select, update
 
 from floodmark.config import SpoolSettings
-from floodmark.control.schema import Record, datasets, partitions, read_back, texts
-from floodmark.errors import SchemaChanged, UnknownDataset
+from floodmark.control.schema import Record, datasets, partitions, read_back, removed_datasets, texts
+from floodmark.errors import DatasetExists, Paused, SchemaChanged, UnknownDataset
 from floodmark.layout import Layout
 from floodmark.schema import Column, Schema, parse_identity
 from floodmark.schema.types import holds
@@ -24,6 +24,7 @@ DECLARATION_VERSION = 1
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _BY_NAME = select(datasets).where(datasets.c.name == bindparam("dataset"))
+_REMOVED = select(removed_datasets.c.name).where(removed_datasets.c.name == bindparam("dataset"))
 _COLUMNS = select(datasets.c.columns).where(datasets.c.name == bindparam("dataset"))
 _EVERYONE = select(datasets).order_by(datasets.c.name)
 _PARTITIONS = select(partitions).where(partitions.c.dataset == bindparam("of")).order_by(partitions.c.partition_key)
@@ -63,6 +64,16 @@ class Dataset:
     """What becomes of a row whose identity is null: it is compared by its content, kept, or quarantined."""
     identity_scope: str = EVENT_TIME
     """Where rows of one identity are one row: at one event time, or all of them."""
+    paused_at: str | None = None
+    """Since when none of its rows are committed or delivered."""
+
+    def check_running(self) -> None:
+        """`Paused` while nothing of it may be committed or delivered."""
+        if self.paused_at is not None:
+            raise Paused(
+                f"Dataset {self.name!r} is paused since {self.paused_at[:19]}.",
+                hint=f"Captured rows are safe in the spool. `floodmark dataset resume {self.name}` continues.",
+            )
 
     @property
     def key_time(self) -> str | None:
@@ -145,6 +156,11 @@ class PartitionTotals:
 
 
 def insert(connection: Connection, dataset: Dataset, *, now: datetime) -> None:
+    if connection.execute(_REMOVED, {"dataset": dataset.name}).one_or_none() is not None:
+        raise DatasetExists(
+            f"A dataset {dataset.name!r} was removed from this store, and its name is not used again.",
+            hint="Destinations and cursors know rows under this name. Choose another one.",
+        )
     connection.execute(
         datasets.insert().values(
             name=dataset.name,
@@ -227,6 +243,25 @@ def raise_horizon(connection: Connection, name: str, *, through: int, synced_sna
         connection.execute(_SET_SYNCED, {"dataset": name, "head": synced_snapshot})
 
 
+def set_paused(connection: Connection, name: str, *, at: datetime | None) -> None:
+    """Pause a dataset, or resume it; one that is paused already keeps its time."""
+    found = get(connection, name)
+    if at is None or found.paused_at is None:
+        text = None if at is None else at.isoformat()
+        connection.execute(update(datasets).where(datasets.c.name == name).values(paused_at=text))
+
+
+def paused(connection: Connection) -> set[str]:
+    """The names of those that are paused."""
+    return set(connection.execute(select(datasets.c.name).where(datasets.c.paused_at.is_not(None))).scalars())
+
+
+def set_settle(connection: Connection, name: str, settle: str | None) -> None:
+    """Another settle function. A block that is undecided lands with either: the table decides which request did."""
+    get(connection, name)
+    connection.execute(update(datasets).where(datasets.c.name == name).values(settle=settle))
+
+
 def record_synced(connection: Connection, dataset: Dataset, *, snapshot: int | None) -> None:
     """Record that all files of a snapshot are durable. It applies to the table of one generation only."""
     connection.execute(
@@ -295,4 +330,5 @@ def _read(row: Record) -> Dataset:
         layout=Layout.from_json(row.layout),
         identity_null=row.identity_null,
         identity_scope=row.identity_scope,
+        paused_at=row.paused_at,
     )

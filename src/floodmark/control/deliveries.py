@@ -22,6 +22,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from floodmark.control import removals as removal_records
+from floodmark.control import sinks
 from floodmark.control.schema import Record, block_partitions, blocks, datasets, intents, partitions, watermarks
 from floodmark.errors import Retryable
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange, Tally
@@ -154,6 +155,7 @@ def channel_values(channel: Channel) -> dict[str, str]:
 
 
 # Asked for with every chunk. Built once: to put a statement together takes longer than to run it.
+_PAUSED = select(datasets.c.paused_at).where(datasets.c.name == bindparam("dataset"))
 _MARK = select(watermarks).where(of_channel(watermarks))
 _OPEN = select(intents).where(of_channel(intents), intents.c.state == "open")
 _LAGGING = (
@@ -305,7 +307,7 @@ def pin(
     if adopted is not None:
         _check_none_went(connection, channel, adopted.range, seen=removals_seen)
         return adopted
-    if after >= horizon:
+    if after >= horizon or _stopped(connection, channel):
         return None
     check_unremoved(connection, channel, after=after, seen=removals_seen)
     through = limit(connection, channel, SequenceRange(after, horizon), rows_max=rows_max)
@@ -323,6 +325,14 @@ def pin(
         )
     )
     return intent
+
+
+def _stopped(connection: Connection, channel: Channel) -> bool:
+    """Read in the transaction that pins. An exporter that began before the pause, the removal or the rewinding ends
+    after what it has pinned: nothing leaves for a sink that nobody has any more.
+    """
+    paused = connection.execute(_PAUSED, {"dataset": channel.dataset}).scalar_one_or_none()
+    return paused is not None or not sinks.takes_more(connection, channel.sink)
 
 
 def delivered_through(connection: Connection, channel: Channel, *, start: int) -> int:

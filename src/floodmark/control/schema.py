@@ -43,6 +43,7 @@ datasets = Table(
     Column("changed", BigInteger, nullable=False, default=0),
     Column("identity_null", Text, nullable=False, default="keep"),
     Column("identity_scope", Text, nullable=False, default="event_time"),
+    Column("paused_at", Text),
 )
 
 landing = Table(
@@ -176,6 +177,16 @@ sinks = Table(
     Column("hub", Text),
     Column("problem", Text),
     Column("next_attempt_at", Text),
+    Column("paused_at", Text),
+    Column("known_as", Text),
+)
+
+removed_datasets = Table(
+    "removed_datasets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("removed_at", Text, nullable=False),
+    Column("leftovers", Text),
 )
 
 watermarks = Table(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from floodmark.control.database import next_event
 from floodmark.control.schema import Record, mapping, read_back, sinks
-from floodmark.errors import InvalidName, UnknownSink
+from floodmark.errors import InvalidName, Paused, UnknownSink
 
 _BY_NAME = select(sinks).where(sinks.c.name == bindparam("called"), sinks.c.state != "removed")
 
@@ -34,6 +34,23 @@ class Sink:
     """What its last tick met, blocked or not; None if that got through."""
     next_attempt_at: datetime | None = None
     """When it is retried after a problem."""
+    paused_at: str | None = None
+    """Since when nothing is delivered to it."""
+    known_as: str | None = None
+    """The instance that its destination knows it as, if it is another: that of the sink which was rewound."""
+
+    @property
+    def claimant(self) -> str:
+        """The name in its claim at the destination."""
+        return self.known_as or self.instance
+
+    def check_running(self) -> None:
+        """`Paused` while nothing may be delivered to it."""
+        if self.paused_at is not None:
+            raise Paused(
+                f"Sink {self.name!r} is paused since {self.paused_at[:19]}.",
+                hint=f"Nothing is lost. `floodmark sink resume {self.name}` continues where it stopped.",
+            )
 
 
 def insert(connection: Connection, sink: Sink, *, now: datetime) -> None:
@@ -105,7 +122,43 @@ def set_state(
 def _sink(row: Record) -> Sink:
     settings = read_back(f"sink {row.name!r}", lambda: mapping(row.settings))
     again = None if row.next_attempt_at is None else datetime.fromisoformat(row.next_attempt_at)
-    return Sink(row.instance, row.name, row.kind, settings, row.state, row.reason, row.number, row.problem, again)
+    return Sink(
+        row.instance,
+        row.name,
+        row.kind,
+        settings,
+        row.state,
+        row.reason,
+        row.number,
+        row.problem,
+        again,
+        row.paused_at,
+        row.known_as,
+    )
+
+
+def set_paused(connection: Connection, instance: str, *, at: datetime | None) -> None:
+    """Pause a sink, or resume it; one that is paused already keeps its time."""
+    same = (sinks.c.instance == instance, sinks.c.state != "removed")
+    if at is None:
+        connection.execute(update(sinks).where(*same).values(paused_at=None))
+    else:
+        connection.execute(update(sinks).where(*same, sinks.c.paused_at.is_(None)).values(paused_at=at.isoformat()))
+
+
+_TAKES = select(sinks.c.state, sinks.c.paused_at).where(sinks.c.instance == bindparam("sink"))
+
+
+def takes_more(connection: Connection, instance: str) -> bool:
+    """Whether another range may be pinned for it: not for one that is paused, removed or rewound."""
+    row = connection.execute(_TAKES, {"sink": instance}).one_or_none()
+    return row is not None and row.state != "removed" and row.paused_at is None
+
+
+def claimant(connection: Connection, instance: str) -> str:
+    """The name in the claim of a sink at its destination."""
+    found = connection.execute(select(sinks.c.known_as).where(sinks.c.instance == instance)).scalar_one_or_none()
+    return found or instance
 
 
 def change(connection: Connection, instance: str, settings: dict[str, Any]) -> None:

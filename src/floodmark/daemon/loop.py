@@ -35,7 +35,7 @@ from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.metrics import RunMetrics, kind_of, name_of
 from floodmark.daemon.plan import Compact, DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
 from floodmark.delivery.context import ExportReport, Stop
-from floodmark.errors import Corrupt, Retryable, UnknownSink
+from floodmark.errors import Corrupt, Paused, Retryable, UnknownDataset, UnknownSink
 from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost
 from floodmark.maintenance.compact import CompactReport
@@ -95,7 +95,7 @@ def read_store(root: Path, database: Database) -> StoreView:
         ticks = sinks.schedules(connection)
         return StoreView(
             {
-                item.name: DatasetView(waiting_bytes.get(item.name, 0), item.horizon)
+                item.name: DatasetView(waiting_bytes.get(item.name, 0), item.horizon, paused=item.paused_at is not None)
                 for item in datasets.everyone(connection)
             },
             [
@@ -310,8 +310,8 @@ class Daemon:
         self._running = tuple(one for one in self._running if one.work is not message.work)
         self.metrics.ended(message)
         self.plan.ended(message, now)
-        if isinstance(message.error, UnknownSink):
-            return  # it was just removed, and the next read shows it
+        if isinstance(message.error, UnknownSink | UnknownDataset | Paused):
+            return  # it was just removed or paused, and the next read shows it
         if message.failed:
             self._code = CORRUPT if isinstance(message.error, Corrupt) else self._code or FAILED
         self._voice.ended(message, retry_seconds=self.plan.retry_seconds(message.work, now))

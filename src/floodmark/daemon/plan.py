@@ -30,7 +30,7 @@ from floodmark.control.sinks import Sink
 from floodmark.delivery.backoff import wait_seconds
 from floodmark.delivery.context import ExportReport
 from floodmark.delivery.kinds import seconds
-from floodmark.errors import Corrupt
+from floodmark.errors import Corrupt, Paused
 from floodmark.maintenance.compact import CompactReport
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
@@ -84,6 +84,7 @@ class DatasetView:
     waiting_bytes: int = 0
     """In landing files and segments, including those of an undecided block."""
     horizon: int = 0
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Outcome:
                 return bool(self.report.errors)
             case CompactReport():
                 return not self.report.sound
-        return self.error is not None
+        return self.error is not None and not isinstance(self.error, Paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,7 @@ class Plan:
         return works
 
     def _flush_due(self, item: _Dataset, now: Moment) -> bool:
-        if item.since is None or item.rests(now):
+        if item.since is None or item.view.paused or item.rests(now):
             return False
         if item.view.waiting_bytes >= self.settings.flush_bytes:
             return True
@@ -299,6 +300,7 @@ class Plan:
             often = own.commits >= self.settings.compact_commits
             if (
                 own.commits
+                and not item.view.paused
                 and not own.rests(now)
                 and (often or now.seconds - own.since >= self.settings.compact_seconds)
             ):
@@ -371,7 +373,7 @@ def _recorded(view: SinkView, schedule: Schedule) -> datetime | None:
 
 def _slot(item: _Sink, now: Moment) -> datetime | None:
     """The slot for which a sink is due now."""
-    if item.rests(now):
+    if item.view.sink.paused_at is not None or item.rests(now):
         return None
     slot = now.wall if item.last is None else due_slot(item.schedule, last=item.last, now=now.wall)
     if slot is None and (item.woken or item.retry_at is not None):

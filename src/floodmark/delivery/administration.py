@@ -199,6 +199,15 @@ class Sinks:
         if is_literal(sink.settings.get("token")):
             self.engine.database.forget_freed()
 
+    def pause(self, name: str) -> None:
+        """Nothing more is pinned for it. What is pinned already is finished by the exporter that sends it."""
+        sink, now = self._named(name), self.engine.clock.now()
+        self.engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=now))
+
+    def resume(self, name: str) -> None:
+        sink = self._named(name)
+        self.engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=None))
+
     def _named(self, name: str) -> Sink:
         return self.engine.database.read(lambda c: sinks.get(c, name))
 

@@ -77,6 +77,10 @@ class Exporter:
         """Deliver everything up to the horizon to one sink."""
         report = ExportReport(name)
         sink, lags, report.damaged = self._due(name)
+        sink.check_running()
+        if lags:
+            resting = self.database.read(datasets.paused)
+            lags = [lag for lag in lags if lag.channel.dataset not in resting]
         if not lags:
             return report  # no Spark job, no lake byte, no request
         jobs = self.lake.jobs

@@ -35,6 +35,7 @@ from floodmark.lake.table import Lake
 from floodmark.maintenance.expiry import SnapshotRule, expire_snapshots, make_durable
 from floodmark.maintenance.fold import DatasetFolding, fold_dataset
 from floodmark.maintenance.rebuild import remove_retired
+from floodmark.maintenance.remove_dataset import finish_removals
 from floodmark.maintenance.settle import SettledAgain, settle_again
 from floodmark.sequence import SequenceRange
 
@@ -135,6 +136,8 @@ class Compactor:
     def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
         if dataset is not None:
             return CompactReport((self._one(dataset, dry_run=dry_run),), dry_run)
+        if not dry_run:
+            finish_removals(self.engine)
         done = []
         for item in self.engine.database.read(datasets.everyone):
             try:

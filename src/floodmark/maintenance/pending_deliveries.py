@@ -119,3 +119,19 @@ def lag_rows(connection: Connection, declared: Dataset, needs: Needs, sink: str)
                 whole = SequenceRange(need.after, declared.horizon)
                 total += sum(item.rows for item in deliveries.stretches(connection, channel, whole))
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A sink, and about how many rows of a dataset it has still to get."""
+
+    sink: str
+    rows: int
+
+
+def needed_rows(connection: Connection, dataset: str) -> list[Needed]:
+    """The sinks that have not received everything of a dataset."""
+    declared = datasets.get(connection, dataset)
+    needs = needs_of(connection, declared)
+    asked = sorted({need.sink for need in needs.everyone}, key=lambda instance: needs.names[instance])
+    return [Needed(needs.names[one], lag_rows(connection, declared, needs, one)) for one in asked]

@@ -324,6 +324,8 @@ class Capture:
     def _writer(self, dataset: str) -> LandingWriter:
         with self._lock:
             if dataset not in self._writers:
+                # Again: a dataset that was removed since has no spool, and nobody would seal what is written there.
+                self.engine.database.read(lambda c: datasets.get(c, dataset))
                 self._writers[dataset] = LandingWriter(self.engine.root / "spool" / dataset / "landing")
             return self._writers[dataset]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from floodmark.control import datasets
+from floodmark.control import datasets, sinks
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import (
@@ -34,6 +34,7 @@ from floodmark.delivery.destination import (
     whole_number,
 )
 from floodmark.delivery.outcomes import Busy, Holdings, Oversized
+from floodmark.delivery.scope import Scope
 from floodmark.delivery.sinks.formats import FORMATS, check_format, decoded, encoded, holds_rows
 from floodmark.delivery.sinks.objects import OPTIONS, SECRET, Claim, ObjectPlace, check_place, place_of
 from floodmark.engine import Engine
@@ -403,7 +404,12 @@ class BlobSink:
     def audited(self, channel: Channel, account: Account, *, deep: bool) -> Audited:
         """Compare the names of the objects, and if `deep` their rows, with what was delivered."""
         place, folder = self.place, _folder(channel)
-        names = list(place.list(folder))
+        start = Scope.of(self.settings).start(channel)  # objects up to there are of the time before a rewinding
+        names = [
+            name
+            for name in place.list(folder)
+            if (own := next(iter(_ranges([name])), None)) is None or own[0].through > start
+        ]
         listed = {name: next(iter(_ranges([name])), None) for name in names}
         audit = ObjectAudit(place, folder, self.schema, account, listed).run(deep=deep)
         found = place.read(CLAIM)
@@ -481,11 +487,12 @@ def _check(settings: dict[str, Any]) -> None:
 
 def _connect(engine: Engine, channel: Channel, settings: Mapping[str, Any]) -> BlobSink:
     dataset = engine.database.read(lambda c: datasets.get(c, channel.dataset))
-    return BlobSink(dict(settings), dataset.schema, store_id=engine.store_id, sink=channel.sink)
+    claimant = engine.database.read(lambda c: sinks.claimant(c, channel.sink))
+    return BlobSink(dict(settings), dataset.schema, store_id=engine.store_id, sink=claimant)
 
 
 def _probe(engine: Engine, sink: Sink) -> str:
-    own = BlobSink(dict(sink.settings), Schema(), store_id=engine.store_id, sink=sink.instance)
+    own = BlobSink(dict(sink.settings), Schema(), store_id=engine.store_id, sink=sink.claimant)
     place = own.place
     found = place.read(CLAIM)
     if found is not None:
