@@ -2,8 +2,8 @@
 
     size the landing files → read the records → copy the spool's files → load the table → leave out what flush would
 
-The instant is the one read of the records. At it every acknowledged row is in exactly one place: in the table up to
-the horizon, in a segment that waits, or in a landing file behind its sealed offset. So:
+The instant is the one read of the records. At it every acknowledged row is in exactly one place (I12): in the table up
+to the horizon, in a segment that waits, or in a landing file behind its sealed offset. So:
 
 - The landing files are sized first. A line that is counted then is still landed at the instant, or in a segment that is
   registered by then.
@@ -161,14 +161,12 @@ def _instant(engine: Engine, dataset: str, home: Path) -> PendingView:
         try:
             declared, copies = _pinned(engine, dataset, directory)
             faults.reach("pending.copied")
-            view = view_of(engine, dataset)
-            grown = view.dataset.schema.merge(declared.schema)
+            view = at_the_instant(view_of(engine, dataset), declared)
         except (FileNotFoundError, SchemaConflict) as error:  # a flush was first, or a writer with another type
             cause = error
             shutil.rmtree(directory)
             continue
         faults.reach("pending.loaded")
-        view = replace(view, dataset=replace(view.dataset, schema=grown, horizon=declared.horizon))
         # Read after the snapshot: a purge in between has removed the committed row that hid its pending duplicate.
         current = engine.database.read(lambda c: datasets.get(c, dataset))
         return PendingView(view, _placed([_without_left_out(engine, current, item) for item in copies]))
@@ -179,17 +177,19 @@ def _instant(engine: Engine, dataset: str, home: Path) -> PendingView:
     ) from cause
 
 
+def at_the_instant(view: View, declared: Dataset) -> View:
+    """I12: a view up to the horizon of the instant, with all columns of both. What was committed since is read from the
+    spool: up to the newer horizon it would be read twice.
+    """
+    schema = view.dataset.schema.merge(declared.schema)
+    return replace(view, dataset=replace(view.dataset, schema=schema, horizon=declared.horizon))
+
+
 def _pinned(engine: Engine, dataset: str, directory: Path) -> tuple[Dataset, list[BlockSegment]]:
     """The dataset at the instant, with the columns that landed lines add, and copies of all rows that wait."""
-    sizes = list(_sizes(landing_directory(engine, dataset)))
+    sizes = landed_sizes(engine, dataset)
     faults.reach("pending.sized")
-    declared, sealed, offsets = engine.database.read(
-        lambda c: (
-            datasets.get(c, dataset),
-            segment_records.sealed(c, dataset),
-            segment_records.sealed_offsets(c, [path.stem for path, _ in sizes]),
-        )
-    )
+    declared, sealed, offsets = waiting_records(engine, dataset, [path.stem for path, _ in sizes])
     faults.reach("pending.pinned")
     # The segments of an undecided block have the lowest numbers that are still to come.
     sealed.sort(key=lambda item: (item.block is None, item.registered))
@@ -202,10 +202,26 @@ def _pinned(engine: Engine, dataset: str, directory: Path) -> tuple[Dataset, lis
     return declared, copies
 
 
-def _sizes(directory: Path) -> Iterator[tuple[Path, int]]:
-    for path in landing_files(directory):
+def landed_sizes(engine: Engine, dataset: str) -> list[tuple[Path, int]]:
+    """I12: taken before the records are read. A file that is sealed and removed in between would be in neither."""
+    found = []
+    for path in landing_files(landing_directory(engine, dataset)):
         with contextlib.suppress(FileNotFoundError):  # sealed to its end: its rows are in segments
-            yield path, path.stat().st_size
+            found.append((path, path.stat().st_size))
+    return found
+
+
+def waiting_records(
+    engine: Engine, dataset: str, landed: Sequence[str]
+) -> tuple[Dataset, list[Segment], dict[str, int | None]]:
+    """The instant: the dataset with its horizon, the segments that wait, and how far each landing file is sealed."""
+    return engine.database.read(
+        lambda c: (
+            datasets.get(c, dataset),
+            segment_records.sealed(c, dataset),
+            segment_records.sealed_offsets(c, landed),
+        )
+    )
 
 
 def _copied_segment(engine: Engine, segment: Segment, directory: Path) -> BlockSegment:

@@ -28,6 +28,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U24": "in the model of a rebuild, a retention takes its rows from both tables at once",
     "I10": "models have one dataset, or several that are alike",
     "I11": "models have no values: a read brings all rows or none",
+    "I12": "the readers of models read what is committed",
     "U33": "models have no damage that somebody could decide about",
     "U42": "models have no types of columns",
     "U30": "about a look, not about a row",
@@ -45,7 +46,6 @@ NOT_IN_THE_SIMULATION: dict[str, str] = {
     "U19": "all sinks of a schedule are there before its first step",
     "I10": "its stores have one dataset",
     "I11": "the lake in memory reads a file whole or not at all",
-    "U42": "the rows of a schedule have the same columns from its first step to its last",
     "U33": "its disk loses what was not synced, and damages nothing that was",
 }
 

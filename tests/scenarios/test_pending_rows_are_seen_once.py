@@ -189,7 +189,7 @@ def test_a_store_without_a_cursor_says_so_and_one_without_spark_too(world: World
 
 @pytest.mark.parametrize("point", FLUSH_POINTS)
 def test_after_a_crash_at_any_point_every_row_is_seen_once(world: World, point: str) -> None:
-    """I4, I7: also where the append has landed and no record says so."""
+    """I12, I4, I7: also where the append has landed and no record says so."""
     kill_store(rows_everywhere(world))
     assert dies(lambda: world.open().flush(DATASET), at=point), f"{point} was never reached"
     world.close()

@@ -18,8 +18,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed; with --minutes, others than ever before")
     parser.add_argument("--seed", type=int, help="one schedule, shown step by step")
     parser.add_argument("--page", action="store_true", help="look for every bug too, and write the page of evidence")
+    parser.add_argument(
+        "--new-bugs", action="store_true", help="look for the bugs that the page does not have, and add them"
+    )
     asked = parser.parse_args()
     with workshop() as place:
+        if asked.new_bugs:
+            evidence.add([evidence.search(bug, place) for bug in evidence.not_told()])
+            return 0
         if asked.seed is not None:
             outcome = run(made(asked.seed), place)
             print(outcome)

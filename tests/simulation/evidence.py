@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests import evidence
 from tests.evidence import Listing, mutations
@@ -117,13 +117,39 @@ def record(tally: Tally, found: list[Found], *, command: str, seconds: float) ->
         Listing(
             "Bugs put in on purpose",
             ("bug", "breaks", "found after", "as"),
-            [(item.bug.name, f"[{item.bug.invariant}](invariants.md)", item.after, _short(item)) for item in found],
+            list(map(_row, found)),
             "Each undoes one protection, and is found in every test run by a few steps that were written for it. The "
             f"third column says how many random schedules it took to find it as well, of {SEARCH_MAX} at most.",
         ),
     ]
     evidence.record("simulation", command=command, seconds=seconds, facts=facts, listings=listings)
     mutations.write()
+
+
+def not_told() -> list[Bug]:
+    """The bugs of which the page does not tell yet how they were found."""
+    told = {row[0] for row in _bugs_told(evidence.records()["simulation"]).rows}
+    return [bug for bug in BUGS if bug.name not in told]
+
+
+def add(found: list[Found]) -> None:
+    """Tell of bugs that were seeded since the last whole run, without another one."""
+    run = evidence.records()["simulation"]
+    listing = _bugs_told(run)
+    rows = {row[0]: row for row in (*listing.rows, *map(_row, found))}
+    ours = replace(listing, rows=[rows[bug.name] for bug in BUGS])
+    facts = {**run.facts, "bugs seeded": len(BUGS), "… and found": sum(row[2] != NOT_FOUND for row in ours.rows)}
+    listings = [ours if item is listing else item for item in run.listings]
+    evidence.record("simulation", command=run.command, seconds=run.seconds, facts=facts, listings=listings)
+    mutations.write()
+
+
+def _bugs_told(run: evidence.Record) -> Listing:
+    return next(item for item in run.listings if "bug" in item.columns)
+
+
+def _row(item: Found) -> tuple[str, ...]:
+    return (item.bug.name, f"[{item.bug.invariant}](invariants.md)", item.after, _short(item))
 
 
 def _short(item: Found) -> str:

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from floodmark.commit import block
-from floodmark.errors import Permanent
+from floodmark.errors import Permanent, SchemaConflict
 from floodmark.maintenance import fold as folding
 from floodmark.schema import SEQ
 from floodmark.sequence import Cursor
 from floodmark.sources.adopt import Adopter
 from floodmark.store import Store
 
-from .others import Legacy, Unsteady
+from .others import AMOUNT, Legacy, Unsteady
 from .world import DATASET, World
 
 _SEGMENT = ("segment.announced", "segment.written", "segment.registered")
@@ -40,6 +40,8 @@ POINTS: dict[str, tuple[str, ...]] = {
         *_SEAL,
     ),
     "block off": ("barrier.sending", "lake.barrier", "barrier.sent", "lake.sync", "flush.released"),
+    "capture amounts": (*_SEGMENT, "capture.answered"),
+    "correct a type": ("lake.aggregate", "column.changed", "column.dropped"),
     "read": ("lake.scan", "read.stored"),
     "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
     "export central": (
@@ -92,6 +94,35 @@ def capture(world: World, store: Store, count: int, *, arrow: bool = False, agai
     store.capture(DATASET, pa.Table.from_pylist(sent) if arrow else sent)
     world.stage.pause("capture.answered")
     world.oracle.acknowledge(rows)
+
+
+def capture_amounts(world: World, store: Store, count: int) -> None:
+    """Rows with a value in the column whose type is corrected: a value of the type that it has at the beginning."""
+    text = column_type(store) == "string"
+    rows = world.oracle.rows(count, partitions=world.sites)
+    for row in rows:
+        row[AMOUNT] = f"amount of {row['id']}" if text else int(row["id"].removeprefix("row-"))
+    try:
+        store.capture(DATASET, pa.Table.from_pylist([world.as_captured(row) for row in rows]))
+    except SchemaConflict:
+        world.counts["amounts of a type that was corrected"] += 1
+        return
+    world.stage.pause("capture.answered")
+    world.oracle.acknowledge(rows)
+
+
+def correct_a_type(world: World, store: Store, _size: int) -> None:
+    try:
+        store.change_dataset(DATASET, types={AMOUNT: "long" if column_type(store) == "string" else "string"})
+    except SchemaConflict:
+        world.counts["correct a type: refused"] += 1
+    else:
+        world.counts["types corrected"] += 1
+
+
+def column_type(store: Store) -> str:
+    (declared,) = store.datasets()
+    return declared.schema.column(AMOUNT).text
 
 
 def retain(world: World, store: Store, keep_rows: int) -> Any:
@@ -237,6 +268,8 @@ OPERATIONS: dict[str, Operation] = {
     "export central": lambda _world, store, _size: store.export("central"),
     "export mirror": lambda _world, store, _size: store.export("mirror"),
     "export figures": lambda _world, store, _size: store.export("figures"),
+    "capture amounts": capture_amounts,
+    "correct a type": correct_a_type,
     "retain": retain,
     "purge": purge,
     "backfill": backfill,

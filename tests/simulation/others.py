@@ -16,6 +16,8 @@ PROJECTION = f"{__name__}:keep"
 SETTLE = f"{__name__}:settle"
 
 COLUMNS = ("id", "site", "text", "proof")
+AMOUNT = "amount"
+"""A column whose type its owner corrects, where the schedules are about that."""
 REFERENCE = "reference"
 """The identity of rows, where they have one. Every other row has none: it is known by its content."""
 

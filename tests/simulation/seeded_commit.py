@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from floodmark import read
+from floodmark import faults, pending, read
 from floodmark.commit import block as one_block
 from floodmark.commit import flush
 from floodmark.commit.protocol import Base, Verdict
@@ -214,4 +214,38 @@ def _() -> Iterator[None]:
         return replace(fresh, snapshot=first.snapshot or fresh.snapshot)
 
     with everywhere(read.view_of, view_of):
+        yield
+
+
+@bug(
+    "a look at pending rows goes up to the newest horizon",
+    invariant="I12",
+    short=[stops(0, "read", "pending.copied"), does(1, "flush"), GOES_ON],
+    shows="a look at pending rows",
+)
+def _() -> Iterator[None]:
+    with replaced(pending, "at_the_instant", lambda view, _declared: view):
+        yield
+
+
+@bug(
+    "landing files are sized behind the records",
+    invariant="I12",
+    short=[stops(0, "read", "pending.pinned"), does(1, "seal"), GOES_ON],
+    shows="a look at pending rows",
+)
+def _() -> Iterator[None]:
+    real_sizes, real_records = pending.landed_sizes, pending.waiting_records
+    seen: dict[int, Any] = {}
+
+    def sizes(engine: Engine, dataset: str) -> Any:
+        files = [path.stem for path, _ in real_sizes(engine, dataset)]
+        seen[threading.get_ident()] = real_records(engine, dataset, files)
+        faults.reach("pending.pinned")
+        return real_sizes(engine, dataset)
+
+    def records(*_arguments: Any) -> Any:
+        return seen[threading.get_ident()]
+
+    with replaced(pending, "landed_sizes", sizes), replaced(pending, "waiting_records", records):
         yield

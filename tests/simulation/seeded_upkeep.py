@@ -18,7 +18,19 @@ from floodmark.control import folding as folding_records
 from floodmark.control.datasets import Dataset
 from floodmark.control.schema import rebuilds
 from floodmark.engine import Engine
-from floodmark.maintenance import audit, compact, expiry, fold, fsck, fsck_spool, purge, rebuild, remover, retain
+from floodmark.maintenance import (
+    audit,
+    column_types,
+    compact,
+    expiry,
+    fold,
+    fsck,
+    fsck_spool,
+    purge,
+    rebuild,
+    remover,
+    retain,
+)
 from floodmark.maintenance.table_copy import TableCopy
 from floodmark.removal import Need
 from floodmark.schema import SEQ
@@ -500,6 +512,31 @@ def _() -> Iterator[None]:
         return set(fsck_spool.unregistered_files(engine, dataset.name).values())
 
     with replaced(fsck_spool, "committed_segments", everything):
+        yield
+
+
+# ── correcting a column's type ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@bug(
+    "a type is corrected although rows came since the look",
+    invariant="U42",
+    profile="types",
+    short=[stops(0, "correct a type", "lake.aggregate"), does(1, "capture amounts"), does(1, "flush"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    with replaced(column_types, "nothing_since", lambda *_arguments: True):
+        yield
+
+
+@bug(
+    "rows that were fitted to the old type are registered",
+    invariant="U42",
+    profile="types",
+    short=[stops(0, "capture amounts", "segment.written"), does(1, "correct a type"), GOES_ON],
+)
+def _() -> Iterator[None]:
+    with replaced(datasets, "check_types", lambda *_arguments: None):
         yield
 
 

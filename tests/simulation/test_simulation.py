@@ -23,6 +23,7 @@ from .world import MEETS
 SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "500"))
 """The fewest with which everything below comes to pass. `make soak` and `make evidence` run more."""
 BATCH = 100
+TYPES_SCHEDULES = 40
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,17 @@ def test_folding_old_records_beside_everything_else_changes_nothing(place: Works
         outcome = run(made(seed, PROFILES["folding"]), place)
         if outcome.wrong:
             pytest.fail(f"{shrunk(outcome, place)}")
+
+
+def test_no_value_is_lost_when_a_column_s_type_is_corrected_at_any_moment(place: Workshop):
+    """U42"""
+    counts: Counter[str] = Counter()
+    for seed in range(TYPES_SCHEDULES):
+        outcome = run(made(seed, PROFILES["types"]), place)
+        assert outcome.wrong == [], f"{outcome}"
+        counts += outcome.counts
+    happened = ("types corrected", "correct a type: refused", "capture amounts: SchemaChanged")
+    assert all(counts[what] for what in happened), counts
 
 
 def _expect_all_of_them(tally: Tally) -> int:

@@ -57,6 +57,8 @@ class Kind:
     identified: bool
     sinks: tuple[str, ...]
     settles: bool = False
+    typed: bool = False
+    """Whether rows have a column whose type is corrected."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -65,7 +67,8 @@ class Kind:
 
     @property
     def name(self) -> str:
-        return "-".join([f"identified{int(self.identified)}", *self.sinks, *(["settles"] if self.settles else [])])
+        more = [word for word in ("settles", "typed") if getattr(self, word)]
+        return "-".join([f"identified{int(self.identified)}", *self.sinks, *more])
 
 
 @dataclass
@@ -121,7 +124,7 @@ def _declare(store: Store, kind: Kind, role: str) -> None:
         DATASET,
         identity if role == "edge" and (kind.identified or kind.settles) else None,
         partition_by=["site"],
-        schema=dict.fromkeys(columns, "string"),
+        schema=dict.fromkeys((*columns, others.AMOUNT) if kind.typed else columns, "string"),
         settle=others.SETTLE if kind.settles and role == "edge" else None,
     )
     if role == "edge":

@@ -121,10 +121,12 @@ def _seen(connection: Connection, dataset: str) -> tuple[_Seen, list[str]]:
 
 
 def _record(connection: Connection, schema: Schema, dataset: str, seen: _Seen) -> bool:
-    """U42: false if anything happened since."""
-    if blocks.undecided(connection, dataset) is not None or _seen(connection, dataset)[0] != seen:
-        return False
-    return datasets.replace_types(connection, dataset, schema)
+    return nothing_since(connection, dataset, seen) and datasets.replace_types(connection, dataset, schema)
+
+
+def nothing_since(connection: Connection, dataset: str, seen: _Seen) -> bool:
+    """U42: whether no row came or went since the look, and none is about to."""
+    return blocks.undecided(connection, dataset) is None and _seen(connection, dataset)[0] == seen
 
 
 def _complete(engine: Engine, declared: Dataset) -> None:
