@@ -102,8 +102,8 @@ class UpkeepSettings:
     """Most bytes of a dataset that one compaction rewrites; the next run continues."""
     buckets_at_once: int = 4
     """Number of buckets rewritten at the same time."""
-    manifests_max: int = 5
-    """Manifests are merged when there are more small ones than this."""
+    manifests_max: int = 25
+    """Compaction merges manifests when there are more small ones than this. Commits merge every 20 automatically."""
     snapshots_keep: int = 5
     """Compaction keeps at least this many snapshots."""
     snapshots_age_seconds: int = 3600

@@ -18,6 +18,7 @@ from floodmark.clock import Clock, SystemClock
 from floodmark.config import Settings, secret
 from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
 from floodmark.control.topology import check_topology
+from floodmark.rows.fitted import FittedLines
 
 if TYPE_CHECKING:
     from floodmark.lake.table import Lake
@@ -55,6 +56,10 @@ class Engine:
         self.recovered = RecoveryProgress()
         self.corrected: set[str] = set()
         """Datasets whose columns got other types: what this process remembers of their schemas is wrong (U42)."""
+        self.fitted = FittedLines()
+        """What this process captured and has not sealed yet, as it was fitted."""
+        self.announced = False
+        """Whether the lake knows that this process commits rows: what it needs for that starts early."""
         self._lake = lake
         self._opening = threading.Lock()
 

@@ -53,7 +53,8 @@ from floodmark.lake.types import physical, quoted
 from floodmark.removal import Selection
 from floodmark.schema.types import WIDER, ColumnType, ListType, StructType
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
-from floodmark.spool.sealing import SealReport, seal
+from floodmark.spool.landing import landing_bytes
+from floodmark.spool.sealing import SealReport, landing_directory, seal
 from floodmark.spool.segments import segment_damage, split_segment
 
 BLOCKS_MAX = 20
@@ -148,6 +149,9 @@ def _flush_on_record(engine: Engine, dataset: str, *, stop: Callable[[], bool] |
 def _flush(
     engine: Engine, dataset: str, backoff: _Backoff, *, stop: Callable[[], bool] | None
 ) -> tuple[SealReport, list[Decided]]:
+    if not engine.announced and _has_waiting(engine, dataset):
+        engine.announced = True
+        engine.lake.prepare()  # beside recovery and sealing
     recover_dataset(engine, dataset)
     sealed = seal(engine, dataset)
     # What is registered from now on is the next flush's: beside a busy writer this one would never end.
@@ -168,6 +172,15 @@ def _flush(
                     raise
             else:
                 return sealed, done
+
+
+def _has_waiting(engine: Engine, dataset: str) -> bool:
+    """Whether there is something to commit, sealed or not."""
+    engine.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
+    if engine.database.read(lambda c: segment_records.sealed(c, dataset)):
+        return True
+    offsets = engine.database.read(lambda c: segment_records.landing_offsets(c, dataset))
+    return landing_bytes(landing_directory(engine, dataset), sealed=offsets) > 0
 
 
 @contextlib.contextmanager

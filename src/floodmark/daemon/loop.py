@@ -274,7 +274,12 @@ class Daemon:
         return Moment(self._clock.now(), self._clock.monotonic_seconds())
 
     def _read(self, now: Moment) -> None:
-        for change in self.plan.see(read_store(self._store.path, self._reading), now):
+        seen = read_store(self._store.path, self._reading)
+        engine = self._store.engine
+        if not engine.announced and any(view.waiting_bytes for view in seen.datasets.values()):
+            engine.announced = True
+            engine.lake.prepare()  # they are flushed soon
+        for change in self.plan.see(seen, now):
             self._voice.noticed(change)
             if change.what == "removed" and change.instance is not None:
                 self._lanes.drop(change.instance)

@@ -57,16 +57,29 @@ class SparkReader:
     _counting: threading.Lock = field(default_factory=threading.Lock, init=False)
     _tasks_at_once: int | None = field(default=None, init=False)
     _session: SparkSession | None = field(default=None, init=False)
+    _starting: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _prepared: bool = field(default=False, init=False)
 
     @property
     def spark(self) -> SparkSession:
-        if self._session is None:
-            session = self.start()
-            self.catalog.attach(session)
-            # Also in a session that the application made: a union of one-partition frames is to keep its partitions.
-            session.conf.set("spark.sql.unionOutputPartitioning", "false")
-            self._session = session
-        return self._session
+        with self._starting:
+            if self._session is None:
+                session = self.start()
+                self.catalog.attach(session)
+                # Also in a session that the application made: a union of one-partition frames is to keep its
+                # partitions.
+                session.conf.set("spark.sql.unionOutputPartitioning", "false")
+                self._session = session
+            return self._session
+
+    def prepare(self) -> None:
+        if not self._prepared:
+            self._prepared = True
+            threading.Thread(target=self._start_early, name="spark-start", daemon=True).start()
+
+    def _start_early(self) -> None:
+        with contextlib.suppress(Exception):  # whoever needs the session tries again, and says what is wrong
+            _ = self.spark
 
     def load(self, table: str) -> TableState | None:
         return self.catalog.state(table)

@@ -81,6 +81,10 @@ class Lake(Protocol):
         """How many actions this lake has started on its engine so far: none, where there is no engine."""
         ...
 
+    def prepare(self) -> None:
+        """Rows will be appended soon: what takes long to start, starts now. Returns at once, and never fails."""
+        ...
+
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, table: str) -> TableState | None:

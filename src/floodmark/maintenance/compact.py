@@ -42,8 +42,9 @@ from floodmark.sequence import SequenceRange
 T = TypeVar("T")
 MANIFEST_TRIES_MAX = 3
 """How often manifests are joined again because a commit came in between."""
-REPLACED_MAX = 64
-"""After so many compacted files, the manifests that still list them are rewritten."""
+REPLACED_MAX = 1_000
+"""After so many compacted files, the manifests that still list them are rewritten. Those of fewer files go with the
+next commits: a commit leaves out a manifest without live files, and joins small ones."""
 ORPHAN_AGE_MIN = timedelta(days=1)
 """No commit takes longer than this: a younger file is never an orphan, whatever the settings are."""
 

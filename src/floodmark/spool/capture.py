@@ -30,7 +30,7 @@ from floodmark.rows.envelope import encode_envelope, row_payload
 from floodmark.rows.plain import PlainRows
 from floodmark.rows.textlines import Problem
 from floodmark.spool.ingest import fit_and_evolve, store
-from floodmark.spool.landing import LandingWriter, landing_bytes
+from floodmark.spool.landing import LandingWriter, Place, landing_bytes
 from floodmark.spool.quarantine import Misfit, Sender, grouped, keep_payload
 
 if TYPE_CHECKING:
@@ -114,13 +114,17 @@ class Capture:
         # Parsing takes the interpreter's lock and gives it back twenty times a call. Threads that take turns as a whole
         # are several times faster than threads that hand it to each other in the middle.
         with self._parsing:
-            grown, fitted, line = self._parsed(declared, rows)
+            grown, found, line = self._parsed(declared, rows)
         if not rows:
             return Receipt(rows=0)
+        fitted = found.fit
         held = self._held(
             dataset, [Problem("", reason, _envelope(rows[row]), misfit=True) for row, reason in _reasons(fitted)]
         )
-        self._store(grown, fitted.table, line, held)
+        place = self._store(grown, fitted.table, line, held)
+        if place is not None and self.engine.fitted.are_kept(dataset):
+            demands = grown.demands(self.engine.settings.spool)
+            self.engine.fitted.keep(place.file, place.offset, line, found, grown.schema, demands)
         return _receipt(fitted, held)
 
     def _capture_plain(self, declared: Dataset, rows: Any) -> Receipt | None:
@@ -144,14 +148,17 @@ class Capture:
         line = None if found is None else encode_envelope(*found, rows=len(rows))
         return line if line is not None and len(line) <= LINE_BYTES_MAX else None
 
-    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> None:
+    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> Place | None:
+        """Where the line is in the landing log; None if the rows became a segment."""
+        place = None
         if len(line) > LINE_BYTES_MAX:
             store(self.engine, grown, table, held=held)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
             self._hold(grown.name, held)
-            self._writer(grown.name).append(line)
+            place = self._writer(grown.name).append(line)
         self.count(grown.name, len(line))
+        return place
 
     def capture_texts(self, dataset: str, texts: Texts, *, sender: Sender | None = None) -> Receipt:
         """Store what was read from a text; durable on return.
@@ -250,7 +257,7 @@ class Capture:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
             self._lock, self._parsing, self._process = threading.Lock(), threading.Lock(), os.getpid()
 
-    def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, Fit, bytes]:
+    def _parsed(self, declared: Dataset, rows: Any) -> tuple[Dataset, FittedRows, bytes]:
         """The dataset with the columns that the rows add, the fit, and the line to store."""
         from floodmark.rows.fit import fit_rows
 
@@ -262,7 +269,7 @@ class Capture:
 
         grown, fitted = self._fitted(declared, fitting)
         _refuse_if_nothing_fits(fitted, rows=len(rows))
-        return grown, fitted, encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
+        return grown, made[-1], encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
 
     def _held(
         self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None

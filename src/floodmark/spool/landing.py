@@ -32,11 +32,23 @@ NAME_BYTES_MAX = 128
 """A writer's own name has 38; what is quarantined of a file is kept under a longer one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line is."""
+
+    file: str
+    """The name of its file, which no other file ever has."""
+    offset: int
+
+
 @dataclass(slots=True)
 class _Group:
     """Lines that will share one fsync. The thread with the first line leads: it writes them all."""
 
     lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+    place: Place | None = None
+    """Where the first of them is, once they are written."""
     finished: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
@@ -50,11 +62,12 @@ class LandingWriter:
         self._writing = threading.Lock()
         self._group = _Group()
         self._descriptor: int | None = None
+        self._name = ""
         self._size = 0
         self._process = os.getpid()
 
-    def append(self, line: bytes) -> None:
-        """Write one line; it is durable on return.
+    def append(self, line: bytes) -> Place:
+        """Write one line; it is durable on return. Where it is comes back.
 
         `OutcomeUnknown` if the disk refused: the line may or may not be there, and nothing that was
         acknowledged before is touched.
@@ -62,18 +75,21 @@ class LandingWriter:
         self._forget_after_fork()
         with self._joining:
             group = self._group
+            before = group.size
             group.lines.append(line)
+            group.size += len(line)
             leads = len(group.lines) == 1
         if leads:
             self._lead(group)
         else:
             group.finished.wait()
-        if group.error is not None:
+        if group.error is not None or group.place is None:
             raise OutcomeUnknown(
                 f"The landing log in {self._directory} could not be made durable: {group.error}.",
                 hint="These rows may or may not have been stored; everything acknowledged before is safe. "
                 "Fix the cause (disk full?) and capture them again if the dataset has an identity.",
             ) from group.error
+        return Place(group.place.file, group.place.offset + before)
 
     def close(self) -> None:
         """Give the file up: it may now be sealed to its end and removed."""
@@ -87,7 +103,7 @@ class LandingWriter:
             with self._writing:
                 self._complete(group)
                 try:
-                    self._write(b"".join(group.lines))
+                    group.place = self._write(b"".join(group.lines))
                 except BaseException:  # also an interrupt: part of a line may be in the file
                     self.abandon()
                     raise
@@ -106,13 +122,16 @@ class LandingWriter:
             if self._group is group:
                 self._group = _Group()
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, content: bytes) -> Place:
         if self._descriptor is None:
-            self._descriptor, self._size = create_file(self._directory), 0
+            self._descriptor, self._name = create_file(self._directory)
+            self._size = 0
+        place = Place(self._name, self._size)
         write_durably(self._descriptor, content)
         self._size += len(content)
         if self._size >= FILE_BYTES_MAX:
             self._close_file()
+        return place
 
     def abandon(self) -> None:
         """L3: after a failure, never touch this file again."""
@@ -143,9 +162,11 @@ def write_durably(descriptor: int, content: bytes) -> None:
     faults.reach("capture.synced")
 
 
-def create_file(directory: Path) -> int:
-    """A new landing file that is locked before it has its name (L2): a sealer that met it empty and unlocked
-    would remove it, and its writer would keep writing to a file without a name.
+def create_file(directory: Path) -> tuple[int, str]:
+    """A new landing file, open, and its name.
+
+    It is locked before it has the name (L2): a sealer that met it empty and unlocked would remove it, and its writer
+    would keep writing to a file without a name.
     """
     make_directory(directory, private=True)
     name = uuid.uuid4().hex
@@ -158,7 +179,7 @@ def create_file(directory: Path) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, name
 
 
 def landing_files(directory: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,9 @@ from floodmark.engine import Engine
 from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
 from floodmark.rows.envelope import Envelope, MalformedEnvelope, decode_envelope, encode_envelope
-from floodmark.rows.fit import Fit, fit, reasons_by_row
+from floodmark.rows.fit import fit, reasons_by_row
+from floodmark.rows.fitted import FittedLine
+from floodmark.rows.plain import Demands
 from floodmark.schema import Schema
 from floodmark.spool.ingest import fit_and_evolve, store
 from floodmark.spool.landing import landing_files
@@ -57,6 +60,15 @@ class SealReport:
     files_removed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A line that this process wrote, and its rows as they were fitted then."""
+
+    offset: int
+    line: bytes
+    fitted: FittedLine
+
+
 @dataclass(slots=True)
 class _Run:
     """Neighbouring envelopes with the same columns, fitted together."""
@@ -75,6 +87,7 @@ def seal(engine: Engine, dataset: str) -> SealReport:
     """Seal everything that is acknowledged at this moment."""
     report = SealReport()
     engine.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
+    engine.fitted.expect(dataset)
     for path in landing_files(landing_directory(engine, dataset)):
         _seal_file(engine, dataset, path, report)
     return report
@@ -162,10 +175,10 @@ def _parse(
     def hold(offset: int, reason: str, line: bytes) -> None:
         held.append(_held(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
 
-    runs = list(_runs(content, start=lines.start, malformed=hold))
+    runs = list(_runs(content, start=lines.start, malformed=hold, known=partial(engine.fitted.take, lines.file)))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
     declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
-    return declared, joined([item.table for item in fitted.fits], declared.schema), held + fitted.misfits
+    return declared, joined(fitted.tables, declared.schema), held + fitted.misfits
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +186,28 @@ class _FittedRuns:
     """Several runs of lines, fitted one after the other: each to the schema that the ones before it grew."""
 
     schema: Schema
-    fits: list[Fit]
+    tables: list[pa.Table]
     misfits: list[Held]
 
 
-def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list[_Run], content: bytes) -> _FittedRuns:
+def _fit_runs(
+    engine: Engine, declared: Dataset, lines: LandingRange, runs: list[_Run | _Known], content: bytes
+) -> _FittedRuns:
     dataset, schema, demands = declared.name, declared.schema, declared.demands(engine.settings.spool)
-    fits: list[Fit] = []
+    tables: list[pa.Table] = []
     held: list[Held] = []
-    for run in runs:
+    for item in runs:
+        if isinstance(item, _Known) and is_still_so(item.fitted, schema, demands):
+            tables.append(item.fitted.table)
+            continue
+        run = item if isinstance(item, _Run) else _run_of(item)
         try:
             fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
         except (InvalidName, SchemaConflict) as error:  # a name that no column can have, or one too many
             reasons = dict.fromkeys(range(len(run.origins)), error.message)
         else:
             schema = fitted.schema
-            fits.append(fitted)
+            tables.append(fitted.table)
             reasons = reasons_by_row(fitted.misfits)
         for index, reason in reasons.items():
             offset, row = run.origins[index]
@@ -197,7 +216,18 @@ def _fit_runs(engine: Engine, declared: Dataset, lines: LandingRange, runs: list
             except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept unchanged
                 payload = next(_lines(content[offset - lines.start :]))
             held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
-    return _FittedRuns(schema, fits, held)
+    return _FittedRuns(schema, tables, held)
+
+
+def is_still_so(fitted: FittedLine, schema: Schema, demands: Demands) -> bool:
+    """Whether rows that were fitted earlier would be fitted in the same way now."""
+    return fitted.schema == schema and fitted.demands == demands
+
+
+def _run_of(known: _Known) -> _Run:
+    """The line, parsed after all."""
+    found = _envelope(known.line)
+    return _Run(found.columns, list(map(list, found.values)), [(known.offset, row) for row in range(found.rows)])
 
 
 def landed_rows(declared: Dataset, limits: SpoolSettings, content: bytes) -> tuple[Dataset, pa.Table | None]:
@@ -207,6 +237,8 @@ def landed_rows(declared: Dataset, limits: SpoolSettings, content: bytes) -> tup
     schema, demands = declared.schema, declared.demands(limits)
     tables: list[pa.Table] = []
     for run in _runs(content, start=0, malformed=lambda *_: None):
+        if isinstance(run, _Known):
+            continue  # there is none: nothing is known here
         try:
             fitted = fit(schema, run.columns, run.values, rows=len(run.origins), demands=demands)
         except (InvalidName, SchemaConflict):
@@ -216,14 +248,29 @@ def landed_rows(declared: Dataset, limits: SpoolSettings, content: bytes) -> tup
     return replace(declared, schema=schema), joined(tables, schema)
 
 
-def _runs(content: bytes, *, start: int, malformed: Callable[[int, str, bytes], None]) -> Iterator[_Run]:
+def _runs(
+    content: bytes,
+    *,
+    start: int,
+    malformed: Callable[[int, str, bytes], None],
+    known: Callable[[int, bytes], FittedLine | None] = lambda *_: None,
+) -> Iterator[_Run | _Known]:
     """The envelopes, neighbours with equal columns taken together: one fit instead of thousands.
 
-    `malformed` is called with the offset of each line that is no envelope, the reason, and the line.
+    `malformed` is called with the offset of each line that is no envelope, the reason, and the line. `known` has the
+    rows of lines that need not be parsed.
     """
     run: _Run | None = None
     offset = start
     for line in _lines(content):
+        fitted = known(offset, line)
+        if fitted is not None:
+            if run is not None:
+                yield run
+                run = None
+            yield _Known(offset, line, fitted)
+            offset += len(line)
+            continue
         try:
             envelope = _envelope(line)
         except MalformedEnvelope as error:

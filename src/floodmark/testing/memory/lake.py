@@ -91,6 +91,11 @@ class MemoryLake(MemoryTables[MemoryTable]):
     """Other people's catalogs: what table sinks deliver to."""
     jobs: int = 0
     """Always 0: there is no engine."""
+    prepared: bool = False
+    """Whether rows were announced: a lake on Spark starts its session then."""
+
+    def prepare(self) -> None:
+        self.prepared = True
 
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
