@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import click
 
-from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.options import column_list, dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json
 
 
 @click.command()
 @click.argument("source")
-@click.option("--dataset", required=True, metavar="NAME", help="The dataset. It is declared if it does not exist.")
+@click.option(
+    "--dataset",
+    required=True,
+    metavar="NAME",
+    help="The dataset. It is declared if it does not exist.",
+    shell_complete=dataset_names,
+)
 @click.option(
     "--format", "file_format", metavar="FORMAT", help="SOURCE is a path of this format: parquet, csv, json, …"
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import json_option, open_store, sink_names
 from floodmark.cli.output import WRONG, finding_json, print_findings, print_json, print_table, steps
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("sink")
+@click.argument("sink", shell_complete=sink_names)
 @click.option("--deep", is_flag=True, help="Read and compare every row, in the lake and at the destination.")
 @json_option
 @click.pass_context

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table
 from floodmark.errors import FloodmarkError
 
@@ -26,7 +26,7 @@ def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.option("--from", "source", metavar="PATH", help="Files, an Iceberg table, or what a provider reads.")
 @click.option(
     "--format",

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import declared_dataset, json_option, open_store
+from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
 from floodmark.cli.output import note, print_json
 from floodmark.errors import FloodmarkError, Permanent, reason_of
 
@@ -62,7 +62,7 @@ class CaptureReport:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.argument(
     "source", metavar="[FILE|-]", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
 )

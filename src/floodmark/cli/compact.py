@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, size_text, steps
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset", required=False)
+@click.argument("dataset", required=False, shell_complete=dataset_names)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 @click.pass_context

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import column_list, declared_dataset, json_option, open_store
+from floodmark.cli.options import column_list, dataset_names, declared_dataset, json_option, open_store
 from floodmark.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def add(
 
 
 @dataset.command()
-@click.argument("name")
+@click.argument("name", shell_complete=dataset_names)
 @click.option(
     "--type",
     "types",
@@ -163,7 +163,7 @@ def change(name: str, types: tuple[str, ...], settle: str | None, no_settle: boo
 
 
 @dataset.command()
-@click.argument("name")
+@click.argument("name", shell_complete=dataset_names)
 @json_option
 def pause(name: str, as_json: bool) -> None:
     """Commit and deliver nothing of dataset NAME until it is resumed.
@@ -180,7 +180,7 @@ def pause(name: str, as_json: bool) -> None:
 
 
 @dataset.command()
-@click.argument("name")
+@click.argument("name", shell_complete=dataset_names)
 @json_option
 def resume(name: str, as_json: bool) -> None:
     """Commit and deliver the rows of the paused dataset NAME again.
@@ -202,7 +202,7 @@ def _say(text: str, name: str, *, paused: bool, as_json: bool) -> None:
 
 
 @dataset.command()
-@click.argument("name")
+@click.argument("name", shell_complete=dataset_names)
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed, and what depends on it.")
 @click.option("--give-up", is_flag=True, help="Also if rows are not committed, or a sink has not received them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import json_option, open_store, sink_names
 from floodmark.cli.output import note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("sink", required=False)
+@click.argument("sink", required=False, shell_complete=sink_names)
 @click.option(
     "--dry-run", is_flag=True, help="Show each range that would be delivered with its rows, and send nothing."
 )

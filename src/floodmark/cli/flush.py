@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, working
 from floodmark.errors import Corrupt, FloodmarkError
 
@@ -17,7 +17,7 @@ FAILED, CORRUPT = 1, 3
 
 
 @click.command()
-@click.argument("dataset", required=False)
+@click.argument("dataset", required=False, shell_complete=dataset_names)
 @json_option
 @click.pass_context
 def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quarantine": ("quarantine", "Inspect, replay or discard rows that did not fit."),
     "log": ("log", "Work with an event log."),
     "jars": ("jars", "Download the Spark jars, once, for offline use."),
+    "completion": ("completion", "Print the completion script of a shell."),
     "demo": ("demo", "Run the complete pipeline on a scratch store, and check the result."),
 }
 """Command → (module in this package, one line of help), in the order of `--help`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import json_option
+from floodmark.cli.options import dataset_names, json_option
 from floodmark.cli.output import note, print_json, print_table
 from floodmark.errors import Permanent, Retryable, reason_of
 
@@ -399,7 +399,7 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
 
 @log.command()
 @path_argument
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @json_option
 def feed(path: Path, dataset: str, as_json: bool) -> None:
     """Capture new events of the log into DATASET of the store, each event as one row, exactly once.

@@ -81,3 +81,27 @@ def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     if not all(names):
         raise click.BadParameter("give column names separated by commas, like a,b")
     return names
+
+
+# ── what a shell completes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def dataset_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The datasets of the store that begin like this; none if it cannot be read."""
+    return _named(context, incomplete, lambda store: [item.name for item in store.datasets()])
+
+
+def sink_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The sinks of the store that begin like this; none if it cannot be read."""
+    return _named(context, incomplete, lambda store: [item.name for item in store.sinks()])
+
+
+def _named(context: click.Context, incomplete: str, names: Callable[[Store], list[str]]) -> list[str]:
+    from floodmark.store import open_store as opened
+
+    try:
+        # The group's function has not run: its options are only parsed.
+        with opened(context.find_root().params.get("store") or Path()) as store:
+            return [name for name in names(store) if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - a shell that asks for words has no place for an error
+        return []

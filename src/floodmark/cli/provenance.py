@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def provenance() -> None:
 
 
 @provenance.command(name="list")
-@click.option("--dataset", metavar="NAME", help="Only this dataset.")
+@click.option("--dataset", metavar="NAME", help="Only this dataset.", shell_complete=dataset_names)
 @click.option("--passed", metavar="ID", help="Only origins that report this store.")
 @json_option
 def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
@@ -47,7 +47,7 @@ def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
 
 @provenance.command()
 @click.argument("origin")
-@click.option("--dataset", metavar="NAME", help="Only this dataset. Default: all.")
+@click.option("--dataset", metavar="NAME", help="Only this dataset. Default: all.", shell_complete=dataset_names)
 @click.option("--passed", metavar="ID", help="Only entries that name this store. Default: all.")
 def forget(origin: str, dataset: str | None, passed: str | None) -> None:
     """Remove what ORIGIN reported about the path of its rows.

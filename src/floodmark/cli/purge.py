@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json, size_text, working
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.option("--where", metavar="SQL", required=True, help="Remove rows for which this condition is true.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import declared_dataset, json_option, open_store
+from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table
 from floodmark.errors import FloodmarkError, SchemaConflict
 
@@ -28,7 +28,7 @@ def quarantine() -> None:
 
 
 @quarantine.command(name="list")
-@click.argument("dataset", required=False)
+@click.argument("dataset", required=False, shell_complete=dataset_names)
 @json_option
 def list_(dataset: str | None, as_json: bool) -> None:
     """List the entries of DATASET, or of all datasets, oldest first.
@@ -86,7 +86,7 @@ def show(entry_id: str, as_json: bool) -> None:
 @quarantine.command()
 @click.argument("entry_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Replay all entries.")
-@click.option("--dataset", help="With --all: only this dataset.")
+@click.option("--dataset", help="With --all: only this dataset.", shell_complete=dataset_names)
 @json_option
 def replay(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, as_json: bool) -> None:
     """Try entries again with the current schema.
@@ -120,7 +120,7 @@ def replay(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, as
 @quarantine.command()
 @click.argument("entry_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Discard all entries.")
-@click.option("--dataset", help="With --all: only this dataset.")
+@click.option("--dataset", help="With --all: only this dataset.", shell_complete=dataset_names)
 @click.option("--dry-run", is_flag=True, help="Only show what would be discarded.")
 @json_option
 def discard(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, dry_run: bool, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import column_list, declared_dataset, open_store
+from floodmark.cli.options import column_list, dataset_names, declared_dataset, open_store
 from floodmark.cli.output import note, working
 from floodmark.cli.rowtext import FORMATS, RowWriter, row_writer
 from floodmark.errors import InvalidCursor, SchemaConflict, reason_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.option("--since", metavar="CURSOR", help="Only rows after this cursor.")
 @click.option("--until", metavar="CURSOR", help="Only rows up to this cursor.")
 @click.option("--columns", metavar="A,B", callback=column_list, help="Only these columns, in this order.")

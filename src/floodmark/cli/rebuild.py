@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.options import column_list, dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.option("--bucket-width", type=int, metavar="N", help="Sequence numbers per table partition.")
 @click.option("--format-version", type=click.Choice(["2", "3"]), help="The Iceberg format version of the new table.")
 @click.option("--warehouse", metavar="PLACE", help="The directory or URL for the new table's files.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import dataset_names, json_option, open_store
 from floodmark.cli.output import note, print_json, print_table, size_text, working
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.option("--older-than", metavar="AGE", help="Remove rows older than this, such as 30d, 12h or 8w.")
 @click.option(
     "--by",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from floodmark.cli.options import column_list, json_option, open_store
+from floodmark.cli.options import column_list, dataset_names, json_option, open_store, sink_names
 from floodmark.cli.output import note, print_json, print_table
 
 
@@ -192,7 +192,7 @@ def list_(as_json: bool) -> None:
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @click.option(
     "--set",
     "settings",
@@ -220,7 +220,7 @@ def change(name: str, settings: dict[str, Any], as_json: bool) -> None:
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @json_option
 def pause(name: str, as_json: bool) -> None:
     """Deliver nothing to the sink called NAME until it is resumed.
@@ -237,7 +237,7 @@ def pause(name: str, as_json: bool) -> None:
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @json_option
 def resume(name: str, as_json: bool) -> None:
     """Deliver to the paused sink called NAME again, from where it stopped.
@@ -252,7 +252,7 @@ def resume(name: str, as_json: bool) -> None:
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @click.option(
     "--to",
     "cursors",
@@ -302,7 +302,7 @@ def rewind(name: str, cursors: tuple[str, ...], beginning: bool, resend: bool, d
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @json_option
 def remove(name: str, as_json: bool) -> None:
     """Remove the sink called NAME.
@@ -320,8 +320,8 @@ def remove(name: str, as_json: bool) -> None:
 
 
 @sink.command()
-@click.argument("name")
-@click.option("--dataset", metavar="NAME", help="Only in this dataset.")
+@click.argument("name", shell_complete=sink_names)
+@click.option("--dataset", metavar="NAME", help="Only in this dataset.", shell_complete=dataset_names)
 @click.option("--partition", metavar="KEY", help="Only in this partition.")
 @json_option
 def skip(name: str, dataset: str | None, partition: str | None, as_json: bool) -> None:
@@ -343,7 +343,7 @@ def skip(name: str, dataset: str | None, partition: str | None, as_json: bool) -
 
 
 @sink.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sink_names)
 @click.option("--id", metavar="ID", help="Only this quarantine entry.")
 @json_option
 @click.pass_context

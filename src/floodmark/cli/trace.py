@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import declared_dataset, json_option, open_store
+from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
 from floodmark.cli.output import print_json, working
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ UNKNOWN = 1
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=dataset_names)
 @click.argument("values", nargs=-1, metavar="[COLUMN=VALUE]...")
 @click.option("--id", "content_id", metavar="ID", help="The row's content id, instead of values.")
 @click.option("--row", metavar="JSON", help="The whole row as a JSON object, instead of values.")
