@@ -20,7 +20,7 @@ $(VENV)/.ready: requirements.lock scripts/bootstrap.lock scripts/setup.sh pyproj
 	@touch $@
 
 .cache/jars/.ready: src/floodmark/lake/jars.py $(VENV)/.ready
-	@$(VENV)/bin/floodmark jars
+	@$(VENV)/bin/floodmark jars --archive || $(VENV)/bin/floodmark jars  # where Java cannot write an archive of classes, it starts without
 	@mkdir -p $(@D) && touch $@  # FLOODMARK_JARS may name another place
 
 .PHONY: demo
@@ -41,8 +41,8 @@ check: $(VENV)/.ready ## Linters, types and layers only
 	@$(VENV)/bin/lint-imports --no-cache
 
 .PHONY: bench
-bench: setup $(VENV)/.bench-ready ## Measure, as ratios in one run; writes .cache/bench/*.json
-	@$(PYTHON) -m bench
+bench: setup $(VENV)/.bench-ready ## Measure, as ratios in one run; writes bench/records and docs/explanation/performance.md
+	@$(PYTHON) -m bench --record
 
 $(VENV)/.bench-ready: bench/requirements.lock $(VENV)/.ready
 	@scripts/uv.sh pip install --quiet --require-hashes --python $(PYTHON) --requirement bench/requirements.lock

@@ -145,6 +145,22 @@ def test_what_is_too_much_is_for_spark(lake: Lake, monkeypatch: pytest.MonkeyPat
     assert lake.duplicates(request) is None
 
 
+def test_a_large_batch_of_distinct_rows_is_compared_part_by_part_with_a_few_committed_ones(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Row] = [("a", 1, 1), *((f"n{n}", 1, 1) for n in range(6)), ("b", 1, 2), ("e", 1, 2)]
+    request = lake.request(rows, [("d", 1, 50), ("f", 1, 50)])
+    for segment in request.segments:  # several row groups
+        pq.write_table(pq.read_table(segment.path), segment.path, row_group_size=2)
+    found = lake.duplicates(request, distinct=True)
+    assert found == [6, 13, 15]
+    monkeypatch.setattr(duplicates, "BATCH_ROWS_MAX", 10)
+    assert lake.duplicates(request, distinct=True) == found
+    assert lake.duplicates(request) is None  # they might be twice in the batch
+    monkeypatch.setattr(duplicates, "BATCH_ROWS_MAX", 1)
+    assert lake.duplicates(request, distinct=True) is None  # too many committed ones
+
+
 def test_a_file_with_deleted_rows_is_for_spark(lake: Lake) -> None:
     request = lake.request([("a", 1, 1)])
     near = lake.near(request)

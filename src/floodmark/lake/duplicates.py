@@ -86,15 +86,32 @@ def duplicates_here(
     """
     import pyarrow.compute as pc
 
-    if len(request.range) > BATCH_ROWS_MAX or not is_exact(request):
+    if not is_exact(request) or not is_little(len(request.range), near, distinct=distinct):
         return None
     theirs = _committed(table, request, near, cache)
     if theirs is None:
         return None
-    numbers, ours = _batch_keys(request)
+    if len(request.range) > BATCH_ROWS_MAX:
+        return _found_by_parts(request, list(theirs))
+    numbers, ours = _joined(_batch_keys(request))
     lost = found_among(ours, theirs, request)
     lost = lost if distinct else pc.or_(lost, repeated(ours, request))
     return [int(number) for number in numbers.filter(lost).to_pylist()]
+
+
+def is_little(rows: int, near: Overlap, *, distinct: bool) -> bool:
+    """Whether this process finds the duplicates of so many rows sooner than Spark, in bounded memory.
+
+    A batch of any size is read part by part if its rows need not be compared with each other, and with few others.
+    """
+    return rows <= BATCH_ROWS_MAX or (distinct and near.rows <= BATCH_ROWS_MAX)
+
+
+def _found_by_parts(request: Append, theirs: list[pa.Table]) -> list[int]:
+    lost: list[int] = []
+    for numbers, ours in _batch_keys(request):
+        lost += numbers.filter(found_among(ours, theirs, request)).to_pylist()
+    return lost
 
 
 def stored_here(
@@ -138,19 +155,28 @@ def _committed(table: IcebergTable, keyed: Keyed, near: Overlap, cache: KeyCache
     return (key_rows(cache.keys(table, file, columns), keyed) for file in near.listed)
 
 
-def _batch_keys(request: Append) -> tuple[pa.Array, pa.Table]:
-    """The number of each row of all segments, in order, and its key."""
+def _batch_keys(request: Append) -> Iterator[tuple[pa.Array, pa.Table]]:
+    """The number of each row of all segments, in order, and its key; row group by row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    numbers, keys = [], []
     for segment in sorted(request.segments, key=lambda one: one.offset):
+        first = request.range.after + 1 + segment.offset
         with pq.ParquetFile(segment.path) as opened:
             held = set(opened.schema_arrow.names)
-            rows = opened.read(columns=[name for name in key_columns(request) if name in held])
-        first = request.range.after + 1 + segment.offset
-        numbers.append(pa.array(range(first, first + segment.rows), pa.int64()))
-        keys.append(key_rows(rows.append_column(SEQ, numbers[-1]), request))
+            names = [name for name in key_columns(request) if name in held]
+            for group in range(opened.num_row_groups):
+                count = opened.metadata.row_group(group).num_rows
+                numbers = pa.array(range(first, first + count), pa.int64())
+                rows = opened.read_row_group(group, columns=names)
+                yield numbers, key_rows(rows.append_column(SEQ, numbers), request)
+                first += count
+
+
+def _joined(parts: Iterator[tuple[pa.Array, pa.Table]]) -> tuple[pa.Array, pa.Table]:
+    import pyarrow as pa
+
+    numbers, keys = zip(*parts, strict=True)
     return pa.concat_arrays(numbers), pa.concat_tables(keys)
 
 
