@@ -1,16 +1,20 @@
-"""`make bench`: every figure as a ratio in one run, as JSON in .cache/bench and as a table in the terminal."""
+"""`make bench`: every figure as a ratio in one run, as JSON in .cache/bench and as a table in the terminal.
+
+With --record the figures become those of bench/records, and docs/explanation/performance.md is written anew.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from bench.page import write_page
+from bench.records import HERE, keep, new_record
 
 PARTS = ("fresh", "live", "store", "delivery", "upkeep", "eventlog", "backfill")
 
@@ -21,18 +25,22 @@ def main() -> None:
         "parts", nargs="*", default=[], metavar="PART", help=f"which of: {', '.join(PARTS)} (default: all)"
     )
     parser.add_argument("--scale", type=float, help="of the usual size, for a quick look (not for eventlog)")
+    parser.add_argument("--record", action="store_true", help="keep the figures in bench/records, and write the page")
+    parser.add_argument("--beside", action="store_true", help="say that the machine had other work, too")
     given = parser.parse_args()
     sized = {} if given.scale is None else {"scale": given.scale}
     console = Console()
-    directory = Path(".cache/bench")
+    directory = HERE if given.record else Path(".cache/bench")
     directory.mkdir(parents=True, exist_ok=True)
     for part in given.parts or PARTS:
         console.rule(f"bench: {part}")
         figures = importlib.import_module(f"bench.{part}").run(**sized)
-        file = directory / f"{part}.json"
-        file.write_text(json.dumps({"at": datetime.now(UTC).isoformat(), "figures": figures}, indent=2) + "\n")
+        record = new_record(part, figures, scale=given.scale or 1.0, quiet=not given.beside)
+        file = keep(record, directory)
         console.print(_table(part, figures))
         console.print(f"written to {file}")
+        if given.record:
+            console.print(f"written to {write_page()}")
 
 
 def _table(title: str, figures: dict[str, Any]) -> Table:

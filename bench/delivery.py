@@ -44,7 +44,7 @@ def run(*, scale: float = 1.0) -> dict[str, Any]:
             figures: dict[str, Any] = {"ticks": {}, "target": TARGETS}
             for size in sizes:
                 bench.grow_to(size)
-                figures["ticks"][f"{size:,}"] = bench.ticks()
+                figures["ticks"][f"{size:,}"] = {**bench.ticks(), "stored": size}
                 if size == sizes[1]:
                     figures["first_export"] = bench.first_export(size)
             figures["flat"] = _flatness(figures["ticks"])

@@ -6,9 +6,12 @@ what is committed, and one row in fifty was sent before.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,10 +23,11 @@ import pyarrow.parquet as pq
 
 from bench.sample import renewed, rows, table
 from bench.store import SCHEMA
-from floodmark.store import Store, init
+from floodmark.store import Store, init, open_store
 
 SIZES = (1_000, 10_000)
 STORED = 200_000
+STORED_SIZES = (100_000, 1_000_000, 5_000_000, 20_000_000)
 TURNS = 20
 WARM_UP = 8
 COLUMNS = "part_id string, ts timestamp, source string, role string, tokens bigint, cost double, text string"
@@ -34,10 +38,15 @@ def run(*, scale: float = 1.0) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix="floodmark-fresh-"))
     try:
         with init(directory / "store") as store:
-            return {
+            found = {
                 "live batches": live_batches(store, directory, turns=max(3, int(TURNS * scale))),
-                "with more stored": with_more_stored(store, [int(n * scale) for n in (100_000, 1_000_000, 5_000_000)]),
+                "with more stored": with_more_stored(store, [int(n * scale) for n in STORED_SIZES]),
             }
+        return {
+            **found,
+            "first commit": first_commit(directory / "first", turns=max(2, int(5 * scale))),
+            "commands": commands(directory / "asked", turns=max(3, int(15 * scale))),
+        }
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -110,7 +119,7 @@ def _committed(store: Store, name: str, batch: list[dict[str, Any]]) -> None:
     store.flush(name)
 
 
-def _parquet(batch: list[dict[str, Any]], path: Path) -> None:
+def parquet_file(batch: list[dict[str, Any]], path: Path) -> None:
     made = pa.Table.from_pylist(batch)
     at = made.column_names.index("ts")
     pq.write_table(made.set_column(at, "ts", made["ts"].cast(pa.timestamp("us", tz="UTC"))), path)
@@ -129,7 +138,7 @@ class PlainAppend:
         self.spark.read.parquet(str(self.file)).writeTo(self.name).append()
 
     def append(self, batch: list[dict[str, Any]]) -> None:
-        _parquet(batch, self.file)
+        parquet_file(batch, self.file)
         self.spark.read.parquet(str(self.file)).writeTo(self.name).append()
 
 
@@ -158,7 +167,7 @@ class Streaming:
     def append(self, batch: list[dict[str, Any]]) -> None:
         self.count += 1
         hidden = self.incoming / f".{self.count}"
-        _parquet(batch, hidden)
+        parquet_file(batch, hidden)
         hidden.rename(self.incoming / f"{self.count}.parquet")
         self.query.processAllAvailable()
 
@@ -177,13 +186,113 @@ def with_more_stored(store: Store, sizes: list[int]) -> dict[str, Any]:
             store.capture("growing", renewed(part.slice(0, step), first=stored))
             stored += step
         store.flush("growing")
-        times, jobs = [], []
+        times, jobs, opened = [], [], []
         for turn in range(10 if found else 25):  # the JVM is as warm for the first size as for the others
             batch = rows(1_000, first=stored - 100_000 + 1_000 * turn, seed=7)
+            files = _untouched(store)
             before, started = store.engine.lake.jobs, time.perf_counter()
             _committed(store, "growing", batch)
             times.append(time.perf_counter() - started)
             jobs.append(store.engine.lake.jobs - before)
-        found[f"{size:,}"] = {"milliseconds": round(1000 * statistics.median(times[-8:])), "jobs": max(jobs)}
+            opened.append(sum(1 for path in files if path.exists() and path.stat().st_atime_ns != 0))
+        found[f"{size:,}"] = {
+            "stored": size,
+            "milliseconds": round(1000 * statistics.median(times[-8:])),
+            "jobs": max(jobs),
+            "files": len(files),
+            "files opened": statistics.median(opened[-8:]),
+        }
     all_times = [item["milliseconds"] for item in found.values()]
     return {"by stored rows": found, "time ratio": round(max(all_times) / min(all_times), 2), "target": "<= 1.2"}
+
+
+def _untouched(store: Store) -> list[Path]:
+    """The data files there are, each as if it had never been read: the file system itself notes which are, from now."""
+    files = sorted((store.path / "lake" / "datasets" / "growing_g1" / "data").rglob("*.parquet"))
+    for path in files:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    return files
+
+
+# ── processes of their own ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+PLAIN_SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+jars, warehouse, file = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[*]")
+    .config("spark.jars", jars)
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+    .config("spark.sql.catalog.plain", "org.apache.iceberg.spark.SparkCatalog")
+    .config("spark.sql.catalog.plain.type", "hadoop")
+    .config("spark.sql.catalog.plain.warehouse", warehouse)
+    .getOrCreate()
+)
+frame = spark.read.parquet(file)
+if spark.catalog.tableExists("plain.db.rows"):
+    frame.writeTo("plain.db.rows").append()
+else:
+    frame.writeTo("plain.db.rows").create()
+"""
+
+
+def first_commit(directory: Path, *, turns: int) -> dict[str, Any]:
+    """A process that starts, commits a thousand rows and ends: `floodmark flush`, and a plain PySpark script."""
+    from floodmark.lake.classes import archive_file
+    from floodmark.lake.jars import ready_jars
+
+    directory.mkdir()
+    with init(directory / "store") as store:
+        store.add_dataset("events", schema=SCHEMA, **IDENTITY)
+    file = directory / "rows.parquet"
+    parquet_file(rows(1_000), file)
+    jars = ",".join(map(str, ready_jars()))
+    ways = {
+        "plain script": [sys.executable, "-c", PLAIN_SCRIPT, jars, str(directory / "plain"), str(file)],
+        "floodmark flush": [sys.executable, "-m", "floodmark.cli", "-s", str(directory / "store"), "flush"],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        with open_store(directory / "store") as store:
+            store.capture("events", rows(1_000, first=1_000 * turn, seed=turn))
+        for name, command in ways.items():
+            spent = _timed(command)
+            if turn:  # the first makes the tables, and brings the files into memory
+                seconds[name].append(spent)
+    found: dict[str, Any] = {name: {"seconds": round(statistics.median(spent), 2)} for name, spent in seconds.items()}
+    return {**found, "class archive": archive_file().is_file()}
+
+
+def commands(directory: Path, *, turns: int) -> dict[str, Any]:
+    """Commands that need no Spark, each in a process of its own, on warm files."""
+    with init(directory) as store:
+        store.add_dataset("events", schema={"n": "long"})
+        store.add_sink("archive", "blob", url=(directory.parent / "archive").as_uri())
+    line = directory.parent / "line.jsonl"
+    line.write_text('{"n": 1}\n')
+    program = [str(Path(sys.executable).with_name("floodmark")), "-s", str(directory)]
+    asked = {
+        "status": ["status"],
+        "capture": ["capture", "events", "-"],
+        "quarantine list": ["quarantine", "list"],
+        "sink list": ["sink", "list"],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in asked}
+    for turn in range(turns + 2):
+        for name, arguments in asked.items():
+            spent = _timed([*program, *arguments], stdin=line)
+            if turn >= 2:
+                seconds[name].append(spent)
+    return {name: {"seconds": round(statistics.median(spent), 3)} for name, spent in seconds.items()}
+
+
+def _timed(command: list[str], *, stdin: Path | None = None) -> float:
+    """With compiled files, as an installed package has them."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    with (stdin or Path(os.devnull)).open("rb") as given:
+        started = time.perf_counter()
+        subprocess.run(command, stdin=given, capture_output=True, check=True, env=environment)
+        return time.perf_counter() - started
