@@ -4,6 +4,9 @@ For each landing file, from the offset where the last sealing stopped:
 
     read whole lines → parse → fit → write the segment → register it and move the offset (one transaction)
 
+Lines that this process wrote itself are read, and not parsed again, where what the parser makes of them is known
+(`rows.fitted`).
+
 Invariants
 - I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
   the other throws its file away.
