@@ -21,13 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.sample import renewed, rows, table
+from bench.sample import rows, table
 from bench.store import SCHEMA
 from floodmark.store import Store, init, open_store
 
 SIZES = (1_000, 10_000)
 STORED = 200_000
-STORED_SIZES = (100_000, 1_000_000, 5_000_000, 20_000_000)
 TURNS = 20
 WARM_UP = 8
 COLUMNS = "part_id string, ts timestamp, source string, role string, tokens bigint, cost double, text string"
@@ -38,12 +37,9 @@ def run(*, scale: float = 1.0) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix="floodmark-fresh-"))
     try:
         with init(directory / "store") as store:
-            found = {
-                "live batches": live_batches(store, directory, turns=max(3, int(TURNS * scale))),
-                "with more stored": with_more_stored(store, [int(n * scale) for n in STORED_SIZES]),
-            }
+            found = live_batches(store, directory, turns=max(3, int(TURNS * scale)))
         return {
-            **found,
+            "live batches": found,
             "first commit": first_commit(directory / "first", turns=max(2, int(5 * scale))),
             "commands": commands(directory / "asked", turns=max(3, int(15 * scale))),
         }
@@ -173,45 +169,6 @@ class Streaming:
 
     def close(self) -> None:
         self.query.stop()
-
-
-def with_more_stored(store: Store, sizes: list[int]) -> dict[str, Any]:
-    """The same flush with ever more rows in the table: its time, jobs and files must not grow."""
-    store.add_dataset("growing", schema=SCHEMA, **IDENTITY)
-    part = table(250_000)
-    stored, found = 0, {}
-    for size in sizes:
-        while stored < size:
-            step = min(part.num_rows, size - stored)
-            store.capture("growing", renewed(part.slice(0, step), first=stored))
-            stored += step
-        store.flush("growing")
-        times, jobs, opened = [], [], []
-        for turn in range(10 if found else 25):  # the JVM is as warm for the first size as for the others
-            batch = rows(1_000, first=stored - 100_000 + 1_000 * turn, seed=7)
-            files = _untouched(store)
-            before, started = store.engine.lake.jobs, time.perf_counter()
-            _committed(store, "growing", batch)
-            times.append(time.perf_counter() - started)
-            jobs.append(store.engine.lake.jobs - before)
-            opened.append(sum(1 for path in files if path.exists() and path.stat().st_atime_ns != 0))
-        found[f"{size:,}"] = {
-            "stored": size,
-            "milliseconds": round(1000 * statistics.median(times[-8:])),
-            "jobs": max(jobs),
-            "files": len(files),
-            "files opened": statistics.median(opened[-8:]),
-        }
-    all_times = [item["milliseconds"] for item in found.values()]
-    return {"by stored rows": found, "time ratio": round(max(all_times) / min(all_times), 2), "target": "<= 1.2"}
-
-
-def _untouched(store: Store) -> list[Path]:
-    """The data files there are, each as if it had never been read: the file system itself notes which are, from now."""
-    files = sorted((store.path / "lake" / "datasets" / "growing_g1" / "data").rglob("*.parquet"))
-    for path in files:
-        os.utime(path, ns=(0, path.stat().st_mtime_ns))
-    return files
 
 
 # ── processes of their own ───────────────────────────────────────────────────────────────────────────────────────────
