@@ -7,6 +7,7 @@ Spark is counted, so that an export can say how many it needed.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,8 @@ class SparkReader:
             return self._session
 
     def prepare(self) -> None:
-        if not self._prepared:
+        # Where an application uses Spark itself, the session is its own, and known to the thread that calls us only.
+        if not self._prepared and "pyspark" not in sys.modules:
             self._prepared = True
             threading.Thread(target=self._start_early, name="spark-start", daemon=True).start()
 
