@@ -312,7 +312,7 @@ class Reading:
                 hint=f"Create one with `floodmark -s {path.parent} init`, or give another directory with -s.",
             ) from None
         except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or a number or nesting beyond the limits
-            raise InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.") from error
+            raise _not_toml(path, error) from error
         except OSError as error:
             raise StoreMissing(
                 f"{path} cannot be read: {error.strerror or error}.",
@@ -588,6 +588,17 @@ _ALLOWED = {
     "spark.driver_memory": "a whole number and m or g, at least 512m",
 }
 """For texts of which not every one is allowed."""
+
+
+def _not_toml(path: Path, error: Exception) -> InvalidSetting:
+    twice = re.search(r"Cannot declare \((.*?),?\) twice \(at line (\d+)", str(error))
+    if twice is None:
+        return InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.")
+    section = ".".join(part.strip(" '\"") for part in twice[1].split(","))
+    return InvalidSetting(
+        f"{path}, line {twice[2]}: the section [{section}] is in the file twice.",
+        hint="Move its keys into the first one: a new store's file already has every section.",
+    )
 
 
 def _kinds(section: str) -> dict[str, type]:

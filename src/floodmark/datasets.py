@@ -43,7 +43,7 @@ def declaration(
     for item in (*slices, *(() if event_time is None else (event_time,))):
         check_column_name(item)
     if settle is not None and not isinstance(settle, str):
-        raise InvalidSetting(f"settle is of type {type(settle).__name__}.", hint="It is a text, module:function.")
+        raise InvalidSetting(f"settle is of type {type(settle).__name__}.", hint="It must be a text, module:function.")
     implied = []
     if event_time is not None and event_time not in declared:
         implied.append(Column(event_time, TIMESTAMP))
@@ -69,14 +69,16 @@ def declaration(
 
 def _check_one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
     if value is not None and value not in allowed:
-        raise InvalidSetting(f"{name} is {value!r}.", hint=f"It is one of {', '.join(allowed)}.")
+        raise InvalidSetting(f"{name} is {value!r}.", hint=f"It must be one of {', '.join(allowed)}.")
 
 
 def _column_names(given: Any) -> tuple[str, ...]:
     if isinstance(given, str):
         return (given,)
     if not isinstance(given, list | tuple):
-        raise InvalidSetting(f"partition_by is of type {type(given).__name__}.", hint="It is a list of column names.")
+        raise InvalidSetting(
+            f"partition_by is of type {type(given).__name__}.", hint="It must be a list of column names."
+        )
     return tuple(given)
 
 

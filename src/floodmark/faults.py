@@ -56,7 +56,7 @@ POINTS: dict[str, str] = {
     "fsck.mending": "a problem of the store was found twice, and is about to be repaired",
     "giving_up.moved": "the rest of a segment's file is in quarantine, the loss is not recorded",
     "fsck.mended": "a problem of the store is repaired, the next is not",
-    "barrier.sending": "about to send an append without rows, after which a block cannot land any more",
+    "barrier.sending": "about to send an append without rows, after which a block can no longer land",
     "barrier.sent": "the append without rows returned, the block is still undecided",
     "split.written": "the two halves of a segment are written, neither is registered",
     "split.replaced": "the two halves are registered in a segment's place, its file still exists",

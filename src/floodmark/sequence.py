@@ -179,7 +179,7 @@ def _shown(text: str) -> str:
 
 
 CHECKSUM_MODULUS = 2**64
-_KEEP = "Keep the store as it is, and run `floodmark fsck`."
+_KEEP = "Do not change the store, and run `floodmark fsck`."
 
 
 @dataclass(frozen=True, slots=True)

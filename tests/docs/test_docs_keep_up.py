@@ -201,18 +201,6 @@ def test_python_in_the_pages_is_python(page: str):
         compile(block, page, "exec")
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_the_python_example_runs(page: str, spark, tmp_path: Path, monkeypatch, capsys):
-    """The page's Python, from top to bottom in one namespace, prints what the page shows behind `# →`."""
-    monkeypatch.chdir(tmp_path)
-    source = "\n".join(python_blocks(page))
-    assert source
-    exec(compile(source, page, "exec"), {})
-    promised = re.findall(r"# → (.*)", source)
-    assert capsys.readouterr().out.splitlines() == promised
-
-
 # ── the project speaks of itself only ────────────────────────────────────────────────────────────────────────────────
 
 # Put together from halves, so that this file does not contain what it forbids.

@@ -280,5 +280,5 @@ def test_a_row_that_does_not_fit_is_not_blamed_for_a_new_column_that_only_it_has
     """Types are inferred from rows that fit: of a column that none of them has, nothing is known."""
     receipt = store.capture("events", [{"id": "x", "fresh": 1}, {"id": 2}])
     assert (receipt.rows, receipt.quarantined) == (1, 1)
-    assert receipt.reasons == ("column 'id' is long: str 'x' is not an integer",)
+    assert receipt.reasons == ("column 'id' is long: text 'x' is not an integer",)
     assert columns(store, "events") == {"id": "long"}

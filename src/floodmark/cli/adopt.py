@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from floodmark.cli.options import column_list, dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json
+from floodmark.cli.output import counted, note, print_json
 
 
 @click.command()
@@ -54,11 +54,11 @@ def adopt(
             identity=identity,
             event_time=event_time,
             partition_by=partition_by or (),
-            progress=lambda done: note(f"{done.rows:,} rows adopted …"),
+            progress=lambda done: note(f"{counted(done.rows, 'row')} adopted …"),
         )
     if as_json:
         print_json(report)
     elif report.parts == 0 and report.already:
         click.echo(f"{source} was already adopted; no rows were added.")
     else:
-        click.echo(f"{report.rows:,} rows adopted into {dataset}, {report.quarantined:,} in quarantine.")
+        click.echo(f"{counted(report.rows, 'row')} adopted into {dataset}, {report.quarantined:,} in quarantine.")

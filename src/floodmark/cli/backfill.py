@@ -119,15 +119,15 @@ def _show(reports: list[BackfillReport]) -> None:
     )
     for report in reports:
         for count, what in (
-            (report.units_loaded_before, "{} of {} units were already loaded and were not read again."),
-            (report.quarantined, "{} rows do not fit. `floodmark quarantine list` shows the reason, file and line."),
+            (report.units_loaded_before, "Already loaded, and not read again: {} of {} units."),
+            (report.quarantined, "Do not fit: {}. `floodmark quarantine list` shows the reason, file and line."),
             (
                 report.without_identity,
-                "{} rows have a null identity. The dataset's identity_null setting defines how they are compared.",
+                "Identity is null: {}. The dataset's identity_null setting defines how they are compared.",
             ),
-            (report.outside, "{} rows are outside --since and --until."),
-            (report.expired, "{} rows were not committed: they are older than the retention limit, or were purged."),
-            (report.dropped, "{} rows were dropped by the settle function."),
+            (report.outside, "Outside --since and --until: {}."),
+            (report.expired, "Older than the retention limit, or purged: {}. They were not committed."),
+            (report.dropped, "Dropped by the settle function: {}."),
         ):
             if count:
                 note(what.format(f"{count:,}", f"{report.units + report.units_loaded_before:,}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json, print_table, size_text, steps
+from floodmark.cli.output import counted, note, print_json, print_table, size_text, steps
 
 if TYPE_CHECKING:
     from floodmark.maintenance.compact import CompactReport, DatasetCompaction
@@ -56,17 +56,17 @@ def _show(report: CompactReport) -> None:
                 ],
             )
         for reason, count in Counter(one.reason for one in item.skipped).items():
-            click.echo(f"  {count:,} not changed: {reason}")
+            click.echo(f"  {counted(count, 'bucket')} not changed: {reason}")
         for generation in item.generations_removed:
             click.echo(f"  generation {generation}, replaced by an earlier rebuild, was removed")
         if item.settled.changed or item.settled.collapsed or item.settled.dropped:
             click.echo(
-                f"  settled again: {item.settled.changed:,} rows changed, {item.settled.collapsed:,} collapsed, "
+                f"  settled again: {counted(item.settled.changed, 'row')} changed, {item.settled.collapsed:,} merged, "
                 f"{item.settled.dropped:,} dropped"
             )
         if item.settled.waiting:
             click.echo(
-                f"  {item.settled.waiting:,} rows are not settled again yet: a delivery to a sink is in progress"
+                f"  {counted(item.settled.waiting, 'row')} not settled again yet: a delivery to a sink is in progress"
             )
         if item.folded is not None and item.folded.records:
             click.echo(f"  {item.folded.records:,} old records of commits and deliveries folded")
@@ -78,13 +78,13 @@ def _show(report: CompactReport) -> None:
 
 def _summary(item: DatasetCompaction, *, dry_run: bool) -> str:
     files = sum(one.files_before for one in item.compacted)
-    found = f"{item.orphans:,} unreferenced files ({size_text(item.orphan_bytes)})"
+    found = f"{counted(item.orphans, 'unreferenced file')} ({size_text(item.orphan_bytes)})"
     if dry_run:
-        return f"{item.dataset}: {files:,} files would be compacted, and {found} would be removed."
+        return f"{item.dataset}: {counted(files, 'file')} would be compacted, and {found} would be removed."
     if item.idle:
         return f"{item.dataset}: nothing to do."
     left = sum(one.files_after or 0 for one in item.compacted)
     return (
-        f"{item.dataset}: {files:,} files compacted to {left:,}, {item.snapshots_expired:,} snapshots "
-        f"expired, {found} removed, {size_text(item.bytes_freed)} freed."
+        f"{item.dataset}: {counted(files, 'file')} compacted to {left:,}, "
+        f"{counted(item.snapshots_expired, 'snapshot')} expired, {found} removed, {size_text(item.bytes_freed)} freed."
     )

@@ -286,14 +286,18 @@ def _what_is_one_row(declared: Dataset) -> str:
     if not declared.identity:
         return "It has no identity: no row is treated as a duplicate."
     choices = ", else ".join(" and ".join(names) for names in declared.identity)
-    if declared.event_time is None:
-        return f"Two rows are duplicates if {choices} is the same."
+    if declared.event_time is None or all(declared.event_time in names for names in declared.identity):
+        return f"Two rows are duplicates if {choices} {_are(declared)} the same."
     if declared.key_time is None:
-        return f"Two rows are duplicates if {choices} is the same, with any {declared.event_time}."
+        return f"Two rows are duplicates if {choices} {_are(declared)} the same, with any {declared.event_time}."
     return (
         f"Two rows are duplicates if {choices} and {declared.event_time} (the event time) are the same. The "
         "same identity with another event time is another row."
     )
+
+
+def _are(declared: Dataset) -> str:
+    return "is" if len(declared.identity[-1]) == 1 else "are"
 
 
 def _names(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json, print_table, working
+from floodmark.cli.output import counted, note, print_json, print_table, working
 from floodmark.errors import Corrupt, FloodmarkError
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ def _show(reports: list[FlushReport]) -> None:
     for report in reports:
         if report.expired:
             note(
-                f"{report.expired:,} rows of {report.dataset} were not committed: they are older than the "
-                "retention limit, or were purged."
+                f"{counted(report.expired, 'row')} of {report.dataset} not committed: older than the retention limit, "
+                "or purged."
             )
         if report.dropped:
-            note(f"{report.dropped:,} rows of {report.dataset} were dropped by the settle function.")
+            note(f"{counted(report.dropped, 'row')} of {report.dataset} dropped by the settle function.")
         if report.settle_problem:
             note(report.settle_problem)
         for problem in report.problems:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store, store_path
-from floodmark.cli.output import WRONG, finding_json, note, print_findings, print_json, steps
+from floodmark.cli.output import WRONG, counted, finding_json, note, print_findings, print_json, steps
 
 if TYPE_CHECKING:
     from floodmark.maintenance.findings import Offer
@@ -91,7 +91,7 @@ def fsck(
     else:
         for line in report.repaired:
             click.echo(f"done   {line}")
-        print_findings(report.findings, sound=f"{len(report.datasets)} datasets checked, no problems found.")
+        print_findings(report.findings, sound=f"{counted(len(report.datasets), 'dataset')} checked, no problems found.")
     if not report.sound:
         context.exit(WRONG)
 
@@ -104,9 +104,8 @@ def _with(report: FsckReport, before: tuple[str, ...]) -> FsckReport:
 
 def _agreed(item: Offer) -> bool:
     numbers = f", sequence numbers {item.range}" if item.range is not None else ""
-    about = (
-        f"Segment {item.segment} of dataset {item.dataset} ({item.rows:,} acknowledged rows{numbers}): {item.problem}"
-    )
+    rows = counted(item.rows, "acknowledged row")
+    about = f"Segment {item.segment} of dataset {item.dataset} ({rows}{numbers}): {item.problem}"
     click.echo(about, err=True)
     if item.range is not None:
         click.echo(
@@ -130,8 +129,11 @@ def _rebuild(*, as_json: bool) -> None:
 
     made = rebuild_records(store_path())
     if as_json:
+        print_json(made)
         return
-    click.echo(f"A new control database was created with {len(made.datasets)} datasets: {', '.join(made.datasets)}.")
+    click.echo(
+        f"A new control database was created with {counted(len(made.datasets), 'dataset')}: {', '.join(made.datasets)}."
+    )
     if made.kept_at is not None:
         note(f"The damaged file is kept as {made.kept_at}.")
     for name in made.undeclared:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli.options import dataset_names, json_option
-from floodmark.cli.output import note, print_json, print_table
+from floodmark.cli.output import counted, note, print_json, print_table
 from floodmark.errors import Permanent, Retryable, reason_of
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def reconcile(path: Path, resolver: str | None, accept_all: bool, as_json: bool)
 
     \b
     Examples:
-      floodmark log reconcile ledger --resolver shop.ledger:merge_accounts
+      floodmark log reconcile ledger --resolver bookkeeping:merge_accounts
       floodmark log reconcile ledger --accept-all
     """
     if (resolver is None) != accept_all:
@@ -279,7 +279,7 @@ def reconcile(path: Path, resolver: str | None, accept_all: bool, as_json: bool)
     if as_json:
         print_json({"resolved": report.resolved, "declined": [_as_dict(fork) for fork in report.declined]})
         return
-    click.echo(f"{len(report.resolved)} forks resolved, {len(report.declined)} left open.")
+    click.echo(f"{counted(len(report.resolved), 'fork')} resolved, {len(report.declined)} left open.")
     for fork in report.declined:
         click.echo(f"  {', '.join(fork.streams)}: {fork.reason}")
 
@@ -319,7 +319,10 @@ def status(path: Path, as_json: bool) -> None:
     if as_json:
         print_json(found.as_dict())
         return
-    click.echo(f"{found.transactions:,} transactions, {found.events:,} events in {found.streams:,} streams")
+    click.echo(
+        f"{counted(found.transactions, 'transaction')}, {counted(found.events, 'event')} "
+        f"in {counted(found.streams, 'stream')}"
+    )
     click.echo(f"heads: {', '.join(head[-8:] for head in found.heads) or 'none'}; merges: {found.topology_generation}")
     for fork in found.forks:
         names = ", ".join(dict.fromkeys(part.stream for part in fork.parts))
@@ -355,7 +358,8 @@ def fsck(path: Path, as_json: bool) -> None:
         for problem in report.problems:
             click.echo(f"{'error' if problem.error else 'note'}: {problem.file}: {problem.reason}")
             click.echo(f"  {problem.hint}")
-        click.echo(f"{report.transactions:,} transactions, {report.events:,} events: {'ok' if report.ok else 'NOT ok'}")
+        verdict = "no problems found" if report.ok else "problems found"
+        click.echo(f"{counted(report.transactions, 'transaction')}, {counted(report.events, 'event')}: {verdict}.")
     if not report.ok:
         click.get_current_context().exit(CORRUPTION_FOUND)
 
@@ -374,7 +378,7 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
 
     \b
     Example:
-      floodmark log project ledger shop.ledger:Balances --target sqlite:///balances.db
+      floodmark log project ledger balances:Balances --target sqlite:///balances.db
     """
     from floodmark.eventlog import Projection, Runner, SqlTarget
 
@@ -394,7 +398,7 @@ def project(path: Path, name: str, target: str, retry: bool, batch: int, as_json
         print_json(report)
         return
     rebuilt = "; rebuilt from the first event" if report.rebuilt else ""
-    click.echo(f"{report.applied:,} events applied, {report.quarantined:,} in quarantine{rebuilt}.")
+    click.echo(f"{counted(report.applied, 'event')} applied, {report.quarantined:,} in quarantine{rebuilt}.")
 
 
 @log.command()

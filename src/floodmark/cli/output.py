@@ -91,6 +91,11 @@ def size_text(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def counted(number: int, of: str, plural: str | None = None) -> str:
+    """A number of things: `1 row`, `2,000 rows`."""
+    return f"{number:,} {of if number == 1 else plural or of + 's'}"
+
+
 def note(text: str) -> None:
     """One line of progress or advice, on standard error."""
     click.echo(text, err=True)
@@ -125,7 +130,7 @@ def print_findings(findings: Sequence[Finding], *, sound: str) -> None:
         click.echo(f"       {item.run}")
     if len(findings) > SHOWN_MAX:
         click.echo(f"… and {len(findings) - SHOWN_MAX} more. Use `--json` to see all.")
-    click.echo(f"{len(wrong)} {'problem' if len(wrong) == 1 else 'problems'} found." if wrong else sound)
+    click.echo(f"{counted(len(wrong), 'problem')} found." if wrong else sound)
 
 
 def finding_json(item: Finding) -> dict[str, Any]:

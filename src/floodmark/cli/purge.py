@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json, size_text, working
+from floodmark.cli.output import counted, note, print_json, size_text, working
 
 if TYPE_CHECKING:
     from floodmark.maintenance.purge import PurgeReport
@@ -39,16 +39,14 @@ def purge(dataset: str, where: str, dry_run: bool, as_json: bool) -> None:
 
 
 def _show(report: PurgeReport) -> None:
-    verb = "would be removed" if report.dry_run else "were removed"
+    verb = "would be removed" if report.dry_run else "removed"
     click.echo(
-        f"{report.rows:,} rows from the lake, {report.spool_rows:,} from the spool and {report.quarantined:,} "
-        f"quarantine entries {verb}."
+        f"{counted(report.rows, 'row')} from the lake, {report.spool_rows:,} from the spool and "
+        f"{counted(report.quarantined, 'quarantine entry', 'quarantine entries')} {verb}."
     )
     if not report.dry_run:
-        click.echo(
-            f"{report.identities:,} identities are blocked from being loaded again; "
-            f"{size_text(report.bytes_freed)} freed."
-        )
+        freed = f" {size_text(report.bytes_freed)} freed." if report.bytes_freed else ""
+        click.echo(f"{counted(report.identities, 'identity', 'identities')} blocked from being loaded again.{freed}")
     for item in report.already_delivered:
         note(f"Sink {item.sink} has received {item.rows:,} of these rows. Remove them at the destination.")
     for id in report.not_evaluated:

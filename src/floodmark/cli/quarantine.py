@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
-from floodmark.cli.output import note, print_json, print_table
+from floodmark.cli.output import counted, note, print_json, print_table
 from floodmark.errors import FloodmarkError, SchemaConflict
 
 if TYPE_CHECKING:
@@ -110,7 +110,10 @@ def replay(entry_ids: tuple[str, ...], everything: bool, dataset: str | None, as
     if as_json:
         print_json({"entries": len(chosen), "rows": rows, "refused": refused})
     else:
-        click.echo(f"{rows:,} rows are ready for the next flush; {len(refused):,} entries still do not fit.")
+        click.echo(
+            f"{counted(rows, 'row')} ready for the next flush. "
+            f"{counted(len(refused), 'entry', 'entries')} still in quarantine."
+        )
     for reason in refused.values():
         note(reason)
     if refused:

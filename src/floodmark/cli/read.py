@@ -120,7 +120,7 @@ def _write_with_pending(
             if committed + pending == limit:
                 break
     writer.finish()
-    note(f"{committed:,} rows are committed, {pending:,} are pending.")
+    note(f"Committed: {committed:,}. Pending: {pending:,}.")
 
 
 class Position:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import column_list, dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json
+from floodmark.cli.output import counted, note, print_json
 
 if TYPE_CHECKING:
     from floodmark.maintenance.rebuild import RebuildReport
@@ -49,7 +49,7 @@ def rebuild(
             warehouse=warehouse,
             sort=sort,
             takeover=take_over,
-            progress=lambda done: note(f"{done.rows_copied:,} rows copied …"),
+            progress=lambda done: note(f"{counted(done.rows_copied, 'row')} copied …"),
         )
     if as_json:
         print_json(report)
@@ -58,7 +58,9 @@ def rebuild(
 
 
 def _show(report: RebuildReport) -> None:
-    click.echo(f"{report.dataset} is now in a new table (generation {report.generation}) with {report.rows:,} rows.")
+    click.echo(
+        f"{report.dataset} is now in a new table (generation {report.generation}) with {counted(report.rows, 'row')}."
+    )
     click.echo(
         f"It is at {report.location}; the table at {report.previous_location} is removed by a later compaction or "
         "rebuild."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json, print_table, size_text, working
+from floodmark.cli.output import counted, note, print_json, print_table, size_text, working
 
 if TYPE_CHECKING:
     from floodmark.maintenance.retain import RetainReport
@@ -73,18 +73,20 @@ def retain(
 
 def _show(report: RetainReport) -> None:
     if report.dry_run:
-        click.echo(f"{report.rows:,} rows of {report.dataset} would be removed.")
+        click.echo(f"{counted(report.rows, 'row')} of {report.dataset} would be removed.")
     else:
-        click.echo(f"{report.rows:,} rows of {report.dataset} were removed; {size_text(report.bytes_freed)} freed.")
+        freed = f"; {size_text(report.bytes_freed)} freed" if report.bytes_freed else ""
+        click.echo(f"{counted(report.rows, 'row')} of {report.dataset} removed{freed}.")
     if report.removed:
         print_table(
             ["partition", "rows", "range"], [[item.partition, item.rows, item.range] for item in report.removed]
         )
     for holding in report.held_back_by:
         note(
-            f"Sink {holding.sink} is {holding.lag_rows:,} rows behind and still needs {holding.rows:,} old "
-            f"rows (about {size_text(holding.bytes)}). Export to it, or name it with --give-up."
+            f"Sink {holding.sink} is {counted(holding.lag_rows, 'row')} behind and still needs "
+            f"{counted(holding.rows, 'old row')} (about {size_text(holding.bytes)}). "
+            "Export to it, or name it with --give-up."
         )
     for item in report.forfeited:
         will = "would not receive" if report.dry_run else "does not receive"
-        note(f"Sink {item.sink} {will} {item.rows:,} rows of {item.partition}: those of {item.range}.")
+        note(f"Sink {item.sink} {will} {counted(item.rows, 'row')} of {item.partition}: those of {item.range}.")

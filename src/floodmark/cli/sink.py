@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from floodmark.cli.options import column_list, dataset_names, json_option, open_store, sink_names
-from floodmark.cli.output import note, print_json, print_table
+from floodmark.cli.output import counted, note, print_json, print_table
 
 
 @click.group()
@@ -339,7 +339,9 @@ def skip(name: str, dataset: str | None, partition: str | None, as_json: bool) -
         print_json(skipped)
     else:
         for item in skipped:
-            click.echo(f"Skipped {item.range} of {item.dataset} ({item.partition}): {item.rows:,} rows in quarantine.")
+            click.echo(
+                f"Skipped {item.range} of {item.dataset} ({item.partition}): {counted(item.rows, 'row')} in quarantine."
+            )
 
 
 @sink.command()
@@ -361,6 +363,6 @@ def replay(context: click.Context, name: str, id: str | None, as_json: bool) -> 
     if as_json:
         print_json(done)
     else:
-        click.echo(f"{done.rows:,} rows delivered, {done.refused:,} still refused.")
+        click.echo(f"{counted(done.rows, 'row')} delivered, {done.refused:,} still refused.")
     if done.refused:
         context.exit(1)

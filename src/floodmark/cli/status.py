@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store
-from floodmark.cli.output import note, print_json, print_table, size_text
+from floodmark.cli.output import counted, note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from floodmark.status import Status
@@ -68,7 +68,7 @@ def _show(found: Status) -> None:
             since = f"{item.paused_since:%Y-%m-%d %H:%M:%S} UTC"
             note(f"{item.name}: paused since {since}. `floodmark dataset resume {item.name}` continues.")
         if item.lost_rows:
-            note(f"{item.name}: {item.lost_rows:,} acknowledged rows were given up; `floodmark fsck` lists them.")
+            note(f"{item.name}: {counted(item.lost_rows, 'acknowledged row')} given up; `floodmark fsck` lists them.")
     _show_partitions(found)
     _show_sinks(found)
 
@@ -115,7 +115,7 @@ def _show_sinks(found: Status) -> None:
 def _waiting(landing_bytes: int, segment_rows: int, segment_bytes: int) -> str:
     if not landing_bytes and not segment_rows:
         return "-"
-    sealed = f"{segment_rows:,} rows sealed" if segment_rows else None
+    sealed = f"{counted(segment_rows, 'row')} sealed" if segment_rows else None
     landed = size_text(landing_bytes) + " landed" if landing_bytes else None
     total = size_text(segment_bytes) if segment_rows else None
     return " + ".join(part for part in (landed, f"{sealed} ({total})" if sealed else None) if part)

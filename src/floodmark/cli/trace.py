@@ -118,7 +118,7 @@ def _show(found: Trace) -> None:
 
 
 def _show_committed(row: CommittedRow) -> None:
-    click.echo(f"lake        number {row.seq}, partition {row.partition}, content id {row.content_id}")
+    click.echo(f"lake        sequence number {row.seq}, partition {row.partition}, content id {row.content_id}")
     forgotten = "folded: not kept for an old commit" if row.folded > 1 else "no landing file"
     click.echo(f"  landing   {row.landing or row.source or forgotten}")
     click.echo(f"  segment   {row.segment}")

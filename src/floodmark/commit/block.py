@@ -275,7 +275,7 @@ def _as_decided_by_another(engine: Engine, block: Block) -> Decided | None:
     if found is None or found.state == "reserved":
         raise Corrupt(
             f"Block {block.range} of {block.dataset!r} lost its record.",
-            hint="Leave the store unchanged, and run `floodmark fsck`.",
+            hint="Do not change the store, and run `floodmark fsck`.",
         )
     return None if found.state == "void" else Decided(found)
 
@@ -389,7 +389,7 @@ def _check_whole(block: Block, state: TableState) -> None:
         raise Corrupt(
             f"The commit of block {block.range} of {block.dataset!r} has {landed.added_rows} rows instead of "
             f"{landed.announced_rows}.",
-            hint="It is not recorded, and the rows are safe in the spool. Leave the store unchanged, and report this.",
+            hint="It is not recorded, and the rows are safe in the spool. Do not change the store, and report this.",
         )
 
 

@@ -394,7 +394,7 @@ def drop_corrected_columns(engine: Engine, declared: Dataset, state: TableState)
             raise Corrupt(
                 f"Column {name!r} of table {state.name!r} has another type than dataset {declared.name!r} declares, "
                 f"and {rows:,} rows have a value in it.",
-                hint="Was the table changed by another program? Leave the store unchanged, and run `floodmark fsck`.",
+                hint="Was the table changed by another program? Do not change the store, and run `floodmark fsck`.",
             )
         engine.lake.drop_column(state.name, name)
         faults.reach("column.dropped")

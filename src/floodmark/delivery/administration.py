@@ -248,7 +248,7 @@ class Sinks:
             if other.instance != sink.instance and meet(sink, other, store_id=around.store_id):
                 raise InvalidSetting(
                     f"Sink {other.name!r} already delivers to this place, or to a place above or below it.",
-                    hint="Give every sink a place of its own: another prefix, table or namespace, or hub.",
+                    hint="Give every sink its own place: another prefix, table or namespace, or hub.",
                 )
         if around.root is not None and inside_the_store(
             sink,

@@ -550,7 +550,7 @@ class Comparison:
         there = self.task.source.afresh().totals(self.channel, within, row_filter=row_filter)
         # U12: rows are removed between `planned` and `removed`. If no removal ran meanwhile, each row was counted once.
         if before[0] or self.task.read(removed_rows) != before:
-            raise Retryable(f"Rows of {self.channel.dataset!r} are being removed at the moment.", hint="Export again.")
+            raise Retryable(f"Rows of {self.channel.dataset!r} are being removed now.", hint="Export again.")
         return [there + removed for removed in before[2]]
 
     def _diverged(self, end: int, *, theirs: Tally | None = None, ours: Tally | None = None) -> DivergedHistory:

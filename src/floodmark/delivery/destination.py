@@ -282,4 +282,4 @@ def whole_number(settings: Mapping[str, Any], key: str) -> None:
     """A check for `Kind.check`."""
     value = settings[key]
     if type(value) is not int or value < 1:
-        raise InvalidSetting(f"{key} is {value!r}.", hint="It is a whole number above zero.")
+        raise InvalidSetting(f"{key} is {value!r}.", hint="It must be a whole number above zero.")

@@ -73,7 +73,7 @@ def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a sink of a kind, or `InvalidSetting`."""
     found = find_kind(kind)
     if found is None:
-        raise InvalidSetting(f"The sink kind {kind!r} is unknown.", hint=f"It is one of {', '.join(NAMES)}.")
+        raise InvalidSetting(f"The sink kind {kind!r} is unknown.", hint=f"It must be one of {', '.join(NAMES)}.")
     allowed = {**COMMON, **found.defaults, **dict.fromkeys(found.required)}
     unknown = sorted(set(settings) - set(allowed))
     if unknown:
@@ -115,18 +115,18 @@ def _check_common(whole: dict[str, Any]) -> None:
     if isinstance(names, str):
         whole["datasets"] = names = [names]
     elif names is not None and not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
-        raise InvalidSetting(f"datasets is {names!r}.", hint="It is a list of dataset names.")
+        raise InvalidSetting(f"datasets is {names!r}.", hint="It must be a list of dataset names.")
     if whole["datasets"] == []:
         raise InvalidSetting("datasets is empty.", hint="Name datasets, or leave it out for all of them.")
     if type(whole["later"]) is not bool:
-        raise InvalidSetting(f"later is {whole['later']!r}.", hint="It is true or false.")
+        raise InvalidSetting(f"later is {whole['later']!r}.", hint="It must be true or false.")
     where = whole["where"]
     if where is not None and (not isinstance(where, str) or not where.strip()):
-        raise InvalidSetting(f"where is {where!r}.", hint="It is a SQL expression over the columns, as a text.")
+        raise InvalidSetting(f"where is {where!r}.", hint="It must be a SQL expression over the columns, as a text.")
     start = whole["start"]
     named = start if isinstance(start, list | tuple) else [start]
     if not all(isinstance(item, str | Cursor) for item in named):
-        raise InvalidSetting(f"start is {start!r}.", hint="It is beginning, now, a cursor or a list of cursors.")
+        raise InvalidSetting(f"start is {start!r}.", hint="It must be beginning, now, a cursor or a list of cursors.")
     _check_partitions(whole)
     if whole["every"] is not None and whole["cron"] is not None:
         raise InvalidSetting("Both every and cron are given.", hint="Give one of them.")

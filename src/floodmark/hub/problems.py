@@ -108,7 +108,7 @@ def _trouble(error: BaseException) -> Problem:
             found = Problem(
                 "Unauthorised",
                 401,
-                "This hub requires a token, and the request has none that it knows.",
+                "This hub requires a token, but the request has no valid one.",
                 "Send `Authorization: Bearer …` with a token made by `floodmark token add`.",
                 headers={"WWW-Authenticate": 'Bearer realm="floodmark"'},
             )

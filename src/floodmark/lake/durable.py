@@ -42,7 +42,7 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
         except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
             raise FilesMissing(
                 f"The manifests of table {state.name!r} cannot be read: {error}.",
-                hint="Leave the store unchanged, and run `floodmark fsck`.",
+                hint="Do not change the store, and run `floodmark fsck`.",
             ) from error
         for sync in [pool.submit(sync_directory, directory) for directory in directories]:
             sync.result()

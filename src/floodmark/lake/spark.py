@@ -133,7 +133,7 @@ class SparkLake(SparkReader):
     def sync(self, state: TableState, *, since: int | None) -> None:
         table = self.catalog.table(state.name)
         if table is None:  # renamed since: another read finds it, or that it was dropped
-            raise Retryable(f"Table {state.name!r} does not exist any more.", hint="Run it again.")
+            raise Retryable(f"Table {state.name!r} no longer exists.", hint="Run it again.")
         try:
             sync_commits(table, state, since=since)
         except FilesMissing as error:
@@ -516,7 +516,7 @@ class SparkLake(SparkReader):
         state = self.load(request.table)
         snapshot = None if state is None else state.standing_for(request.base.snapshot)
         if snapshot is None:  # renamed since: a search in nothing would find no duplicates
-            raise Retryable(f"Table {request.table!r} does not exist any more.", hint="Run it again.")
+            raise Retryable(f"Table {request.table!r} no longer exists.", hint="Run it again.")
         return self._like(request.table, snapshot, request, request.event_span).transform(within(numbers))
 
     def _like(self, table: str, snapshot: int, key: Append | FileKeys, event_span: tuple[int, int] | None) -> DataFrame:
@@ -630,12 +630,12 @@ def _check_segments(request: Append) -> list[dict[bytes, bytes]]:
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(
                 f"Segment {segment.id} cannot be read: {error}.",
-                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
+                hint="Nothing was committed. Do not change the store, and run `floodmark fsck`.",
             ) from error
         if about.num_rows != segment.rows:
             raise Corrupt(
                 f"Segment {segment.id} has {about.num_rows} rows, and {segment.rows} were registered.",
-                hint="Nothing was committed. Leave the store unchanged, and run `floodmark fsck`.",
+                hint="Nothing was committed. Do not change the store, and run `floodmark fsck`.",
             )
         notes.append(dict(about.metadata or {}))
     return notes

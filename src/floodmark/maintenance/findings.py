@@ -50,7 +50,7 @@ def agreed(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[Finding
 
 def loss_finding(loss: Loss) -> Finding:
     """U33: a segment that a user gave up, as audit and fsck report it."""
-    numbers = "" if loss.range is None else f", numbers {loss.range},"
+    numbers = "" if loss.range is None else f", sequence numbers {loss.range},"
     what = f"Segment {loss.segment} was given up on {loss.at[:19]}: {loss.rows} rows{numbers} are lost: {loss.reason}"
     kept = f"What is left of its file is at {loss.kept_at}." if loss.kept_at else "Nothing was left of its file."
     return Finding("segment-given-up", what, f"{loss.dataset} {loss.segment}", kept, loss.range)

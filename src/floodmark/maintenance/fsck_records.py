@@ -80,7 +80,7 @@ def _commits(engine: Engine, dataset: Dataset, state: TableState, *, deep: bool)
     if lost:
         span = SequenceRange(lost[-1].range.after, lost[0].range.through)
         rows = sum(item.rows for item in lost)
-        what = f"{rows} rows of {span} were committed, and the table's history does not have these commits any more."
+        what = f"{rows} rows of {span} were committed, and the table's history no longer has these commits."
         snapshot = next((item.snapshot for item in lost if item.snapshot is not None), None)
         run = f"Was the table rolled back? Set its current snapshot to {snapshot} again, or restore the lake."
         yield Problem(Finding("table-rolled-back", what, dataset.name, run, span))
@@ -161,7 +161,7 @@ def check_numbers(engine: Engine) -> Iterator[Problem]:
         seen = max(seen, 0 if state is None else inventory.highest_seq(engine.lake, state))
     has, needs = engine.database.read(lambda c: (blocks.allocated(c), blocks.highest_number(c, seen_through=seen)))
     if has < needs:
-        what = f"The next number would be {has + 1}, and number {needs} is used."
+        what = f"The next sequence number would be {has + 1}, but {needs} is already used."
         found = worth_knowing(Finding("allocator-behind", what, "the store", f"The next flush raises it. {REPAIR}"))
 
         def repair() -> str:

@@ -33,7 +33,7 @@ from floodmark.sequence import SequenceRange
 def give_up(engine: Engine, id: int, *, problem: str | None = None) -> str:
     """Give one segment up; what is returned says what was lost."""
     item, span = _found(engine, id)
-    reason = problem or item.set_aside or "given up by a user"
+    reason = (problem and f"the segment {problem}") or item.set_aside or "given up by a user"
     if item.block is not None:
         item = _released(engine, item)
     kept = _moved(engine, item)
@@ -48,7 +48,7 @@ def give_up(engine: Engine, id: int, *, problem: str | None = None) -> str:
 
     if not engine.database.transact(work):
         raise Retryable(f"Segment {id} was committed by a flush in the meantime.", hint="Run `floodmark fsck` again.")
-    numbers = "" if span is None else f" Numbers {span} are not used."
+    numbers = "" if span is None else f" Sequence numbers {span} are not used."
     rest = f" What is left of its file is at {kept}." if kept else " Nothing was left of its file."
     return f"Segment {id} of {item.dataset} is given up: {item.rows} acknowledged rows are lost.{numbers}{rest}"
 
@@ -80,7 +80,10 @@ def _numbers(item: Segment, block: SequenceRange | None) -> SequenceRange | None
 def _found(engine: Engine, id: int) -> tuple[Segment, SequenceRange | None]:
     item = engine.database.read(lambda c: segments.find(c, id))
     if item is None:
-        raise Permanent(f"No segment {id} waits in this store.", hint="`floodmark fsck` lists the segments that do.")
+        raise Permanent(
+            f"There is no segment {id} that waits for its commit.",
+            hint="`floodmark fsck` lists the segments that can be given up or tried again.",
+        )
     block = None if item.block is None else engine.database.read(lambda c: blocks.get(c, item.block or ""))
     return item, _numbers(item, None if block is None else block.range)
 

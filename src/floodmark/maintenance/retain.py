@@ -273,7 +273,7 @@ def _age(older_than: str | timedelta | None, keep_rows: int | None, by: str) -> 
     if (older_than is None) == (keep_rows is None):
         raise InvalidSetting("A retention needs exactly one rule.", hint="Give either older_than or keep_rows.")
     if keep_rows is not None and keep_rows < 0:
-        raise InvalidSetting(f"keep_rows is {keep_rows}.", hint="It is a number of rows, 0 or more.")
+        raise InvalidSetting(f"keep_rows is {keep_rows}.", hint="It must be a number of rows, 0 or more.")
     if older_than is None or isinstance(older_than, timedelta):
         return older_than
     match = _AGE.fullmatch(older_than.strip())

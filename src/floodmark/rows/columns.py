@@ -66,19 +66,35 @@ class Rule:
     """Makes the array of what `one` returned."""
 
 
+_WORDS: dict[type, str] = {
+    str: "text",
+    int: "number",
+    float: "number",
+    Decimal: "number",
+    bytes: "bytes",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+    dt.date: "date",
+    dt.datetime: "time",
+}
+"""What a value is called in messages: rows come from JSON more often than from Python."""
+
+
 def shown(value: Any) -> str:
-    """A value in a message: its type, and as much of it as is short and safe to print."""
-    kind = type(value).__name__
+    """A value in a message: what it is, and as much of it as is short and safe to print."""
+    kind = _WORDS.get(type(value), type(value).__name__)
     if isinstance(value, ExactNumber):
         return f"number {value.text if len(value.text) <= 45 else value.text[:42] + '…'}"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"{kind} of {value.bit_length()} bits"
     if isinstance(value, str | bytes) and len(value) > 40:
         return f"{kind} {value[:37]!r}…"
-    if isinstance(value, str | bytes | bool | int | float | dt.date):
-        return f"{kind} {value!r}"
-    if isinstance(value, Decimal):
-        text = str(value)
+    if isinstance(value, str | bytes | int | float):
+        return str(value).lower() if isinstance(value, bool) else f"{kind} {value!r}"
+    if isinstance(value, Decimal | dt.date):
+        # Without its zone, whose own code may fail.
+        text = str(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value)
         return f"{kind} {text if len(text) <= 45 else text[:42] + '…'}"
     return kind
 

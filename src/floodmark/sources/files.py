@@ -316,7 +316,7 @@ def _check_names(file: SourceFile, names: Sequence[str]) -> None:
     if repeated:
         raise Permanent(
             f"{file.path} has several columns that are called {repeated[0]!r}.",
-            hint="Give each column a name of its own, or exclude the file.",
+            hint="Give each column its own name, or exclude the file.",
         )
 
 

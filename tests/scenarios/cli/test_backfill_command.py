@@ -18,7 +18,7 @@ def test_it_reports_what_became_of_the_rows(shop, tmp_path: Path):
         "read": 4, "new": 1, "already_spooled": 1, "quarantined": 2,
     }  # fmt: skip
     again = shop("backfill", "orders", "--from", str(tmp_path / "old.jsonl"))
-    assert "1 of 1 units were already loaded" in again.err
+    assert "Already loaded, and not read again: 1 of 1 units" in again.err
     assert [row["id"] for row in shop("read", "orders").rows] == ["a", "b"]
 
 
@@ -47,7 +47,7 @@ def test_a_directory_with_a_foreign_file_and_a_broken_line(shop, tmp_path: Path)
     (folder / "orders.csv").write_text("id,total\na,1\nb,2,what\nc,3\n")
     done = shop("backfill", "orders", "--from", str(folder))
     assert done.code == 0
-    assert "1 rows do not fit. `floodmark quarantine list` shows the reason" in done.err
+    assert "Do not fit: 1. `floodmark quarantine list` shows the reason" in done.err
     assert shop("read", "orders").rows == [{"id": "a", "total": 1}, {"id": "c", "total": 3}]
     [held] = shop("quarantine", "list", "--json").json
     assert held["reason"] == f"{folder}/orders.csv row 2: it has 3 columns instead of 2"

@@ -336,7 +336,7 @@ def test_csv_rows_that_do_not_fit_go_to_quarantine_with_their_row_and_the_others
         done = days("capture", "days", str(path))
     assert (done.code, done.out) == (1, "Stored 3 rows of days. Quarantined: 2.\n")
     place = "standard input" if how == "stream" else str(path)
-    assert f"{place} row 2: column 'n' is long: str 'two' is not an integer" in done.err
+    assert f"{place} row 2: column 'n' is long: text 'two' is not an integer" in done.err
     assert f"{place} row 4: it has 4 columns instead of 3" in done.err
     days("flush")
     assert days("read", "days", "--columns", "n,at,price").rows == [
@@ -383,7 +383,9 @@ def test_a_large_number_of_a_line_is_read_back_as_it_was(shop):
     line = b'{"j":{"n":18446744073709551617},"d":18446744073709551617}\n{"new":18446744073709551617}\n'
     done = shop("capture", "big", stdin=line)
     assert done.code == 1
-    assert "standard input, line 2: column 'new' is long: int 18446744073709551617 does not fit in 64 bits" in done.err
+    assert (
+        "standard input, line 2: column 'new' is long: number 18446744073709551617 does not fit in 64 bits" in done.err
+    )
     shop("flush")
     assert (
         shop("read", "big", "--columns", "j,d").out == '{"j":{"n":18446744073709551617},"d":"18446744073709551617"}\n'

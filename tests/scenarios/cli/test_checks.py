@@ -128,7 +128,7 @@ def test_a_segment_is_given_up_only_after_somebody_agreed(archive, damaged: int)
     assert "2 acknowledged rows are lost" in done.out
     assert "segment-given-up" in archive("fsck").out
     assert "given up" in archive("trace", "orders", "id=4").out
-    assert "acknowledged rows were given up" in archive("status").err
+    assert "acknowledged rows given up" in archive("status").err
 
 
 def test_flush_names_what_it_left_behind_and_ends_with_three(archive, damaged: int):

@@ -24,7 +24,7 @@ def test_it_says_what_it_joined_and_the_second_time_that_there_is_nothing_to_do(
     again = busy("compact", "orders")
     assert again.code == 0
     assert "orders: nothing to do." in again.out
-    assert "1 not changed: still being written to" in again.out
+    assert "1 bucket not changed: still being written to" in again.out
 
 
 def test_programs_get_every_bucket_with_its_reason(busy):

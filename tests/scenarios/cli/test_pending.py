@@ -26,7 +26,7 @@ def waiting(shop):
 def test_pending_rows_follow_the_committed_ones_and_there_is_no_cursor(waiting):
     done = waiting("read", "orders", "--pending")
     assert (done.code, [row["id"] for row in done.rows]) == (0, ["o1", "o2", "o3", "o4"])
-    assert "2 rows are committed, 2 are pending." in done.err
+    assert "Committed: 2. Pending: 2." in done.err
     assert "cursor" not in done.err
     assert [row["id"] for row in waiting("read", "orders").rows] == ["o1", "o2"]
 
@@ -37,7 +37,7 @@ def test_a_look_at_pending_rows_changes_nothing_for_the_next_cursor(waiting):
     waiting("flush")
     assert [row["id"] for row in waiting("read", "orders", "--since", cursor).rows] == ["o3", "o4"]
     again = waiting("read", "orders", "--pending")
-    assert "4 rows are committed, 0 are pending." in again.err
+    assert "Committed: 4. Pending: 0." in again.err
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 9])

@@ -112,7 +112,7 @@ def test_forks_are_listed_and_decided_by_a_resolver_of_the_user(forked, tmp_path
 
 
 def test_accepting_all_branches_decides_without_adding_events(forked, call):
-    assert call("reconcile", forked, "--accept-all") == "1 forks resolved, 0 left open.\n"
+    assert call("reconcile", forked, "--accept-all") == "1 fork resolved, 0 left open.\n"
     assert call("status", forked).endswith("clean\n")
     assert call("show", forked, "--json") == {"account-1": 3}
 
@@ -141,7 +141,7 @@ def test_project_runs_a_projection_into_a_database(ledger, tmp_path, call, monke
     )
     call("append", ledger, "account-1", "{}")
     target = f"sqlite:///{tmp_path / 't.db'}"
-    assert call("project", ledger, "views:totals", "--target", target) == "1 events applied, 1 in quarantine.\n"
+    assert call("project", ledger, "views:totals", "--target", target) == "1 event applied, 1 in quarantine.\n"
     assert call("project", ledger, "views:totals", "--target", target, "--json")["applied"] == 0
     assert call("project", ledger, "views:totals", "--target", target, "--retry", "--json")["quarantined"] == 1
     with sqlite3.connect(tmp_path / "t.db") as connection:
@@ -160,13 +160,13 @@ def page_command(word):
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """The page's own module, written down as the page has it, in the current directory."""
+    """The page's own modules, written down as the page has them, in the current directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shop").mkdir()
-    blocks = re.findall(r"```python\n# shop/ledger.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "shop" / "ledger.py").write_text("\n".join(blocks))
+    modules = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for name, text in modules:
+        (tmp_path / f"{name}.py").write_text(text)
     yield
-    for name in ("shop", "shop.ledger"):
+    for name, _ in modules:
         sys.modules.pop(name, None)
 
 
@@ -180,7 +180,7 @@ def test_the_projection_and_the_command_of_the_page_work_as_they_stand_there(led
 
 @pytest.mark.usefixtures("shop")
 def test_the_resolver_and_the_command_of_the_page_work_as_they_stand_there(forked, call):
-    assert call(*page_command("reconcile")) == "1 forks resolved, 0 left open.\n"
+    assert call(*page_command("reconcile")) == "1 fork resolved, 0 left open.\n"
 
 
 def test_a_projection_written_for_another_connection_is_refused_in_a_sentence(ledger, tmp_path, call, monkeypatch):

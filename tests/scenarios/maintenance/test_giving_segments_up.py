@@ -94,7 +94,7 @@ def test_its_block_gets_its_verdict_first(shop: Shop, point: str):
         assert committed(shop) == [1, 2, 10, 11]
     else:
         report = shop.store.fsck(repair=True, give_up=[offer.segment])
-        assert f"Numbers {offer.range} are not used" in report.repaired[0]
+        assert f"Sequence numbers {offer.range} are not used" in report.repaired[0]
         shop.again().flush(DATASET)
         assert len(committed(shop)) == 3
         assert shop.store.fsck(deep=True).sound
@@ -149,7 +149,7 @@ def _reserve_it(shop: Shop, path: Path) -> None:
 
 
 def test_a_segment_that_nobody_has_is_not_given_up(shop: Shop):
-    with pytest.raises(Permanent, match="No segment 7 waits"):
+    with pytest.raises(Permanent, match="There is no segment 7 that waits"):
         shop.store.fsck(repair=True, give_up=[7])
 
 

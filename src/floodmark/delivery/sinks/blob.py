@@ -374,9 +374,7 @@ class BlobSink:
     def check_ours(self, place: ObjectPlace, found: bytes) -> None:
         """`Permanent` if another sink has claimed the prefix."""
         if _signature(found) != {"store": self.store_id, "sink": self.sink}:
-            raise Permanent(
-                f"{place.where} belongs to another sink or store.", hint="Give every sink a prefix of its own."
-            )
+            raise Permanent(f"{place.where} belongs to another sink or store.", hint="Give every sink its own prefix.")
 
     def held(self, channel: Channel, *, after: int) -> Holdings:
         """The ranges of the channel's objects beyond a number, whichever format they have."""
@@ -481,7 +479,7 @@ def _check(settings: dict[str, Any]) -> None:
     if settings["chunk_bytes"] > CHUNK_BYTES_MAX:
         raise InvalidSetting(
             f"chunk_bytes is {settings['chunk_bytes']}.",
-            hint=f"It is at most {CHUNK_BYTES_MAX}: one object is one request.",
+            hint=f"It must be at most {CHUNK_BYTES_MAX}: one object is one request.",
         )
 
 

@@ -57,7 +57,7 @@ Convert = Callable[[Any], Any]
 
 def check_format(format: str) -> str:
     if format not in FORMATS:
-        raise InvalidSetting(f"The format {format!r} is unknown.", hint=f"It is one of {', '.join(FORMATS)}.")
+        raise InvalidSetting(f"The format {format!r} is unknown.", hint=f"It must be one of {', '.join(FORMATS)}.")
     return format
 
 

@@ -412,17 +412,17 @@ def _check(settings: dict[str, Any]) -> None:
     for key in ("timeout_seconds", "connect_timeout_seconds", "wait_seconds_max"):
         value = settings[key]
         if type(value) not in {int, float} or not math.isfinite(value) or value < 0:
-            raise InvalidSetting(f"{key} is {value!r}.", hint="It is a number of seconds.")
+            raise InvalidSetting(f"{key} is {value!r}.", hint="It must be a number of seconds.")
         if value == 0 and key != "wait_seconds_max":
-            raise InvalidSetting(f"{key} is 0.", hint="It is a number of seconds above zero.")
+            raise InvalidSetting(f"{key} is 0.", hint="It must be a number of seconds above zero.")
     if settings["accept"] not in ACCEPT:
         raise InvalidSetting(
             f"accept is {settings['accept']!r}.",
-            hint="It is hub, or status for a server that is not a hub: any 2xx then means that rows are stored.",
+            hint="It must be hub, or status for a server that is not a hub: any 2xx then means that rows are stored.",
         )
     origin = settings["origin"]
     if origin is not None and not (isinstance(origin, str) and 0 < len(origin) <= 200 and origin.isprintable()):
-        raise InvalidSetting(f"origin is {origin!r}.", hint="It is a text of 1 to 200 characters.")
+        raise InvalidSetting(f"origin is {origin!r}.", hint="It must be a text of 1 to 200 characters.")
 
 
 def _checked_url(url: Any) -> str:

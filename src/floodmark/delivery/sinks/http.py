@@ -55,7 +55,7 @@ NO_HUB = frozenset({404, 405, 501})
 _ELSEWHERE = "If the url is wrong, remove this sink and add it again with the right one."
 _ADVICE = {
     401: "The token is missing, unknown or revoked there: give another (`floodmark sink change NAME --set token=…`).",
-    403: "Ask there for a token that allows it: a token is bound to origins and datasets.",
+    403: "A token is limited to the origins and datasets that it names.",
     404: f"Does the dataset exist there? {_ELSEWHERE}",
     405: _ELSEWHERE,
     410: _ELSEWHERE,
@@ -76,8 +76,8 @@ _ANOTHER_HUB = (
     "purpose, remove this sink and add it again: it then asks the new hub, and sends the rows that are missing there."
 )
 _PARTED = (
-    "Was one of the two restored from a backup, or this store copied? Remove the sink and add it again with an "
-    "`origin` of its own: the hub then treats all rows as those of another store."
+    "Was one of the two restored from a backup, or this store copied? Remove the sink and add it again with its "
+    "own `origin`: the hub then treats all rows as those of another store."
 )
 
 

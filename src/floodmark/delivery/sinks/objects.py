@@ -534,7 +534,7 @@ def _canonical(url: Any) -> str:
 
 def _check_option(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value:
-        raise InvalidSetting(f"{name} is {value!r}.", hint="It is a text.")
+        raise InvalidSetting(f"{name} is {value!r}.", hint="It must be a text.")
     if name == "endpoint":
         if "@" in value or "?" in value or "#" in value:  # anywhere in it: a password may contain a slash
             raise InvalidSetting(

@@ -197,7 +197,7 @@ def _no_commit(connection: Connection, path: str) -> Iterator[None]:
 def _check(settings: dict[str, Any]) -> None:
     whole_number(settings, "chunk_rows")
     if type(settings["transactional"]) is not bool:
-        raise InvalidSetting(f"transactional is {settings['transactional']!r}.", hint="It is true or false.")
+        raise InvalidSetting(f"transactional is {settings['transactional']!r}.", hint="It must be true or false.")
     function = Function.load(settings["function"])
     if settings["transactional"] and not function.takes_delivery:
         raise InvalidSetting(
