@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
-from floodmark.commit.exclusions import places_left_out
+from floodmark.commit.exclusions import excluded_places
 from floodmark.commit.protocol import Append, Base, BlockSegment
 from floodmark.control import datasets
 from floodmark.control import segments as segment_records
@@ -169,7 +169,7 @@ def _instant(engine: Engine, dataset: str, home: Path) -> PendingView:
         faults.reach("pending.loaded")
         # Read after the snapshot: a purge in between has removed the committed row that hid its pending duplicate.
         current = engine.database.read(lambda c: datasets.get(c, dataset))
-        return PendingView(view, _placed([_without_left_out(engine, current, item) for item in copies]))
+        return PendingView(view, _placed([_without_excluded(engine, current, item) for item in copies]))
     raise Retryable(
         f"The pending rows of {dataset!r} could not be read: files of the spool were removed {ATTEMPTS_MAX} times "
         f"while they were copied ({reason_of(cause) if cause else 'unknown'}).",
@@ -263,11 +263,11 @@ def _copied_lines(
     return declared, copies
 
 
-def _without_left_out(engine: Engine, declared: Dataset, copy: BlockSegment) -> BlockSegment:
+def _without_excluded(engine: Engine, declared: Dataset, copy: BlockSegment) -> BlockSegment:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    gone = set(places_left_out(engine.database, Path(copy.path), declared))
+    gone = set(excluded_places(engine.database, Path(copy.path), declared))
     if not gone:
         return copy
     with _opened(copy) as file:

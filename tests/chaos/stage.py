@@ -14,7 +14,7 @@ from tests.chaos.hubs import HubMember
 from floodmark.config import Settings, SparkSettings
 from floodmark.store import Store
 from floodmark.torture import reading
-from floodmark.torture.chaos_run import Course, doing, exercised, flush_store
+from floodmark.torture.chaos_run import ChaosRun, doing, exercised, flush_store
 from floodmark.torture.daemons import DaemonMember
 from floodmark.torture.members import Member
 from floodmark.torture.processes import floodmark as command_line
@@ -68,9 +68,9 @@ class Stage:
             control = below["postgres"].url if "postgres" in below else ""
             sinks = self._sinks(hub, below)
             edge = stack.enter_context(make_store(root, SMALL_JVM, DATASETS, sinks, control=control))
-            course = self._course(edge, [hub, *below.values()])
-            course.run(lambda: self._read(course, edge, central, sinks))
-            return self._verdict(course)
+            chaos = self._chaos(edge, [hub, *below.values()])
+            chaos.run(lambda: self._read(chaos, edge, central, sinks))
+            return self._verdict(chaos)
 
     def _below(self, stack: contextlib.ExitStack) -> dict:
         found = {}
@@ -92,7 +92,7 @@ class Stage:
             Planned("central", "forward", {"url": hub.url, "chunk_rows": 40, "timeout_seconds": 5}),
         ]
 
-    def _course(self, edge: Store, others: list[Member]) -> Course:
+    def _chaos(self, edge: Store, others: list[Member]) -> ChaosRun:
         writer = (sys.executable, "-m", "floodmark.torture.writer")
         run = command_line(edge.path, "run", "--json")
         shared = {"folder": self.folder, "seed": self.seed, "began": self.began}
@@ -111,36 +111,36 @@ class Stage:
         ]
         daemon = DaemonMember(edge.path, name="run", look=lambda: doing(edge), command=run, **shared)
         minimum = {**self.kills_min, **dict.fromkeys(self.underneath, 2)}
-        return Course(
+        return ChaosRun(
             edge, writers, daemon, others, self.seconds, self.seed, kills_min=minimum, tell=self.tell, began=self.began
         )
 
     # ── what came of it ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, course: Course, edge: Store, central: Store, sinks: list[Planned]) -> list[Compared]:
+    def _read(self, chaos: ChaosRun, edge: Store, central: Store, sinks: list[Planned]) -> list[Compared]:
         flush_store(central.path)
-        return [item for name in DATASETS for item in self._compared(course, edge, central, sinks, name)]
+        return [item for name in DATASETS for item in self._compared(chaos, edge, central, sinks, name)]
 
     def _compared(
-        self, course: Course, edge: Store, central: Store, sinks: list[Planned], dataset: str
+        self, chaos: ChaosRun, edge: Store, central: Store, sinks: list[Planned], dataset: str
     ) -> list[Compared]:
-        oracle = oracle_of(writer.page() for writer in course.writers if writer.dataset == dataset)
+        oracle = oracle_of(writer.entries() for writer in chaos.writers if writer.dataset == dataset)
         lake = reading.lake_rows(edge, dataset)
         objects = reading.Objects(next(sink.settings for sink in sinks if sink.kind == "blob"))
         there = {"lake": lake, "objects": objects.rows(dataset), "hub": reading.lake_rows(central, dataset)}
         return [compared(oracle, f"{name}, {dataset}", rows, lake, how="every row") for name, rows in there.items()]
 
-    def _verdict(self, course: Course) -> Verdict:
-        done = exercised(course)
+    def _verdict(self, chaos: ChaosRun) -> Verdict:
+        done = exercised(chaos)
         excused = [text for kind in self.underneath for text in RIGHT_TO_END.get(kind, ())]
-        astray = [f"{member.kind} {text}" for member in course.members for text in member.records.astray]
+        astray = [f"{member.kind} {text}" for member in chaos.members for text in member.records.astray]
         return Verdict(
             seed=self.seed,
             seconds=time.monotonic() - self.began,
-            drained=course.drained,
-            stuck="" if course.drained else " ".join(course.daemon.told.problems.values()),
-            destinations=tuple(course.destinations),
+            drained=chaos.drained,
+            stuck="" if chaos.drained else " ".join(chaos.daemon.reports.problems.values()),
+            destinations=tuple(chaos.destinations),
             exercised=done,
             astray=tuple(text for text in astray if not any(right in text for right in excused)),
-            unexercised=unexercised(done, kinds=course.kills_min, destinations=course.destinations),
+            unexercised=unexercised(done, kinds=chaos.kills_min, destinations=chaos.destinations),
         )

@@ -25,7 +25,7 @@ from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.segments import LandingRange, PartitionRows, SegmentContent, SourceStep
 from floodmark.errors import (
     Corrupt,
@@ -831,13 +831,13 @@ def test_a_backend_that_is_killed_at_commit_is_settled(postgres_server: Any) -> 
     dialect.do_commit = do_commit
     for number, when in enumerate(["before", "after"]):
         runs = []
-        held = Held(reason="r", payload=str(number), landing_file="f", landing_offset=number, landing_row=0)
+        held = QuarantineInput(reason="r", payload=str(number), landing_file="f", landing_offset=number, landing_row=0)
 
-        def work(c: Connection, held: Held = held, runs: list[int] = runs) -> None:
+        def work(c: Connection, held: QuarantineInput = held, runs: list[int] = runs) -> None:
             runs.append(1)
             quarantine.hold(c, "d", [held], now=NOW)
 
-        def landed(c: Connection, held: Held = held) -> bool:
+        def landed(c: Connection, held: QuarantineInput = held) -> bool:
             return any(entry.payload == held.payload for entry in quarantine.entries(c))
 
         kill.append(when)
@@ -1242,7 +1242,7 @@ def test_an_unknown_dataset_is_told_with_those_there_are(database: Database) -> 
 
 def test_a_quarantine_entry_leaves_once(database: Database) -> None:
     add_dataset(database)
-    database.transact(lambda c: quarantine.hold(c, "d", [Held(reason="why", payload="{}")], now=NOW))
+    database.transact(lambda c: quarantine.hold(c, "d", [QuarantineInput(reason="why", payload="{}")], now=NOW))
     [entry] = database.read(quarantine.entries)
     assert (entry.reason, entry.payload, entry.state) == ("why", "{}", "held")
     assert database.transact(lambda c: quarantine.decide(c, entry.id, state="replayed", now=NOW))
@@ -1254,7 +1254,7 @@ def test_a_quarantine_entry_leaves_once(database: Database) -> None:
 @pytest.mark.parametrize("wanted", ["", "%", "_", "nothing"])
 def test_an_entry_is_found_by_its_own_beginning_only(database: Database, wanted: str) -> None:
     add_dataset(database)
-    database.transact(lambda c: quarantine.hold(c, "d", [Held(reason="why", payload="{}")], now=NOW))
+    database.transact(lambda c: quarantine.hold(c, "d", [QuarantineInput(reason="why", payload="{}")], now=NOW))
     with pytest.raises(FloodmarkError, match="entry has the id"):
         database.read(lambda c: quarantine.get(c, wanted))
 

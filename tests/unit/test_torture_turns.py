@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from floodmark import faults
-from floodmark.torture.daemons import FAULTS, FRUITLESS_MAX, Life, Told, Turns
+from floodmark.torture.daemons import FAULTS, FRUITLESS_MAX, DaemonReports, Life, Turns
 
 
 def dealt(turns: Turns) -> str:
@@ -45,20 +45,20 @@ def test_after_lives_that_delivered_nothing_comes_one_that_lasts_until_it_has(tm
     before = [Life.planned(chance, fruitless=FRUITLESS_MAX - 1, life_seconds=6.0).manner for _ in range(50)]
     assert set(before) == {"early", "at work", "point"}
     life = Life.planned(chance, fruitless=FRUITLESS_MAX, life_seconds=0.1)
-    told = Told(tmp_path / "run.jsonl", life_began=-1e9)
+    reports = DaemonReports(tmp_path / "run.jsonl", life_began=-1e9)
 
     def says(event: str) -> bool:
-        with told.path.open("a") as file:
+        with reports.path.open("a") as file:
             file.write(event + "\n")
-        told.listen()
-        return life.due(told)
+        reports.listen()
+        return life.due(reports)
 
     assert not says('{"event":"flushed","rows":3}')
     assert not says('{"event":"exported","rows":0}')
     says('{"event":"exported","rows":3}')
-    assert told.life_delivered is not None
-    told.life_delivered -= 1.0
-    assert life.due(told)
-    told.new_life()
-    assert told.life_delivered is None
-    assert not life.due(told)
+    assert reports.life_delivered is not None
+    reports.life_delivered -= 1.0
+    assert life.due(reports)
+    reports.new_life()
+    assert reports.life_delivered is None
+    assert not life.due(reports)

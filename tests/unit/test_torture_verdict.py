@@ -1,4 +1,4 @@
-"""What `floodmark torture` concludes: from books, from what it read, and from what happened."""
+"""What `floodmark torture` concludes: from journals, from what it read, and from what happened."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from floodmark import config
 from floodmark.errors import Permanent
 from floodmark.testing.oracle import proof
 from floodmark.torture import processes, reading
-from floodmark.torture.daemons import Told
-from floodmark.torture.journal import Book, Page
+from floodmark.torture.daemons import DaemonReports
+from floodmark.torture.journal import Entries, Journal
 from floodmark.torture.members import ASTRAY_MAX, Kill, Records
 from floodmark.torture.scratch import settings_text
 from floodmark.torture.verdict import Exercised, Verdict, compared, compared_by_ledger, oracle_of, unexercised
@@ -26,45 +26,45 @@ def row(id: str, site: str = "north", text: str = "some") -> dict:
     return {"id": id, "site": site, "text": text, "proof": proof(id, site, text)}
 
 
-def page(*ids: str, acknowledged: bool = True) -> Page:
-    return Page({1: [row(id) for id in ids]}, {1} if acknowledged else set())
+def entries(*ids: str, acknowledged: bool = True) -> Entries:
+    return Entries({1: [row(id) for id in ids]}, {1} if acknowledged else set())
 
 
-# ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_book_says_what_was_acknowledged_and_what_nobody_knows(tmp_path: Path) -> None:
-    book = Book(tmp_path / "book")
-    book.attempt(1, [row("a"), row("b")], again=False)
-    book.acknowledge(1)
-    book.attempt(2, [row("c")], again=False)
-    book.close()
-    read = Page.read(tmp_path / "book")
+    journal = Journal(tmp_path / "journal")
+    journal.attempt(1, [row("a"), row("b")], again=False)
+    journal.acknowledge(1)
+    journal.attempt(2, [row("c")], again=False)
+    journal.close()
+    read = Entries.read(tmp_path / "journal")
     assert read.rows_acknowledged == 2
     assert list(read.unanswered) == [2]
 
-    again = Book(tmp_path / "book")
-    again.attempt(2, again.page.unanswered[2], again=True)
+    again = Journal(tmp_path / "journal")
+    again.attempt(2, again.entries.unanswered[2], again=True)
     again.acknowledge(2)
     again.close()
-    read = Page.read(tmp_path / "book")
+    read = Entries.read(tmp_path / "journal")
     assert (read.rows_acknowledged, read.rows_again, read.unanswered) == (3, 1, {})
 
 
 def test_a_line_that_a_death_cut_off_is_no_line_and_harms_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "book"
-    book = Book(path)
-    book.attempt(1, [row("a")], again=False)
-    book.acknowledge(1)
-    book.close()
+    path = tmp_path / "journal"
+    journal = Journal(path)
+    journal.attempt(1, [row("a")], again=False)
+    journal.acknowledge(1)
+    journal.close()
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        later = Book(path)
+        later = Journal(path)
         later.attempt(7, [row("z")], again=False)
         later.acknowledge(7)
         later.close()
-        read = Page.read(path)
+        read = Entries.read(path)
         assert 7 in read.acknowledged
         assert read.acknowledged <= read.attempts.keys()
 
@@ -72,13 +72,13 @@ def test_a_line_that_a_death_cut_off_is_no_line_and_harms_no_other(tmp_path: Pat
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kinds(found: list[dict], lake: list[dict], *pages: Page) -> list[str]:
-    return [item.kind for item in compared(oracle_of(pages), "there", found, lake, how="").findings]
+def kinds(found: list[dict], lake: list[dict], *journals: Entries) -> list[str]:
+    return [item.kind for item in compared(oracle_of(journals), "there", found, lake, how="").findings]
 
 
 def test_the_oracle_finds_what_is_missing_doubled_altered_invented_and_out_of_order() -> None:
     a, b, c = row("a"), row("b"), row("c")
-    known = page("a", "b", "c")
+    known = entries("a", "b", "c")
     lake = [a, b, c]
     assert kinds([a, b, c], lake, known) == []
     assert kinds([a, c], lake, known) == ["missing"]
@@ -90,7 +90,7 @@ def test_the_oracle_finds_what_is_missing_doubled_altered_invented_and_out_of_or
 
 
 def test_a_row_that_nobody_was_told_of_is_everywhere_or_nowhere() -> None:
-    known, unknown = page("a"), page("b", acknowledged=False)
+    known, unknown = entries("a"), entries("b", acknowledged=False)
     a, b = row("a"), row("b")
     assert kinds([a], [a], known, unknown) == []
     assert kinds([a, b], [a, b], known, unknown) == []
@@ -115,7 +115,7 @@ NOTHING = Exercised((), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing() -> None:
-    there = compared(oracle_of([page("a")]), "files", [row("a")], [row("a")], how="")
+    there = compared(oracle_of([entries("a")]), "files", [row("a")], [row("a")], how="")
     empty = compared(oracle_of([]), "files", [], [], how="")
     kill = Kill(1.0, "daemon", "alone", "a commit")
     done = replace(NOTHING, kills=(kill,), rows_acknowledged=1, rows_in_trouble=1)
@@ -153,7 +153,7 @@ def test_objects_of_every_format_are_read_in_the_order_of_their_ranges(tmp_path:
 
 
 def test_what_the_daemon_tells_is_counted_over_all_its_lives(tmp_path: Path) -> None:
-    told = Told(tmp_path / "said")
+    told = DaemonReports(tmp_path / "said")
     told.new_life()
     said = [b'{"event":"started"}', b'{"event":"flushed","rows":3,"duplicates":1}']
     said += [b'{"event":"problem","subject":"sink s","problem":"no"}', b'{"ev']

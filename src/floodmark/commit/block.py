@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.exclusions import LeftOut, left_out
+from floodmark.commit.exclusions import Exclusions, exclusions_of
 from floodmark.commit.protocol import (
     Append,
     Barrier,
@@ -64,7 +64,7 @@ def commit_block(
     error: Exception | None = None
     for attempt in range(SENDS_MAX):
         try:
-            out = _left_out(engine, block, segments, declared)
+            out = _exclusions(engine, block, segments, declared)
             request = append_request(engine, block, segments, declared, purged=out.purged)
             landed, error = send(engine, request)
             if not landed and request.settle is not None and may_land_late(fresh=fresh, attempt=attempt):
@@ -105,8 +105,8 @@ def may_land_late(*, fresh: bool, attempt: int) -> bool:
     return attempt > 0 or not fresh
 
 
-def _left_out(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> LeftOut:
-    return left_out(engine.database, engine.root, declared, segments, after=block.range.after)
+def _exclusions(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> Exclusions:
+    return exclusions_of(engine.database, engine.root, declared, segments, after=block.range.after)
 
 
 def append_request(
@@ -243,7 +243,7 @@ def _landed_segments(
 def _expired(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> int:
     """How many rows of a landed block were left out on purpose; the rest of what is missing were duplicates."""
     try:
-        return _left_out(engine, block, segments, declared).expired
+        return _exclusions(engine, block, segments, declared).expired
     except Retryable:
         if engine.database.read(lambda c: _is_decided(c, block)):
             return 0  # so its segments were removed: the process that recorded it has counted
@@ -253,9 +253,9 @@ def _expired(engine: Engine, block: Block, segments: Sequence[Segment], declared
 def void_block(
     engine: Engine, block: Block, *, reason: str, consume: bool, expired: int = 0, dropped: int = 0
 ) -> Decided | None:
-    left_out = {"expired": expired, "dropped": dropped}
+    not_committed = {"expired": expired, "dropped": dropped}
     voided = engine.database.transact(
-        lambda c: blocks.void(c, block, reason=reason, consume=consume, now=engine.clock.now(), **left_out),
+        lambda c: blocks.void(c, block, reason=reason, consume=consume, now=engine.clock.now(), **not_committed),
         landed=lambda c: _is_decided(c, block),
     )
     faults.reach("flush.released")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Exclusions:
     """What of a block is not committed, beside duplicates."""
 
     purged: tuple[int, ...] = ()
@@ -33,12 +33,14 @@ class LeftOut:
     """How many rows there are of both kinds together."""
 
 
-def left_out(database: Database, root: Path, declared: Dataset, segments: Sequence[Segment], *, after: int) -> LeftOut:
+def exclusions_of(
+    database: Database, root: Path, declared: Dataset, segments: Sequence[Segment], *, after: int
+) -> Exclusions:
     """Check the segments of a block; usually their recorded figures are enough."""
     old = _could_be_old(declared, segments)
     purges = _has_purged(database, declared)
     if not old and not purges:
-        return LeftOut()
+        return Exclusions()
     gone: list[int] = []
     count = 0
     for segment in segments:
@@ -48,10 +50,10 @@ def left_out(database: Database, root: Path, declared: Dataset, segments: Sequen
         start = after + 1 + (segment.block_offset or 0)
         gone += [start + place for place in purged]
         count += len(set(purged) | set(expired))
-    return LeftOut(tuple(gone), count)
+    return Exclusions(tuple(gone), count)
 
 
-def places_left_out(database: Database, path: Path, declared: Dataset) -> list[int]:
+def excluded_places(database: Database, path: Path, declared: Dataset) -> list[int]:
     """The places of the rows in a segment's file that flush would leave out."""
     purges = _has_purged(database, declared)
     if not purges and declared.event_cutoff is None:

@@ -190,7 +190,7 @@ def acknowledge(connection: Connection, intent: Intent, range: SequenceRange, ta
 
     False if the intent is closed or the chunk is settled: a late acknowledgement changes nothing (D4).
     """
-    return _settle(connection, intent, range, tally, state="acknowledged", now=now)
+    return _close(connection, intent, range, tally, state="acknowledged", now=now)
 
 
 def give_up(
@@ -204,13 +204,13 @@ def give_up(
 ) -> bool:
     """Settle a chunk without its rows: they are held in quarantine, in the same transaction."""
     tally = sum((row.tally for row in rows), Tally())
-    if not _settle(connection, intent, range, tally, state="quarantined", now=now):
+    if not _close(connection, intent, range, tally, state="quarantined", now=now):
         return False
     quarantine.hold_given_up(connection, intent.channel, rows, reason=reason, now=now)
     return True
 
 
-def _settle(
+def _close(
     connection: Connection, intent: Intent, range: SequenceRange, tally: Tally, *, state: str, now: datetime
 ) -> bool:
     if open_intent(connection, intent.channel) != intent:
@@ -274,7 +274,7 @@ def _chunk(row: Record) -> Chunk:
 # since without a row delivered, because it was empty or given up, belongs to the parcel that follows.
 
 
-REACH_MAX = 100_000
+EMPTY_CHUNKS_MAX = 100_000
 """A bound on the walk back over chunks without rows."""
 
 # Asked at every step back. Built once: to put a statement together takes longer than to run it.
@@ -290,7 +290,7 @@ _EMPTY_BEFORE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ParcelStart:
     """How far back a parcel reaches: to the end of the last chunk that had rows and was delivered."""
 
     after: int
@@ -300,7 +300,7 @@ class Reach:
     """Of all rows given up since: each of them is in quarantine."""
 
 
-def reach_back(connection: Connection, channel: Channel) -> Reach:
+def parcel_start(connection: Connection, channel: Channel) -> ParcelStart:
     """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
 
     What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
@@ -308,21 +308,21 @@ def reach_back(connection: Connection, channel: Channel) -> Reach:
     return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()))
 
 
-def reach_of(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
+def sent_range(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
     """The range under which a settled chunk was sent."""
-    reach = _walked_back(connection, channel, Watermark(chunk.range.after, Tally()))
-    return SequenceRange(reach.after, chunk.range.through)
+    begin = _walked_back(connection, channel, Watermark(chunk.range.after, Tally()))
+    return SequenceRange(begin.after, chunk.range.through)
 
 
-def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> Reach:
+def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> ParcelStart:
     after, before = mark.seq, mark.tally
-    for _ in range(REACH_MAX):
+    for _ in range(EMPTY_CHUNKS_MAX):
         row = connection.execute(_EMPTY_BEFORE, channel_values(channel) | {"end": after}).one_or_none()
         if row is None:
             break
         tally = Tally.of(row.row_count, row.checksum)
         after, before = row.after_seq, before - tally
-    return Reach(after, before, mark.tally - before)
+    return ParcelStart(after, before, mark.tally - before)
 
 
 # ── Bases ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -98,7 +98,7 @@ class Database:
                     transaction.rollback()
                     if not is_serialization_failure(error):
                         raise
-                    _spread(attempt)
+                    _back_off(attempt)
                     continue
                 try:
                     transaction.commit()
@@ -110,7 +110,7 @@ class Database:
                             return result
                     elif not is_serialization_failure(error):
                         raise
-                    _spread(attempt)
+                    _back_off(attempt)
                     continue
                 return result
         raise Retryable(f"The control database could not serialize this transaction after {ATTEMPTS_MAX} attempts.")
@@ -149,7 +149,7 @@ class Database:
                         continue
                     if not is_serialization_failure(error):
                         raise
-            _spread(attempt)
+            _back_off(attempt)
         raise Retryable(f"The control database could not serialize this read after {ATTEMPTS_MAX} attempts.")
 
     def _unlocked_state(self) -> object:
@@ -301,12 +301,12 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or attempt == ATTEMPTS_MAX - 1:
                 raise
-            _spread(attempt)
+            _back_off(attempt)
         else:
             return
 
 
-def _spread(attempt: int) -> None:
+def _back_off(attempt: int) -> None:
     """Wait a moment of random length, so that two transactions in each other's way part."""
     time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.2)))  # noqa: S311 - nothing secret
 

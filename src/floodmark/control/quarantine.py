@@ -25,7 +25,7 @@ KEYS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuarantineInput:
     """Input that does not fit, to be stored in quarantine."""
 
     reason: str
@@ -70,7 +70,7 @@ class Entry:
     token: str | None = None
 
 
-def hold(connection: Connection, dataset: str, items: Iterable[Held], *, now: datetime) -> None:
+def hold(connection: Connection, dataset: str, items: Iterable[QuarantineInput], *, now: datetime) -> None:
     """Store input that does not fit. An existing entry, in any state, is not stored again."""
     values = [
         {
@@ -99,7 +99,7 @@ def source_key(place: str, payload: bytes) -> str:
     return hashlib.blake2b(place.encode(errors="surrogateescape") + b"\0" + payload, digest_size=16).hexdigest()
 
 
-def _first_seen(connection: Connection, dataset: str, items: list[Held]) -> list[Held]:
+def _first_seen(connection: Connection, dataset: str, items: list[QuarantineInput]) -> list[QuarantineInput]:
     """The items whose source has brought no entry yet, each of them once."""
     keys = list(dict.fromkeys(item.source_key for item in items if item.source_key is not None))
     known: set[str | None] = set()
@@ -107,7 +107,7 @@ def _first_seen(connection: Connection, dataset: str, items: list[Held]) -> list
         asked = quarantine.c.source_key.in_(keys[start : start + KEYS_AT_ONCE])
         found = connection.execute(select(quarantine.c.source_key).where(quarantine.c.dataset == dataset, asked))
         known.update(key for (key,) in found)
-    fresh: dict[str, Held] = {}
+    fresh: dict[str, QuarantineInput] = {}
     for item in items:
         if item.source_key not in known:
             fresh.setdefault(item.source_key or uuid.uuid4().hex, item)

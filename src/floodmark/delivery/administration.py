@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from floodmark import faults
 from floodmark.config import CatalogSettings
 from floodmark.control import chunks, datasets, deliveries, quarantine, sinks
-from floodmark.control.chunks import Chunk, Reach, reach_back, reach_of
+from floodmark.control.chunks import Chunk, ParcelStart, parcel_start, sent_range
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Intent
 from floodmark.control.quarantine import Entry
@@ -372,13 +372,13 @@ class Remedies:
             _, destination = self._way(sink, channel, {})
             if not _keeps_ledger(destination):
                 continue
-            reach, mark = self.exporter.database.read(
-                lambda c, channel=channel: (reach_back(c, channel), deliveries.watermark(c, channel))  # type: ignore[misc]
+            begin, mark = self.exporter.database.read(
+                lambda c, channel=channel: (parcel_start(c, channel), deliveries.watermark(c, channel))  # type: ignore[misc]
             )
-            if mark is None or not reach.given_up.rows:
+            if mark is None or not begin.given_up.rows:
                 continue
             with contextlib.suppress(Ahead):  # it has this, and more
-                destination.deliver(_without_rows(channel, SequenceRange(reach.after, mark.seq), reach))
+                destination.deliver(_without_rows(channel, SequenceRange(begin.after, mark.seq), begin))
 
     def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
         """Rows that were given up together, with the chunk they were given up with."""
@@ -412,7 +412,7 @@ class Remedies:
         if replay and piece.tally != chunk.tally:
             return 0  # some of its rows are no longer in the lake: row by row
         if kind_of(sink).contiguous and not replay:
-            span = self.exporter.database.read(lambda c: reach_of(c, group.channel, chunk))
+            span = self.exporter.database.read(lambda c: sent_range(c, group.channel, chunk))
         parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
         try:
             destination.deliver(parcel)
@@ -479,12 +479,12 @@ def _keeps_ledger(destination: Destination) -> bool:
     return isinstance(destination, LedgerDestination) and destination.keeps_ledger
 
 
-def _without_rows(channel: Channel, span: SequenceRange, reach: Reach) -> Parcel:
+def _without_rows(channel: Channel, span: SequenceRange, begin: ParcelStart) -> Parcel:
     import pyarrow as pa
 
     numbers, ids = pa.chunked_array([], pa.int64()), pa.chunked_array([], pa.string())
-    given_up = GivenUpRange(span, reach.given_up)
-    return Parcel(channel, span, pa.table({}), numbers, ids, Tally(), before=reach.before, given_up=given_up)
+    given_up = GivenUpRange(span, begin.given_up)
+    return Parcel(channel, span, pa.table({}), numbers, ids, Tally(), before=begin.before, given_up=given_up)
 
 
 def _parcel(source: RowSource, channel: Channel, seq: int) -> Parcel:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from floodmark import faults, meters
 from floodmark.control import chunks, deliveries, quarantine, removals, sinks
-from floodmark.control.chunks import Chunk, reach_back
+from floodmark.control.chunks import Chunk, parcel_start
 from floodmark.control.deliveries import Channel, Intent, Watermark, chunk_ranges
 from floodmark.delivery.context import ChannelTask, Tick
 from floodmark.delivery.destination import (
@@ -191,7 +191,7 @@ class Shipment:
         delivered = self.task.transact(work)
         faults.reach("delivery.acknowledged")
         if delivered is not None:
-            self.tick.settled(rows=parcel.tally.rows, bytes=delivered.bytes)
+            self.tick.acknowledged(rows=parcel.tally.rows, bytes=delivered.bytes)
 
     def _deliver_patiently(self, parcel: Parcel) -> Delivered:
         """Wait here if the destination asks for a short wait; a longer one is left to the next tick."""
@@ -210,11 +210,11 @@ class Shipment:
         parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
         if not self.tick.kind.contiguous:
             return parcel
-        reach, mark = self.task.read(lambda c: (reach_back(c, self.channel), deliveries.watermark(c, self.channel)))
+        begin, mark = self.task.read(lambda c: (parcel_start(c, self.channel), deliveries.watermark(c, self.channel)))
         if mark is not None and mark.seq > chunk.range.after:
             return None
         waiting = sum((item.tally for _, item, _ in self._waiting), Tally())
-        after, before, given_up = reach.after, reach.before, reach.given_up + waiting
+        after, before, given_up = begin.after, begin.before, begin.given_up + waiting
         end = self.comparison.end
         if end is not None and after < end.seq <= chunk.range.after:
             after, before, given_up = end.seq, end.tally, before + given_up - end.tally
@@ -232,7 +232,7 @@ class Shipment:
         ours = self.task.transact(lambda c: chunks.acknowledge(c, self.intent, chunk.range, tally, now=now))
         faults.reach("delivery.acknowledged")
         if ours:
-            self.tick.settled(rows=tally.rows, bytes=bytes)
+            self.tick.acknowledged(rows=tally.rows, bytes=bytes)
 
     # ── rows that are refused, and rows that the destination already has ─────────────────────────────────────────
 
@@ -296,7 +296,7 @@ class Shipment:
         if self.task.transact(work):
             with self.tick.lock:
                 self.tick.report.quarantined += len(missing)
-            self.tick.settled(rows=piece.tally.rows - len(missing), bytes=0)
+            self.tick.acknowledged(rows=piece.tally.rows - len(missing), bytes=0)
         return []
 
     def _is_pending(self, chunk: Chunk) -> bool:

@@ -63,7 +63,7 @@ class Tick:
     progress: Callable[[ExportReport], None] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def settled(self, *, rows: int, bytes: int) -> None:
+    def acknowledged(self, *, rows: int, bytes: int) -> None:
         with self.lock:
             self.report.rows += rows
             self.report.bytes += bytes

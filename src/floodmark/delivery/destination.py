@@ -133,7 +133,7 @@ class CopyingDestination(Destination, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ExpectedRange:
     """A range that counts as delivered, and what the destination must have of it."""
 
     range: SequenceRange
@@ -147,7 +147,7 @@ class Settled:
     """Whether its chunk is recorded. Otherwise only the watermark shows that it was delivered."""
     replayed: tuple[int, ...] = ()
     """Rows that were given up and replayed: as one chunk, or each alone."""
-    part: Callable[[SequenceRange], Settled] | None = field(default=None, compare=False, repr=False)
+    part: Callable[[SequenceRange], ExpectedRange] | None = field(default=None, compare=False, repr=False)
     """Of a range that was delivered in chunks whose records are folded: what the destination must have of a part."""
 
 
@@ -155,7 +155,7 @@ class Settled:
 class Account:
     """What the destination must have according to the records of a channel."""
 
-    settled: tuple[Settled, ...]
+    expected: tuple[ExpectedRange, ...]
     """In order: chunks, rows that were replayed, and ranges below the watermark without a recorded chunk."""
     pending: tuple[SequenceRange, ...]
     """Chunks that the destination may have: they were or will be sent, and are not acknowledged."""

@@ -67,11 +67,11 @@ class Graph:
         affected = self._descendants(new)
         before = {t: self.depth.pop(t) for t in affected if t in self.depth}
         self.cyclic -= affected
-        left = self._settle_depths(affected)
+        left = self._compute_depths(affected)
         if left:
             self.cyclic |= self._trim_to_cycles(left)
-            self._settle_depths(left - self.cyclic)
-        self._settle_heads(affected)
+            self._compute_depths(left - self.cyclic)
+        self._compute_heads(affected)
         added = self.depth if self.cyclic else new
         self.merges = (0 if self.cyclic else self.merges) + sum(len(self.parents[t]) > 1 for t in added)
         return any(self.depth.get(t) != depth for t, depth in before.items())
@@ -118,7 +118,7 @@ class Graph:
                     pending.append(child)
         return found
 
-    def _settle_depths(self, affected: set[str]) -> set[str]:
+    def _compute_depths(self, affected: set[str]) -> set[str]:
         """Give every affected transaction its depth, parents first; returns those that wait for themselves."""
         waiting = {t: sum(parent in affected for parent in self.parents[t]) for t in affected}
         ready = [t for t, count in waiting.items() if count == 0]
@@ -156,7 +156,7 @@ class Graph:
                 cyclic |= loop
         return cyclic
 
-    def _settle_heads(self, affected: set[str]) -> None:
+    def _compute_heads(self, affected: set[str]) -> None:
         touched = set(affected)
         for transaction in affected:
             touched.update(self.parents[transaction])

@@ -99,7 +99,7 @@ class IngestionLog:
         self._torn = False
         self._stamp = _stamp(self._name)
         absent = self._load_absent()
-        self._settle_identity(clean, existed=existed, lost=lost or absent is None)
+        self._choose_identity(clean, existed=existed, lost=lost or absent is None)
         self.absent = absent or set()
         if absent is None and not self._read_only:
             # After the new identity: until that is durable, the damage must still be there to be seen.
@@ -117,7 +117,7 @@ class IngestionLog:
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
-    def _settle_identity(self, content: bytes, *, existed: bool, lost: bool) -> None:
+    def _choose_identity(self, content: bytes, *, existed: bool, lost: bool) -> None:
         known = self._load_identity()
         stands = (
             known is not None

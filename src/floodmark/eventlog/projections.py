@@ -39,16 +39,16 @@ from floodmark.eventlog.log import EventLog
 from floodmark.eventlog.reading import Filter
 from floodmark.eventlog.transactions import RecordedEvent
 
-# ── The courses that a projection can take through a log: as events arrive, or in canonical order ────────────────────
-# A course knows what comes next and how to write down how far it has come; it applies nothing.
+# ── Traversals of a log: as events arrive, or in canonical order ─────────────────────────────────────────────────────
+# A traversal knows what comes next and how to write down how far it has come; it applies nothing.
 
 
 # A transaction, and the place of an event in it.
 Place = tuple[str, int]
 
 
-class Course(Protocol):
-    """The interface of a course."""
+class Traversal(Protocol):
+    """The interface of a traversal."""
 
     def pending(self) -> Iterator[Place | None]:
         """The next events; None for one to skip. Each is followed by `take`."""
@@ -59,7 +59,7 @@ class Course(Protocol):
         ...
 
     def record(self) -> str:
-        """The checkpoint of the course, to be stored."""
+        """The checkpoint of the traversal, to be stored."""
         ...
 
     def left(self) -> int:
@@ -67,7 +67,7 @@ class Course(Protocol):
         ...
 
 
-class ArrivalCourse:
+class ArrivalTraversal:
     """Local-ingestion order, by number while the number can be trusted (E11)."""
 
     def __init__(self, text: str | None, *, name: str, history: History, ingestion: IngestionLog) -> None:
@@ -100,7 +100,7 @@ class _Prefix(msgspec.Struct, frozen=True):
     topology_generation: int
 
 
-class CanonicalCourse:
+class CanonicalTraversal:
     """Canonical order, for as long as what was read is still its beginning."""
 
     def __init__(self, text: str | None, *, history: History) -> None:
@@ -295,7 +295,7 @@ class Runner:
         self._left = 0
         self._moved = 0
         # Where the last batch left off, to be gone on with if the target still says the same.
-        self._course: tuple[str, Course] | None = None
+        self._traversal: tuple[str, Traversal] | None = None
 
     def run(self) -> RunReport:
         """Apply all new events, then return."""
@@ -303,7 +303,7 @@ class Runner:
         with leadership(self._log.root, self._projection.name):
             # Reading the files again may give a new history, or a new numbering.
             self._log.refresh()
-            self._course = None
+            self._traversal = None
             self._set_up()
             while True:
                 batch = self._batch()
@@ -351,7 +351,7 @@ class Runner:
             yield session
             session.commit()
         except BaseException:
-            self._course = None  # it is ahead of what is committed
+            self._traversal = None  # it is ahead of what is committed
             session.rollback()
             raise
 
@@ -363,8 +363,8 @@ class Runner:
         applied = refused = offered = self._moved = 0
         with self._session() as session:
             text = session.load(name)
-            course, anew = self._resume(session, text)
-            for place in course.pending():
+            traversal, anew = self._resume(session, text)
+            for place in traversal.pending():
                 # What is passed over does not count: two clones that take turns on one target each read the log
                 # from its beginning, and would only pass over, for ever, if a batch could end in the midst of that.
                 if place is not None and offered == self._batch_events:
@@ -375,35 +375,35 @@ class Runner:
                     if stopped is not None:
                         break
                     applied, refused = applied + accepted, refused + (not accepted)
-                course.take()
+                traversal.take()
                 self._moved += 1
             if self._moved or anew:
-                record = course.record()
+                record = traversal.record()
                 session.save(name, record, expected=text)
-                self._course = (record, course)
+                self._traversal = (record, traversal)
                 faults.reach("eventlog.applied")
         if self._moved:
             faults.reach("eventlog.checkpointed")
         if stopped is not None:
-            self._course = None
+            self._traversal = None
             raise stopped
-        self._left = course.left()
+        self._left = traversal.left()
         return RunReport(applied, refused, anew)
 
-    def _resume(self, session: Session, text: str | None) -> tuple[Course, bool]:
-        """The course from where the target says, and whether it begins anew."""
-        if self._course is not None and self._course[0] == text:
-            return self._course[1], False
+    def _resume(self, session: Session, text: str | None) -> tuple[Traversal, bool]:
+        """The traversal from where the target says, and whether it begins anew."""
+        if self._traversal is not None and self._traversal[0] == text:
+            return self._traversal[1], False
         name, log = self._projection.name, self._log
         if self._projection.mode == "live":
-            return ArrivalCourse(text, name=name, history=log.history, ingestion=log.ingestion), False
-        course = CanonicalCourse(text, history=log.history)
-        if course.begins_anew:
+            return ArrivalTraversal(text, name=name, history=log.history, ingestion=log.ingestion), False
+        traversal = CanonicalTraversal(text, history=log.history)
+        if traversal.begins_anew:
             assert self._projection.reset is not None  # noqa: S101 - checked when the projection was made
             self._projection.reset(session.connection)
             for entry in session.quarantined(name):
                 session.release(name, entry.event_id)
-        return course, course.begins_anew
+        return traversal, traversal.begins_anew
 
     # One event
 

@@ -384,7 +384,7 @@ KINDS_MAX = 1_000
 class _Kind:
     since: float
     written: int = 0
-    left_out: int = 0
+    suppressed: int = 0
 
 
 class Quiet(logging.Filter):
@@ -400,11 +400,11 @@ class Quiet(logging.Filter):
         key = (record.name, record.levelno, str(record.msg)[:200])
         kind = self._kinds.setdefault(key, _Kind(now))
         if now - kind.since >= SECONDS:
-            if kind.left_out:
-                record.msg, record.args = f"{record.getMessage()} ({kind.left_out:,} more lines like this one)", ()
-            kind.since, kind.written, kind.left_out = now, 0, 0
+            if kind.suppressed:
+                record.msg, record.args = f"{record.getMessage()} ({kind.suppressed:,} more lines like this one)", ()
+            kind.since, kind.written, kind.suppressed = now, 0, 0
         if kind.written >= LINES_MAX:
-            kind.left_out += 1
+            kind.suppressed += 1
             return False
         kind.written += 1
         while len(self._kinds) > KINDS_MAX:

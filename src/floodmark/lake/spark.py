@@ -306,7 +306,7 @@ class SparkLake(SparkReader):
             stamped = self._stamped(request)
             if len(request.range) <= FEW_ROWS_NEW:
                 stamped = stamped.coalesce(1)  # one task, one file
-            rows, count = self._not_left_out(request, stamped, frames)
+            rows, count = self._without_excluded(request, stamped, frames)
             kept: DataFrame | None = rows if count else None
             if kept is not None and request.identity:
                 kept, count = self._new_rows(request, kept, notes, frames, count=count)
@@ -380,7 +380,9 @@ class SparkLake(SparkReader):
             return (settled if kept else None), kept
         return self._without_duplicates(request, settled, frames, count=kept, by_content=request.by_content)
 
-    def _not_left_out(self, request: Append, rows: DataFrame, frames: contextlib.ExitStack) -> tuple[DataFrame, int]:
+    def _without_excluded(
+        self, request: Append, rows: DataFrame, frames: contextlib.ExitStack
+    ) -> tuple[DataFrame, int]:
         """The rows without those from before the cut-off and those that were purged, and how many are left."""
         from floodmark.lake.transforms import not_before, not_numbered
 

@@ -59,7 +59,7 @@ def files_frame(spark: SparkSession, paths: Sequence[Path], *, format: str) -> D
     return reader.json(names)
 
 
-def given_frame(spark: SparkSession, rows: Any) -> DataFrame:
+def frame_of(spark: SparkSession, rows: Any) -> DataFrame:
     """Rows in memory."""
     import pyarrow as pa
 
@@ -169,7 +169,7 @@ Work = Callable[[Task], Iterator[NamedTuple]]
 def gathered(spark: SparkSession, tasks: Sequence[Task], work: Work[Task], *, columns: str) -> list[Row]:
     """What `work` says of each task, in order: a few figures, and never rows."""
     with reading_by_spark():
-        return list(_spread(spark, tasks, work, columns=columns).collect())
+        return list(_frame_of_tasks(spark, tasks, work, columns=columns).collect())
 
 
 def written(
@@ -177,11 +177,11 @@ def written(
 ) -> list[Path]:
     """What `work` makes of each task, as Parquet files in order: one for each task that gave anything."""
     with reading_by_spark():
-        _spread(spark, tasks, work, columns=columns).write.parquet(f"file://{directory}", compression="none")
+        _frame_of_tasks(spark, tasks, work, columns=columns).write.parquet(f"file://{directory}", compression="none")
     return sorted(directory.glob("part-*.parquet"))  # named by the number of the task
 
 
-def _spread(spark: SparkSession, tasks: Sequence[Task], work: Work[Task], *, columns: str) -> DataFrame:
+def _frame_of_tasks(spark: SparkSession, tasks: Sequence[Task], work: Work[Task], *, columns: str) -> DataFrame:
     spark.dataSource.register(_Tasks)
     asked = base64.b64encode(pickle.dumps((tasks, work))).decode()
     return spark.read.format(_Tasks.name()).options(asked=asked, columns=columns).load()

@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark.control import blocks, datasets, deliveries, inspection, losses, sinks
-from floodmark.control.chunks import Reach, reach_back
+from floodmark.control.chunks import ParcelStart, parcel_start
 from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.inspection import BlockStats, ChunkRecord, GivenUpRow, IntentRecord, Removal
 from floodmark.control.sinks import Sink
-from floodmark.delivery.destination import Account, AuditableDestination, Audited, Settled
+from floodmark.delivery.destination import Account, AuditableDestination, Audited, ExpectedRange
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.engine import Engine
 from floodmark.lake import queries
-from floodmark.maintenance.findings import Finding, agreed, flush_at_work, loss_finding
+from floodmark.maintenance.findings import Finding, agreed, flush_is_running, loss_finding
 from floodmark.read import View, view_of
 from floodmark.sequence import RangeSet, SequenceRange, Tally
 
@@ -162,7 +162,7 @@ class Records:
     """All that is on record about one channel, read at one instant."""
 
     mark: Watermark | None
-    reach: Reach | None
+    start: ParcelStart | None
     """Of a channel whose destination keeps a ledger: up to where that must reach."""
     intents: list[IntentRecord]
     committed: Committed
@@ -182,7 +182,7 @@ def read_records(connection: Connection, sink: Sink, channel: Channel) -> Record
     forfeited = inspection.forfeits_of(connection, channel)
     return Records(
         deliveries.watermark(connection, channel),
-        reach_back(connection, channel) if kind_of(sink).contiguous else None,
+        parcel_start(connection, channel) if kind_of(sink).contiguous else None,
         inspection.intents_of(connection, channel),
         Committed(stats),
         stats,
@@ -205,30 +205,30 @@ def accounts(
         return
     pinned = {item.intent.id: item.intent for item in records.intents}
     today = Intent("", channel, SequenceRange(0, 1), _pinned_today(sink, source))
-    places: dict[str, list[Settled]] = {_place(sink, today): []}
+    places: dict[str, list[ExpectedRange]] = {_place(sink, today): []}
     settings = {_place(sink, today): today.settings}
     given_up = {row.seq: row.tally for row in records.given_up if row.state != "replayed"}
     held = frozenset(given_up)
 
-    def add(intent: Intent, item: Settled) -> None:
+    def add(intent: Intent, item: ExpectedRange) -> None:
         places.setdefault(_place(sink, intent), []).append(item)
         settings.setdefault(_place(sink, intent), intent.settings)
 
     for chunk in settled:
         intent = pinned[chunk.intent]
         if chunk.state == "acknowledged":
-            item = _settled(source, intent, chunk.range, chunk.tally, given_up)
+            item = _expected(source, intent, chunk.range, chunk.tally, given_up)
             folded = partial(_part, records, source, intent, given_up) if chunk.folded > 1 else None
             add(intent, replace(item, part=folded))
         sent = [row for row in records.given_up if row.state == "replayed" and row.seq in chunk.range]
         if chunk.state == "quarantined" and sent:
             tally = sum((row.tally for row in sent), Tally())
-            item = _settled(source, intent, chunk.range, tally, given_up)
+            item = _expected(source, intent, chunk.range, tally, given_up)
             add(intent, replace(item, replayed=tuple(row.seq for row in sent)))
     for span in unrecorded:  # U31
         tally = _committed_in(records, source, today, span)
         if tally.rows:
-            add(today, replace(_settled(source, today, span, tally, given_up), recorded=False))
+            add(today, replace(_expected(source, today, span, tally, given_up), recorded=False))
     mark = records.mark or Watermark(0, Tally())
     for place, items in places.items():
         pending = [
@@ -239,7 +239,7 @@ def accounts(
             if chunk.range.through > mark.seq
         ]
         delivered = any(item.tally.rows for item in items)
-        reach = records.reach if delivered else None
+        start = records.start if delivered else None
         yield (
             {key: value for key, value in settings[place].items() if key in kind_of(sink).pinned},
             Account(
@@ -247,8 +247,8 @@ def accounts(
                 tuple(pending),
                 mark.seq,
                 source.view.horizon,
-                0 if reach is None else reach.after,
-                Tally() if reach is None else reach.before,
+                0 if start is None else start.after,
+                Tally() if start is None else start.before,
                 held,
             ),
         )
@@ -264,9 +264,9 @@ def _place(sink: Sink, intent: Intent) -> str:
     return json.dumps(where_to, sort_keys=True)
 
 
-def _settled(
+def _expected(
     source: RowSource, intent: Intent, span: SequenceRange, tally: Tally, given_up: Mapping[int, Tally]
-) -> Settled:
+) -> ExpectedRange:
     inside = {seq: item for seq, item in given_up.items() if seq in span}
     place = replace(source.place(intent), given_up=given_up)
 
@@ -278,14 +278,14 @@ def _settled(
         kept = pc.invert(pc.is_in(piece.sequence, pa.array(sorted(inside), pa.int64())))
         return piece.table.filter(kept) if inside else piece.table
 
-    return Settled(span, tally, place, fetch)
+    return ExpectedRange(span, tally, place, fetch)
 
 
 def _part(
     records: Records, source: RowSource, intent: Intent, given_up: Mapping[int, Tally], span: SequenceRange
-) -> Settled:
+) -> ExpectedRange:
     """U35: a part of a range whose chunks are folded."""
-    return _settled(source, intent, span, _committed_in(records, source, intent, span), given_up)
+    return _expected(source, intent, span, _committed_in(records, source, intent, span), given_up)
 
 
 def _committed_in(records: Records, source: RowSource, intent: Intent, span: SequenceRange) -> Tally:
@@ -402,7 +402,7 @@ class Auditor:
     def _of_dataset(self, name: str, *, deep: bool) -> list[Finding]:
         block = self.database.read(lambda c: blocks.undecided(c, name))
         found = []
-        if block is not None and not flush_at_work(self.engine.root, name):
+        if block is not None and not flush_is_running(self.engine.root, name):
             what = f"Block {block.range} is undecided: a flush ended before it was known to be committed."
             run = f"The next flush decides it: run `floodmark flush {name}`."
             found.append(Finding("block-undecided", what, name, run, block.range, wrong=False))
@@ -485,7 +485,7 @@ class Auditor:
                 note = f"What a {sink.kind} did with rows cannot be queried: only the records were compared."
                 lost = [
                     Finding("never-sent", _never_sent(item), where, _FSCK, item.range)
-                    for item in account.settled
+                    for item in account.expected
                     if not item.recorded and item.tally.rows
                 ]
                 return Audited(note=note, asked=False), lost
@@ -496,7 +496,7 @@ class Auditor:
         ]
 
 
-def _never_sent(item: Settled) -> str:
+def _never_sent(item: ExpectedRange) -> str:
     return f"{item.tally.rows} rows of {item.range} are below the watermark, and no delivered chunk is recorded."
 
 

@@ -97,12 +97,12 @@ def worth_knowing(finding: Finding) -> Finding:
 # Whether a process works on a dataset now: an undecided block is then no problem.
 
 
-def flush_at_work(root: Path, dataset: str) -> bool:
+def flush_is_running(root: Path, dataset: str) -> bool:
     """Whether a flush of this machine holds the dataset's lock. Every flush takes it."""
     return _held(root / "spool" / dataset / "flush.lock")
 
 
-def rebuild_at_work(root: Path, dataset: str) -> bool:
+def rebuild_is_running(root: Path, dataset: str) -> bool:
     """Whether a rebuild of this machine does."""
     return _held(root / "spool" / dataset / "rebuild.lock")
 

@@ -24,8 +24,8 @@ from floodmark.maintenance.findings import (
     REPAIR,
     Finding,
     Problem,
-    flush_at_work,
-    rebuild_at_work,
+    flush_is_running,
+    rebuild_is_running,
     table_now,
     worth_knowing,
 )
@@ -195,7 +195,7 @@ class _Records:
 def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
     name = dataset.name
     records = engine.database.read(lambda c: _read(c, name))
-    if records.undecided is not None and not flush_at_work(engine.root, name):
+    if records.undecided is not None and not flush_is_running(engine.root, name):
         what = f"Block {records.undecided.range} is undecided: a flush ended before it was known to be committed."
         run = f"Nothing is lost. The next flush decides it: run `floodmark flush {name}`."
         found = worth_knowing(Finding("block-undecided", what, name, run, records.undecided.range))
@@ -218,7 +218,7 @@ def check_records(engine: Engine, dataset: Dataset) -> Iterator[Problem]:
 def _rebuild(engine: Engine, dataset: Dataset) -> Iterator[Finding]:
     """A rebuild that no process works on. After the fence it blocks every flush."""
     begun = engine.database.read(lambda c: generations.unfinished(c, dataset.name))
-    if begun is None or rebuild_at_work(engine.root, dataset.name):
+    if begun is None or rebuild_is_running(engine.root, dataset.name):
         return
     waits = "; flushes wait for it" if dataset.fenced else ""
     what = f"A rebuild of {dataset.name!r} was started and not completed{waits}."

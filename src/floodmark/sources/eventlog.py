@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from floodmark.control import datasets, sources
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.sources import Source
 from floodmark.engine import Engine
 from floodmark.errors import SchemaConflict, UnserialisableValue
@@ -162,7 +162,7 @@ class _Feeding:
         values = [[row[name] for row in rows] for name in COLUMNS]
         fitted = fit(self.declared.schema, list(COLUMNS), values, rows=len(rows))
         held = [
-            Held(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
+            QuarantineInput(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
             for row, reason in reasons_by_row(fitted.misfits).items()
         ]
         moves: dict[str, tuple[Source | None, str]] = {source.id: (source, position)}

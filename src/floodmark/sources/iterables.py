@@ -20,7 +20,7 @@ BATCH_ROWS = 20_000
 TABLE_ROWS = 1 << 16
 
 
-def given_source(rows: Any, *, name: str | None) -> Source:
+def rows_source(rows: Any, *, name: str | None) -> Source:
     """Rows in memory, or from an iterator. Without a name they cannot be recognised."""
     if isinstance(rows, str | bytes | Mapping) or not (isinstance(rows, Iterable) or hasattr(rows, "num_rows")):
         raise UnserialisableValue(
@@ -28,11 +28,11 @@ def given_source(rows: Any, *, name: str | None) -> Source:
             hint="Give a path, an Arrow table, a Spark DataFrame, or an iterable of dicts or Arrow tables.",
         )
     steady = isinstance(rows, list | tuple) or hasattr(rows, "num_rows")
-    unit = Unit("rows", lambda mark: _given(rows, mark or 0, name), steady=steady)
+    unit = Unit("rows", lambda mark: _rows_from(rows, mark or 0, name), steady=steady)
     return Source(name or f"rows-{uuid.uuid4().hex}", (unit,), anonymous=name is None)
 
 
-def _given(rows: Any, mark: int, name: str | None) -> Iterator[Batch]:
+def _rows_from(rows: Any, mark: int, name: str | None) -> Iterator[Batch]:
     """The mark is a number of rows."""
     done = 0
     for part in _parts(rows):

@@ -17,7 +17,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.errors import InvalidSetting
 from floodmark.providers import Provider
 from floodmark.sources.files import FORMATS, file_source, find_files
-from floodmark.sources.iterables import given_source, provider_source
+from floodmark.sources.iterables import provider_source, rows_source
 from floodmark.sources.load import Backfiller, Progress
 from floodmark.sources.parallel_text import Workers
 from floodmark.sources.shaping import Shape, kinds
@@ -109,7 +109,7 @@ def open_source(
     elif isinstance(source, str | Path):
         opened = file_source(source, kinds(declared.schema, renamed), format=format, limits=limits)
     else:
-        opened = given_source(source, name=source_id)
+        opened = rows_source(source, name=source_id)
     return opened if source_id is None else replace(opened, name=source_id, anonymous=False)
 
 
@@ -163,7 +163,7 @@ class Loader:
             frame = staging.files_frame(self._session(None), paths, format=kind)
             name = str(Path(source).expanduser().absolute())
         else:
-            frame = staging.given_frame(self._session(None), source)
+            frame = staging.frame_of(self._session(None), source)
         asked = staging.FrameShape(shape.select, shape.renamed, declared.event_time, shape.since, shape.until)
         return Frame(name, version, lambda directory: staging.stage(frame, directory, asked))
 

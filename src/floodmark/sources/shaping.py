@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held, source_key
+from floodmark.control.quarantine import QuarantineInput, source_key
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, SchemaConflict
 from floodmark.rows.envelope import row_payload
@@ -112,7 +112,7 @@ class Shaped:
     declared: Dataset
     """The dataset as the rows have grown it."""
     rows: pa.Table
-    held: list[Held]
+    held: list[QuarantineInput]
     outside: int
 
 
@@ -190,7 +190,9 @@ class Shaper:
             inside = pc.and_(inside, pc.less(micros, self.shape.until))
         return rows.filter(pc.fill_null(inside, fill_value=False))
 
-    def _held(self, problem: Problem, *, lasting: bool) -> Held:
+    def _held(self, problem: Problem, *, lasting: bool) -> QuarantineInput:
         key = source_key(problem.place, problem.payload) if lasting else None
         text, path = keep_payload(self.engine.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
-        return Held(reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path, source_key=key)
+        return QuarantineInput(
+            reason=f"{problem.place}: {problem.reason}", payload=text, payload_path=path, source_key=key
+        )

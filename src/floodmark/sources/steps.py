@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 from floodmark.commit.flush import flush
 from floodmark.control import sources
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.segments import SourceStep
 from floodmark.control.sources import Source
 from floodmark.engine import Engine
@@ -53,7 +53,7 @@ class Step:
     dataset: Dataset
     """As its rows have grown it."""
     tables: list[pa.Table] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    held: list[QuarantineInput] = field(default_factory=list)
     moves: dict[str, tuple[Source | None, str]] = field(default_factory=dict)
     """For each source its record as the step was prepared, if it has one, and its position behind the step."""
     notes: dict[bytes, bytes] = field(default_factory=dict)

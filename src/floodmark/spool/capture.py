@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.engine import Engine
 from floodmark.errors import InvalidName, QuarantineFull, SchemaConflict, SpoolFull
 from floodmark.rows.envelope import encode_envelope, row_payload
@@ -75,7 +75,7 @@ class Prepared:
     dataset: Dataset
     """With the columns that the rows add."""
     table: pa.Table
-    held: list[Held]
+    held: list[QuarantineInput]
     receipt: Receipt
     line: bytes | None = None
     """The rows as the landing log takes them, if they were read from a text and are not typed."""
@@ -148,7 +148,7 @@ class Capture:
         line = None if found is None else encode_envelope(*found, rows=len(rows))
         return line if line is not None and len(line) <= LINE_BYTES_MAX else None
 
-    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[Held]) -> Place | None:
+    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[QuarantineInput]) -> Place | None:
         """Where the line is in the landing log; None if the rows became a segment."""
         place = None
         if len(line) > LINE_BYTES_MAX:
@@ -273,7 +273,7 @@ class Capture:
 
     def _held(
         self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None
-    ) -> list[Held]:
+    ) -> list[QuarantineInput]:
         """What does not fit, in a few entries; each line of a file or a stream in one of its own, under a key of its
         place if that lasts.
         """
@@ -288,10 +288,10 @@ class Capture:
             text, path = keep_payload(self.engine.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
             reason = f"{item.place}: {item.reason}" if item.place else item.reason
             token = None if sender is None else sender.token
-            held.append(Held(reason, text, path, source_key=key, rows=item.rows, token=token))
+            held.append(QuarantineInput(reason, text, path, source_key=key, rows=item.rows, token=token))
         return held
 
-    def _hold(self, dataset: str, held: list[Held]) -> None:
+    def _hold(self, dataset: str, held: list[QuarantineInput]) -> None:
         if held:
             self.engine.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.engine.clock.now()))
 
@@ -375,7 +375,7 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
         )
 
 
-def _receipt(fitted: Fit, held: Sequence[Held]) -> Receipt:
+def _receipt(fitted: Fit, held: Sequence[QuarantineInput]) -> Receipt:
     reasons = tuple(item.reason for item in held[:REASONS_MAX])
     return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in held), reasons=reasons)
 

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
@@ -84,7 +84,7 @@ def store(
     table: pa.Table | None,
     *,
     lines: LandingRange | None = None,
-    held: Sequence[Held] = (),
+    held: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """Register fitted rows as a segment, and quarantine what did not fit; false if another process did that first.

@@ -30,7 +30,7 @@ from floodmark.config import SpoolSettings
 from floodmark.control import datasets
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
@@ -171,9 +171,9 @@ def _seal_lines(
 
 def _parse(
     engine: Engine, dataset: str, lines: LandingRange, content: bytes
-) -> tuple[Dataset, pa.Table | None, list[Held]]:
+) -> tuple[Dataset, pa.Table | None, list[QuarantineInput]]:
     """Fit the lines to the dataset's schema, which gets their new columns."""
-    held: list[Held] = []
+    held: list[QuarantineInput] = []
 
     def hold(offset: int, reason: str, line: bytes) -> None:
         held.append(_held(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
@@ -190,7 +190,7 @@ class _FittedRuns:
 
     schema: Schema
     tables: list[pa.Table]
-    misfits: list[Held]
+    misfits: list[QuarantineInput]
 
 
 def _fit_runs(
@@ -198,7 +198,7 @@ def _fit_runs(
 ) -> _FittedRuns:
     dataset, schema, demands = declared.name, declared.schema, declared.demands(engine.settings.spool)
     tables: list[pa.Table] = []
-    held: list[Held] = []
+    held: list[QuarantineInput] = []
     for item in runs:
         if isinstance(item, _Known) and is_still_so(item.fitted, schema, demands):
             tables.append(item.fitted.table)
@@ -292,7 +292,9 @@ def _runs(
         yield run
 
 
-def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple[int, LandingRange, list[Held]]]:
+def landing_lines(
+    engine: Engine, dataset: str, ids: set[int]
+) -> Iterator[tuple[int, LandingRange, list[QuarantineInput]]]:
     """The lines that segments were made of, with what among them was no row, as far as they are still there.
 
     A segment's id is a function of its lines. Lines that are no rows became no segment where they were sealed
@@ -302,7 +304,7 @@ def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple
     for path in landing_files(landing_directory(engine, dataset)):
         begin = offset = offsets.get(path.stem, 0)
         starts: list[int] = [begin]
-        held: list[Held] = []
+        held: list[QuarantineInput] = []
         with path.open("rb") as file:
             file.seek(begin)
             for line in file:
@@ -317,7 +319,7 @@ def landing_lines(engine: Engine, dataset: str, ids: set[int]) -> Iterator[tuple
                     starts.append(offset)
 
 
-def _held_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes) -> Held | None:
+def _held_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes) -> QuarantineInput | None:
     """A line that is no envelope, as it goes to quarantine; None if it is one."""
     try:
         _envelope(line)
@@ -326,9 +328,11 @@ def _held_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes
     return None
 
 
-def _held(engine: Engine, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes) -> Held:
+def _held(
+    engine: Engine, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes
+) -> QuarantineInput:
     text, path = keep_payload(engine.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)
-    return Held(
+    return QuarantineInput(
         reason=reason,
         payload=text,
         payload_path=path,

@@ -24,7 +24,7 @@ from floodmark import faults
 from floodmark.control import datasets, quarantine
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
@@ -104,7 +104,7 @@ def add_segment(
     table: pa.Table,
     *,
     lines: LandingRange | None = None,
-    held: Sequence[Held] = (),
+    held: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """Store rows as a registered segment; false if another process registered the same lines first.
@@ -152,7 +152,7 @@ def register_segment(
     *,
     lines: LandingRange | None = None,
     step: SourceStep | None = None,
-    held: Sequence[Held] = (),
+    held: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """The second half of `add`. What is not registered is dropped."""
@@ -196,7 +196,7 @@ def _register(
     content: SegmentContent,
     lines: LandingRange | None,
     step: SourceStep | None,
-    held: Sequence[Held],
+    held: Sequence[QuarantineInput],
     also: Callable[[Connection], bool] | None,
 ) -> bool:
     if also is not None and not also(connection):
@@ -258,7 +258,12 @@ def _read_rows(path: Path) -> pa.Table | None:
 
 
 def adopt_segment(
-    engine: Engine, dataset: Dataset, file: SegmentFile, *, lines: LandingRange | None = None, held: Sequence[Held] = ()
+    engine: Engine,
+    dataset: Dataset,
+    file: SegmentFile,
+    *,
+    lines: LandingRange | None = None,
+    held: Sequence[QuarantineInput] = (),
 ) -> bool:
     """Register a whole file that has no record; false if another process just did.
 

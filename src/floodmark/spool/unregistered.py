@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 from floodmark.control import inspection
 from floodmark.control import segments as records
 from floodmark.control.datasets import Dataset
-from floodmark.control.quarantine import Held
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.schema import ledger, requests, sources
 from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
@@ -177,7 +177,9 @@ def _checked(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange |
     return file
 
 
-def _register(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[Held]) -> str | None:
+def _register(
+    engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[QuarantineInput]
+) -> str | None:
     file = _checked(engine, dataset, path, lines)
     if not adopt_segment(engine, dataset, file, lines=lines, held=held):
         return None

@@ -35,7 +35,7 @@ from floodmark.torture.verdict import (
 )
 from floodmark.torture.writers import WriterMember
 
-# ── The course of a run: trouble, then every book finished, then the drain ───────────────────────────────────────────
+# ── One run: trouble, then every journal finished, then the drain ────────────────────────────────────────────────────
 
 
 STEP_SECONDS = 0.05
@@ -48,7 +48,7 @@ OVERTIME = 4.0
 
 
 @dataclass(slots=True)
-class Course:
+class ChaosRun:
     """One run over a store. `others` are members besides its writers and its daemon."""
 
     store: Store
@@ -81,7 +81,7 @@ class Course:
         """The whole run; `reading` is called when everything is drained. Ends after every process has ended."""
         try:
             self._trouble()
-            self.rows_in_trouble = self.daemon.told.rows["exported"]
+            self.rows_in_trouble = self.daemon.reports.rows["exported"]
             self.tell("No more kills. The writers complete their logs.")
             for writer in self.writers:
                 writer.finish(FINISH_SECONDS_MAX)
@@ -109,7 +109,7 @@ class Course:
     def _too_few(self) -> bool:
         killed = self.kills()
         few = any(killed[kind] < count for kind, count in self.kills_min.items())
-        return few or not self.daemon.told.rows["exported"]
+        return few or not self.daemon.reports.rows["exported"]
 
     def _step(self, members: Sequence[Member], *, trouble: bool) -> None:
         for member in members:
@@ -126,7 +126,7 @@ class Course:
         self._nudged = time.monotonic()
         with contextlib.suppress(FloodmarkError):  # the store itself may be in trouble
             for sink in self.store.sinks():
-                if f"sink {sink.name}" in self.daemon.told.problems and "chunk_rows" in sink.settings:
+                if f"sink {sink.name}" in self.daemon.reports.problems and "chunk_rows" in sink.settings:
                     rows = dice(self.seed, f"nudge {self.nudges}").randint(10, 60)
                     self.store.change_sink(sink.name, chunk_rows=rows)
                     self.nudges += 1
@@ -136,15 +136,15 @@ class Course:
             return
         self._told = time.monotonic()
         kills = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills().items())) or "none"
-        rows = sum(writer.page().rows_acknowledged for writer in self.writers)
-        delivered = self.daemon.told.rows["exported"]
+        rows = sum(writer.entries().rows_acknowledged for writer in self.writers)
+        delivered = self.daemon.reports.rows["exported"]
         self.tell(f"{time_text}; killed: {kills}; {rows:,} rows acknowledged, {delivered:,} reported as delivered")
 
     # ── the drain ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _drain(self) -> bool:
         members = [*self.others, self.daemon]
-        if any(subject.startswith("dataset") for subject in self.daemon.told.problems):
+        if any(subject.startswith("dataset") for subject in self.daemon.reports.problems):
             self.daemon.stop(STOP_SECONDS_MAX)  # the next life does not wait for the end of a back-off
         left, moved = None, time.monotonic()
         while time.monotonic() < moved + self.drain_seconds_max:
@@ -161,22 +161,22 @@ class Course:
         return False
 
 
-def exercised(course: Course) -> Exercised:
-    pages = [writer.page() for writer in course.writers]
-    told = course.daemon.told
-    records = [member.records for member in course.members]
+def exercised(chaos: ChaosRun) -> Exercised:
+    journals = [writer.entries() for writer in chaos.writers]
+    told = chaos.daemon.reports
+    records = [member.records for member in chaos.members]
     return Exercised(
         kills=tuple(sorted((kill for one in records for kill in one.kills), key=lambda kill: kill.seconds)),
         starts=sum(one.starts for one in records),
-        rows_attempted=sum(len(rows) for page in pages for rows in page.attempts.values()),
-        rows_acknowledged=sum(page.rows_acknowledged for page in pages),
-        rows_captured_again=sum(page.rows_again for page in pages),
+        rows_attempted=sum(len(rows) for entries in journals for rows in entries.attempts.values()),
+        rows_acknowledged=sum(entries.rows_acknowledged for entries in journals),
+        rows_captured_again=sum(entries.rows_again for entries in journals),
         duplicates_dropped=told.duplicates,
         commits=told.events["flushed"],
         ticks=told.events["exported"],
-        rows_in_trouble=course.rows_in_trouble,
+        rows_in_trouble=chaos.rows_in_trouble,
         chunks=told.chunks,
-        setting_changes=course.nudges,
+        setting_changes=chaos.nudges,
         problems=told.events["problem"],
     )
 
@@ -240,20 +240,20 @@ class Trial:
                 raise Permanent(f"No sink can be tested. {' '.join(planned.left_out)}", hint="Name others with --sink.")
             self._declare_at_the_hub(planned)
             store = make_store(folder / "store", self.user.settings, {planned.dataset: True}, planned.sinks)
-            course = self._course(store, planned.dataset, folder)
+            chaos = self._chaos(store, planned.dataset, folder)
             self.tell(
                 f"Scratch store {store.path}; {', '.join(sink.name for sink in planned.sinks)}; seed {self.seed}."
             )
             made = store
-            course.run(lambda: self._destinations(made, planned, course))
-            verdict = self._verdict(planned, course, seconds=time.monotonic() - began, folder=folder)
+            chaos.run(lambda: self._destinations(made, planned, chaos))
+            verdict = self._verdict(planned, chaos, seconds=time.monotonic() - began, folder=folder)
         finally:
             left = () if self.keep else self._remove(store, planned, folder)
             if store is not None:
                 store.close()
         return replace(verdict, kept=(*verdict.kept, *left))
 
-    def _course(self, store: Store, dataset: str, folder: Path) -> Course:
+    def _chaos(self, store: Store, dataset: str, folder: Path) -> ChaosRun:
         began = time.monotonic()
         writers = [
             WriterMember(
@@ -264,7 +264,7 @@ class Trial:
         daemon = DaemonMember(
             store.path, name="run", folder=folder, seed=self.seed, began=began, look=lambda: doing(store)
         )
-        return Course(store, writers, daemon, (), self.minutes * 60, self.seed, tell=self.tell)
+        return ChaosRun(store, writers, daemon, (), self.minutes * 60, self.seed, tell=self.tell)
 
     # ── the hub's own store ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,22 +277,22 @@ class Trial:
 
     # ── what came of it ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _destinations(self, store: Store, planned: Plan, course: Course) -> list[Compared]:
-        oracle = oracle_of(writer.page() for writer in course.writers)
+    def _destinations(self, store: Store, planned: Plan, chaos: ChaosRun) -> list[Compared]:
+        oracle = oracle_of(writer.entries() for writer in chaos.writers)
         lake = reading.lake_rows(store, planned.dataset)
         found = [compared(oracle, "the lake", lake, lake, how="every row of its table")]
         return found + [self._compared(store, sink, planned.dataset, oracle, lake) for sink in planned.sinks]
 
-    def _verdict(self, planned: Plan, course: Course, *, seconds: float, folder: Path) -> Verdict:
-        done, found = exercised(course), course.destinations
+    def _verdict(self, planned: Plan, chaos: ChaosRun, *, seconds: float, folder: Path) -> Verdict:
+        done, found = exercised(chaos), chaos.destinations
         return Verdict(
             seed=self.seed,
             seconds=seconds,
-            drained=course.drained,
-            stuck="" if course.drained else " ".join(course.daemon.told.problems.values()),
+            drained=chaos.drained,
+            stuck="" if chaos.drained else " ".join(chaos.daemon.reports.problems.values()),
             destinations=tuple(found),
             exercised=done,
-            astray=tuple(text for member in course.members for text in member.records.astray),
+            astray=tuple(text for member in chaos.members for text in member.records.astray),
             left_out=planned.left_out,
             kept=self._kept(planned, folder),
             unexercised=unexercised(done, kinds=("writer", "daemon"), destinations=found),

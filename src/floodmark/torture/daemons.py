@@ -24,7 +24,7 @@ from floodmark.torture.processes import Kin, floodmark, kill_group, kin_of, star
 
 
 @dataclass(slots=True)
-class Told:
+class DaemonReports:
     """The events of one daemon: counted, and by life."""
 
     path: Path
@@ -139,7 +139,7 @@ class Life:
 
     manner: str
     after_seconds: float
-    """After its start, after the first work that it told of, or after its first delivery."""
+    """After its start, after the first work that it reports of, or after its first delivery."""
     latest: float
     """It dies then, whatever it has done."""
 
@@ -152,9 +152,11 @@ class Life:
         longest = EARLY_SECONDS_MAX if manner == "early" else life_seconds
         return cls(manner, chance.uniform(0.1, longest), time.monotonic() + LIFE_SECONDS_MAX)
 
-    def due(self, told: Told) -> bool:
+    def due(self, reports: DaemonReports) -> bool:
         """Whether its time has come."""
-        since = {"early": told.life_began, "delivering": told.life_delivered}.get(self.manner, told.life_worked)
+        since = {"early": reports.life_began, "delivering": reports.life_delivered}.get(
+            self.manner, reports.life_worked
+        )
         # A point may never be reached: then it dies a little later, as others do.
         patience = POINT_SECONDS if self.manner == "point" else 0.0
         now = time.monotonic()
@@ -179,7 +181,7 @@ class DaemonMember:
         life_seconds: float = 6.0,
     ) -> None:
         self.records = Records()
-        self.told = Told(folder / f"{name}.jsonl")
+        self.reports = DaemonReports(folder / f"{name}.jsonl")
         self._log = folder / f"{name}.log"
         self._command = command or floodmark(root, "run", "--json")
         self._chance = dice(seed, name)
@@ -197,7 +199,7 @@ class DaemonMember:
         """This life's end is our doing."""
 
     def step(self, *, trouble: bool) -> None:
-        self.told.listen()
+        self.reports.listen()
         self._count_kin()
         if self._process is None:
             self._start(trouble=trouble)
@@ -208,7 +210,7 @@ class DaemonMember:
             # Its JVM was killed. The daemon restarts when it detects this; without work it never does.
             if time.monotonic() >= self._plan.latest:
                 self._process.kill()
-        elif trouble and self._plan.due(self.told):
+        elif trouble and self._plan.due(self.reports):
             self._kill()
 
     def stop(self, seconds_max: float) -> int | None:
@@ -228,7 +230,7 @@ class DaemonMember:
             kill_group(self._process)
         for kin in self._kin:
             kin.kill()
-        self.told.listen()
+        self.reports.listen()
 
     def _count_kin(self) -> None:
         """A JVM that survives its daemon can no longer be found through it, so it is recorded before."""
@@ -239,14 +241,14 @@ class DaemonMember:
 
     def _start(self, *, trouble: bool) -> None:
         self._fault, self._ours = None, False
-        delivered = self.told.life_delivered is not None or self.records.starts == 0
+        delivered = self.reports.life_delivered is not None or self.records.starts == 0
         self._fruitless = 0 if delivered else self._fruitless + 1
         if trouble:
             self._plan = Life.planned(self._chance, fruitless=self._fruitless, life_seconds=self._life_seconds)
             if self._plan.manner == "point":
                 self._fault = self._turns.next()
-        self.told.new_life()
-        self._process = start(self._command, output=self.told.path, errors=self._log, fault=self._fault)
+        self.reports.new_life()
+        self._process = start(self._command, output=self.reports.path, errors=self._log, fault=self._fault)
         self.records.starts += 1
 
     def _kill(self) -> None:
@@ -265,7 +267,7 @@ class DaemonMember:
         else:
             kill_group(self._process)
         self._ours = True
-        self._note(how, self._look() if self.told.life_spoke else "starting")
+        self._note(how, self._look() if self.reports.life_spoke else "starting")
 
     def _take_end(self, code: int) -> None:
         if self._ours:

@@ -21,8 +21,8 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(slots=True)
-class Page:
-    """What a book says."""
+class Entries:
+    """What a journal says."""
 
     attempts: dict[int, Rows] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
@@ -31,7 +31,7 @@ class Page:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        page = cls()
+        entries = cls()
         content = path.read_bytes() if path.exists() else b""
         for line in content.split(b"\n"):
             try:
@@ -39,11 +39,11 @@ class Page:
             except orjson.JSONDecodeError:
                 continue
             if entry[0] == "attempt":
-                page.attempts[entry[1]] = entry[3]
-                page.rows_again += len(entry[3]) if entry[2] else 0
+                entries.attempts[entry[1]] = entry[3]
+                entries.rows_again += len(entry[3]) if entry[2] else 0
             else:
-                page.acknowledged.add(entry[1])
-        return page
+                entries.acknowledged.add(entry[1])
+        return entries
 
     @property
     def unanswered(self) -> dict[int, Rows]:
@@ -59,11 +59,11 @@ class Page:
         return sum(len(self.attempts[number]) for number in self.acknowledged)
 
 
-class Book:
-    """A book that is being written."""
+class Journal:
+    """A journal that is being written."""
 
     def __init__(self, path: Path) -> None:
-        self.page = Page.read(path)
+        self.entries = Entries.read(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.write(self._file, b"\n")  # the incomplete line of a killed process ends here
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodmark.testing.oracle import Finding, Oracle
-from floodmark.torture.journal import Page
+from floodmark.torture.journal import Entries
 from floodmark.torture.members import Kill
 
 Rows = Sequence[dict[str, Any]]
@@ -87,13 +87,13 @@ class Verdict:
         return self.sound and not self.unexercised
 
 
-def oracle_of(pages: Iterable[Page]) -> Oracle:
-    """The oracle that knows what these books say."""
+def oracle_of(journals: Iterable[Entries]) -> Oracle:
+    """The oracle that knows what these journals say."""
     oracle = Oracle()
-    for page in pages:
-        for number, rows in page.attempts.items():
+    for entries in journals:
+        for number, rows in entries.attempts.items():
             oracle.attempted |= {str(row["id"]): row for row in rows}
-            if number in page.acknowledged:
+            if number in entries.acknowledged:
                 oracle.acknowledge(rows)
     return oracle
 

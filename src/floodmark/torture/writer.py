@@ -19,7 +19,7 @@ from typing import Any
 from floodmark.errors import Corrupt, FloodmarkError, Permanent, Retryable
 from floodmark.store import Store, open_store
 from floodmark.testing.oracle import proof
-from floodmark.torture.journal import Book, Rows
+from floodmark.torture.journal import Journal, Rows
 
 SITES = ("north", "south")
 BATCH_ROWS_MAX = 12
@@ -32,22 +32,22 @@ WORDS = ("plain", "Größe", "π ≈ 3", '"quoted"', "tab\there", "😀", "", "l
 class Writer:
     """One life of a writer."""
 
-    def __init__(self, store: Store, dataset: str, name: str, book: Book, *, chance: random.Random) -> None:
+    def __init__(self, store: Store, dataset: str, name: str, journal: Journal, *, chance: random.Random) -> None:
         self._store = store
         self._dataset = dataset
         self._name = name
-        self._book = book
+        self._journal = journal
         self._chance = chance
         self._told: set[str] = set()
         self.stop = threading.Event()
 
     def settle(self) -> None:
         """Capture rows with an unknown outcome again."""
-        for number, rows in self._book.page.unanswered.items():
+        for number, rows in self._journal.entries.unanswered.items():
             self._capture(number, rows, again=True, keep_trying=True)
 
     def run(self, *, keep_trying: bool) -> None:
-        number = max(self._book.page.attempts, default=0)
+        number = max(self._journal.entries.attempts, default=0)
         while not self.stop.is_set():
             number += 1
             self._capture(number, self._rows(number), again=False, keep_trying=keep_trying)
@@ -55,7 +55,7 @@ class Writer:
 
     def _capture(self, number: int, rows: Rows, *, again: bool, keep_trying: bool) -> None:
         while not self.stop.is_set():
-            self._book.attempt(number, rows, again=again)
+            self._journal.attempt(number, rows, again=again)
             try:
                 receipt = self._store.capture(self._dataset, rows)
             except (Permanent, Corrupt):
@@ -69,7 +69,7 @@ class Writer:
                 continue
             if receipt.rows != len(rows):
                 raise SystemExit(f"{receipt.quarantined} rows that fit went to quarantine")
-            self._book.acknowledge(number)
+            self._journal.acknowledge(number)
             return
 
     def _rows(self, number: int) -> Rows:
@@ -101,17 +101,17 @@ def _opened(root: str) -> Store:
 
 def main(arguments: list[str]) -> None:
     root, dataset, name, path, seed, manner, *rest = arguments
-    book = Book(Path(path))
+    journal = Journal(Path(path))
     with _opened(root) as store:
         # Every life has other rows, and the same seed has the same lives.
-        chance = random.Random(f"{seed} {name} {len(book.page.attempts)}")  # noqa: S311 - not for secrets
-        writer = Writer(store, dataset, name, book, chance=chance)
+        chance = random.Random(f"{seed} {name} {len(journal.entries.attempts)}")  # noqa: S311 - not for secrets
+        writer = Writer(store, dataset, name, journal, chance=chance)
         signal.signal(signal.SIGTERM, lambda _number, _frame: writer.stop.set())
         if manner == "again":
             writer.settle()
         if "finish" not in rest:
             writer.run(keep_trying=manner == "again")
-    book.close()
+    journal.close()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from floodmark.torture.journal import Page
+from floodmark.torture.journal import Entries
 from floodmark.torture.members import Kill, Records, dice
 from floodmark.torture.processes import kill_group, start
 
@@ -39,10 +39,10 @@ class WriterMember:
     ) -> None:
         self.records = Records()
         self.dataset = dataset
-        self.book = folder / f"{name}.book"
+        self.journal = folder / f"{name}.journal"
         self._log = folder / f"{name}.log"
         manner = "again" if again else "leave"
-        self._command = [*command, str(root), dataset, name, str(self.book), str(seed), manner]
+        self._command = [*command, str(root), dataset, name, str(self.journal), str(seed), manner]
         self._chance = dice(seed, name)
         self._life_seconds = life_seconds
         self._began = began
@@ -50,8 +50,8 @@ class WriterMember:
         self._process: subprocess.Popen[bytes] | None = None
         self._fault: str | None = None
 
-    def page(self) -> Page:
-        return Page.read(self.book)
+    def entries(self) -> Entries:
+        return Entries.read(self.journal)
 
     def step(self, *, trouble: bool) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -61,7 +61,7 @@ class WriterMember:
         elif trouble and time.monotonic() >= self._due:
             self._process.kill()
             self._process.wait()
-            inside = self.page().last_unanswered
+            inside = self.entries().last_unanswered
             self._note("at random", "inside a capture" if inside else "between two captures")
             self._start(trouble=True)
 

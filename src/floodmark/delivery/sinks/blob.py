@@ -28,9 +28,9 @@ from floodmark.delivery.destination import (
     Audited,
     Delivered,
     Discrepancy,
+    ExpectedRange,
     Kind,
     Parcel,
-    Settled,
     whole_number,
 )
 from floodmark.delivery.outcomes import Busy, Holdings, Oversized
@@ -82,25 +82,25 @@ class ObjectAudit:
         return Audited(self.rows if deep else None, tuple(found), note)
 
     def _missing(self) -> Iterator[Discrepancy]:
-        for settled in self.account.settled:
-            names = self._names(settled) if settled.tally.rows else []
-            if settled.replayed and names != self._whole(settled) and len(names) < len(settled.replayed):
-                what = f"{len(settled.replayed)} rows of {settled.range} were replayed, but only {len(names)} exist."
-                yield Discrepancy("object-missing", what, self._where(), settled.range, _RESTORE)
-            elif settled.tally.rows and not names:
-                what, kind = f"The object of {settled.range} is missing: {settled.tally.rows} rows.", "object-missing"
-                if not settled.recorded:
+        for expected in self.account.expected:
+            names = self._names(expected) if expected.tally.rows else []
+            if expected.replayed and names != self._whole(expected) and len(names) < len(expected.replayed):
+                what = f"{len(expected.replayed)} rows of {expected.range} were replayed, but only {len(names)} exist."
+                yield Discrepancy("object-missing", what, self._where(), expected.range, _RESTORE)
+            elif expected.tally.rows and not names:
+                what, kind = f"The object of {expected.range} is missing: {expected.tally.rows} rows.", "object-missing"
+                if not expected.recorded:
                     kind = "never-sent"
                     what = (
-                        f"{settled.tally.rows} rows of {settled.range} are below the watermark, but have neither "
+                        f"{expected.tally.rows} rows of {expected.range} are below the watermark, but have neither "
                         "a recorded chunk nor an object."
                     )
-                yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
-            elif settled.part is not None:
-                yield from self._holes(settled, settled.part, names)
+                yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
+            elif expected.part is not None:
+                yield from self._holes(expected, expected.part, names)
 
     def _holes(
-        self, settled: Settled, part: Callable[[SequenceRange], Settled], names: Sequence[str]
+        self, expected: ExpectedRange, part: Callable[[SequenceRange], ExpectedRange], names: Sequence[str]
     ) -> Iterator[Discrepancy]:
         """Of a range whose chunks are folded: their names tile it, but where they had no rows."""
         covered = RangeSet()
@@ -109,7 +109,7 @@ class ObjectAudit:
                 what = f"The object {name} has rows of a range that another object has, too."
                 yield Discrepancy("object-extra", what, f"{self._where()}/{name}", span, _MOVE_AWAY)
             covered.add(span)
-        holes = covered.missing_within(settled.range)
+        holes = covered.missing_within(expected.range)
         if len(holes) > HOLES_MAX:
             self.unproven += len(names)
             return
@@ -119,20 +119,20 @@ class ObjectAudit:
                 what = f"No object has the {rows} rows of {hole}."
                 yield Discrepancy("object-missing", what, self._where(), hole, _RESTORE)
 
-    def _names(self, settled: Settled) -> list[str]:
+    def _names(self, expected: ExpectedRange) -> list[str]:
         """The objects of a delivered range: its own, or several if it may have been delivered in parts."""
-        found = self._whole(settled) if settled.recorded and settled.part is None else []
-        if settled.replayed and not found:
-            alone = {SequenceRange(seq - 1, seq) for seq in settled.replayed}
+        found = self._whole(expected) if expected.recorded and expected.part is None else []
+        if expected.replayed and not found:
+            alone = {SequenceRange(seq - 1, seq) for seq in expected.replayed}
             found = [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] in alone]
-        if not settled.recorded or settled.part is not None:
+        if not expected.recorded or expected.part is not None:
             inside = ((name, parsed) for name, parsed in self.listed.items() if parsed is not None)
-            found = [name for name, parsed in inside if settled.range.intersect(parsed[0]) == parsed[0]]
+            found = [name for name, parsed in inside if expected.range.intersect(parsed[0]) == parsed[0]]
         self._used.update(found)
         return found
 
-    def _whole(self, settled: Settled) -> list[str]:
-        return [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] == settled.range][:1]
+    def _whole(self, expected: ExpectedRange) -> list[str]:
+        return [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] == expected.range][:1]
 
     def _extra(self) -> Iterator[Discrepancy]:
         allowed = set(self.account.pending)
@@ -155,43 +155,43 @@ class ObjectAudit:
     # ── row by row ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _damaged(self) -> Iterator[Discrepancy]:
-        for settled in self.account.settled:
-            names = self._names(settled) if settled.tally.rows else []
-            if settled.part is not None:
-                yield from self._compared_folded(settled, settled.part, names)
-            elif names and names == self._whole(settled):
-                yield from self._compared(settled, names[0])
+        for expected in self.account.expected:
+            names = self._names(expected) if expected.tally.rows else []
+            if expected.part is not None:
+                yield from self._compared_folded(expected, expected.part, names)
+            elif names and names == self._whole(expected):
+                yield from self._compared(expected, names[0])
             elif names:
-                yield from self._counted(settled, names)
+                yield from self._counted(expected, names)
 
-    def _compared(self, settled: Settled, name: str) -> Iterator[Discrepancy]:
+    def _compared(self, expected: ExpectedRange, name: str) -> Iterator[Discrepancy]:
         from floodmark.rows.content import content_ids, tally
 
         content, rows, problem = self._read(name)
         if problem is not None or rows is None:
-            yield problem or self._gone(settled, name)
+            yield problem or self._gone(expected, name)
             return
         self.rows += rows.num_rows
         ids, prefixes = content_ids(rows)
-        if tally(prefixes) == settled.tally:
+        if tally(prefixes) == expected.tally:
             return
-        wanted = settled.tally.rows
+        wanted = expected.tally.rows
         where = f"{self._where()}/{name}"
         if rows.num_rows == wanted:
-            today = settled.fetch()
+            today = expected.fetch()
             if today.num_rows < wanted:
                 self.unproven += 1
             elif not holds_rows(content, today, self.listed[name][1], self.schema):  # type: ignore[index]
                 what = f"The object {name} has {wanted} rows as expected, but not the rows that were delivered."
-                yield Discrepancy("rows-altered", what, where, settled.range, _RESTORE)
+                yield Discrepancy("rows-altered", what, where, expected.range, _RESTORE)
             return
         twice = sum(count - 1 for count in Counter(ids.to_pylist()).values())
         kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
         what = f"The object {name} has {rows.num_rows} rows, but {wanted} were delivered."
-        yield Discrepancy(kind, what, where, settled.range, _RESTORE)
+        yield Discrepancy(kind, what, where, expected.range, _RESTORE)
 
     def _compared_folded(
-        self, settled: Settled, part: Callable[[SequenceRange], Settled], names: Sequence[str]
+        self, expected: ExpectedRange, part: Callable[[SequenceRange], ExpectedRange], names: Sequence[str]
     ) -> Iterator[Discrepancy]:
         """All objects of a range together; where that is not enough, each with the rows that the lake has today."""
         from floodmark.rows.content import content_ids, tally
@@ -201,20 +201,20 @@ class ObjectAudit:
         for name in names:
             _, rows, problem = self._read(name)
             if problem is not None or rows is None:
-                yield problem or self._gone(settled, name)
+                yield problem or self._gone(expected, name)
                 return
             ids, prefixes = content_ids(rows)
             found += tally(prefixes)
             doubled = doubled or len(set(ids.to_pylist())) < rows.num_rows
         self.rows += found.rows
-        if found == settled.tally:
+        if found == expected.tally:
             return
-        if found.rows != settled.tally.rows:
-            kind = "rows-missing" if found.rows < settled.tally.rows else "rows-doubled" if doubled else "rows-extra"
+        if found.rows != expected.tally.rows:
+            kind = "rows-missing" if found.rows < expected.tally.rows else "rows-doubled" if doubled else "rows-extra"
             what = (
-                f"The objects within {settled.range} have {found.rows} rows, but {settled.tally.rows} were delivered."
+                f"The objects within {expected.range} have {found.rows} rows, but {expected.tally.rows} were delivered."
             )
-            yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+            yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
             return
         for name in names:
             span, format = self.listed[name]  # type: ignore[misc]
@@ -226,7 +226,7 @@ class ObjectAudit:
                 what = f"The object {name} has {rows.num_rows} rows, but not the rows that were delivered."
                 yield Discrepancy("rows-altered", what, f"{self._where()}/{name}", span, _RESTORE)
 
-    def _counted(self, settled: Settled, names: list[str]) -> Iterator[Discrepancy]:
+    def _counted(self, expected: ExpectedRange, names: list[str]) -> Iterator[Discrepancy]:
         count = 0
         for name in names:
             _, rows, problem = self._read(name)
@@ -234,10 +234,10 @@ class ObjectAudit:
                 yield problem
             count += 0 if rows is None else rows.num_rows
         self.rows += count
-        if count != settled.tally.rows:
-            what = f"The objects within {settled.range} have {count} rows, but the lake has {settled.tally.rows}."
-            kind = "rows-missing" if count < settled.tally.rows else "rows-extra"
-            yield Discrepancy(kind, what, self._where(), settled.range, _RESTORE)
+        if count != expected.tally.rows:
+            what = f"The objects within {expected.range} have {count} rows, but the lake has {expected.tally.rows}."
+            kind = "rows-missing" if count < expected.tally.rows else "rows-extra"
+            yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
 
     def _read(self, name: str) -> tuple[bytes, pa.Table | None, Discrepancy | None]:
         parsed = self.listed[name]
@@ -250,8 +250,8 @@ class ObjectAudit:
             what = f"The object {name} cannot be read ({len(content)} bytes): {reason_of(error)}."
             return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", parsed[0], _RESTORE)
 
-    def _gone(self, settled: Settled, name: str) -> Discrepancy:
-        return Discrepancy("object-missing", f"The object {name} is missing.", self._where(), settled.range, _RESTORE)
+    def _gone(self, expected: ExpectedRange, name: str) -> Discrepancy:
+        return Discrepancy("object-missing", f"The object {name} is missing.", self._where(), expected.range, _RESTORE)
 
     def _where(self) -> str:
         return f"{self.place.where}/{self.folder}"
@@ -411,7 +411,7 @@ class BlobSink:
         listed = {name: next(iter(_ranges([name])), None) for name in names}
         audit = ObjectAudit(place, folder, self.schema, account, listed).run(deep=deep)
         found = place.read(CLAIM)
-        if not account.settled or (
+        if not account.expected or (
             found is not None and _signature(found) == {"store": self.store_id, "sink": self.sink}
         ):
             return audit

@@ -34,9 +34,9 @@ from floodmark.delivery.destination import (
     Delivered,
     Destination,
     Discrepancy,
+    ExpectedRange,
     Kind,
     Parcel,
-    Settled,
     Source,
     whole_number,
 )
@@ -103,16 +103,16 @@ class TableAudit:
     account: Account
 
     def run(self, *, deep: bool) -> Audited:
-        settled = self.account.settled
+        expected = self.account.expected
         rows = 0
         found: list[Discrepancy] = []
-        if settled:
-            whole = _hull(settled)
+        if expected:
+            whole = _hull(expected)
             counted = self._census(whole)
             rows = counted.rows
-            found += list(self._counted(settled, counted))[:FINDINGS_MAX]
+            found += list(self._counted(expected, counted))[:FINDINGS_MAX]
             if deep and not any(item.kind == "rows-missing" for item in found):
-                found += self._altered(settled)
+                found += self._altered(expected)
         beyond = max([self.account.watermark, *(item.through for item in self.account.pending)])
         more = self._census(SequenceRange(beyond, SEQUENCE_MAX))
         if more.rows:
@@ -120,18 +120,18 @@ class TableAudit:
             found.append(self._discrepancy("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
         return Audited(rows + more.rows, tuple(found))
 
-    def _counted(self, settled: Sequence[Settled], counted: Census) -> Iterator[Discrepancy]:
-        wanted = sum(item.tally.rows for item in settled)
+    def _counted(self, expected: Sequence[ExpectedRange], counted: Census) -> Iterator[Discrepancy]:
+        wanted = sum(item.tally.rows for item in expected)
         if counted == Census(wanted, wanted):
             return
-        if len(settled) > 1:
-            middle = len(settled) // 2
-            for half in (settled[:middle], settled[middle:]):
+        if len(expected) > 1:
+            middle = len(expected) // 2
+            for half in (expected[:middle], expected[middle:]):
                 yield from self._counted(half, self._census(_hull(half)))
             return
-        span = settled[0].range
+        span = expected[0].range
         if counted.numbers < wanted:
-            kind = "rows-missing" if settled[0].recorded or counted.numbers else "never-sent"
+            kind = "rows-missing" if expected[0].recorded or counted.numbers else "never-sent"
             yield self._discrepancy(kind, f"The table has {counted.numbers} of {wanted} rows of {span}.", span)
         if counted.rows > counted.numbers:
             what = f"The table has {counted.rows - counted.numbers} duplicate rows of {span}."
@@ -141,8 +141,8 @@ class TableAudit:
                 "rows-extra", f"The table has {counted.numbers} rows of {span}, but {wanted} were sent.", span
             )
 
-    def _altered(self, settled: Sequence[Settled]) -> Iterator[Discrepancy]:
-        for run in _alike(settled):
+    def _altered(self, expected: Sequence[ExpectedRange]) -> Iterator[Discrepancy]:
+        for run in _alike(expected):
             source = run[0].source
             without = frozenset(source.given_up)
             hull = _hull(run)
@@ -163,14 +163,14 @@ class TableAudit:
         return Discrepancy(kind, what, str(self.target.name), span, _REMEDY)
 
 
-def _hull(settled: Sequence[Settled]) -> SequenceRange:
-    return SequenceRange(settled[0].range.after, max(item.range.through for item in settled))
+def _hull(expected: Sequence[ExpectedRange]) -> SequenceRange:
+    return SequenceRange(expected[0].range.after, max(item.range.through for item in expected))
 
 
-def _alike(settled: Sequence[Settled]) -> Iterator[list[Settled]]:
+def _alike(expected: Sequence[ExpectedRange]) -> Iterator[list[ExpectedRange]]:
     """Consecutive ranges that were sent with the same columns and filter."""
-    run: list[Settled] = []
-    for item in settled:
+    run: list[ExpectedRange] = []
+    for item in expected:
         if run and (item.source.columns, item.source.row_filter) != (run[0].source.columns, run[0].source.row_filter):
             yield run
             run = []
@@ -273,7 +273,7 @@ class TableSink:
         if state is not None:
             missing_columns(self.target.name, state, Schema())  # without the origin's columns, rows cannot be queried
             return TableAudit(self.target, state, self._origin(channel), account).run(deep=deep)
-        rows = sum(item.tally.rows for item in account.settled)
+        rows = sum(item.tally.rows for item in account.expected)
         if not rows:
             return Audited(0)
         what = f"The table does not exist, but {rows} rows were delivered to it."
