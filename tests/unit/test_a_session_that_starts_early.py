@@ -1,0 +1,72 @@
+"""A session may start before it is needed: once, in a thread of its own, and never where an application has one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from typing import Any
+
+import pytest
+
+from floodmark.lake.spark_reading import SparkReader
+from waiting import wait_until
+
+
+class Session:
+    conf = types.SimpleNamespace(set=lambda *_: None)
+
+
+class Starts:
+    """Counts the starts; the first ones may fail."""
+
+    def __init__(self, *, failures: int = 0) -> None:
+        self.threads: list[str] = []
+        self._failures = failures
+
+    def __call__(self) -> Any:
+        self.threads.append(threading.current_thread().name)
+        if len(self.threads) <= self._failures:
+            raise RuntimeError("no Java")
+        return Session()
+
+
+def reader(starts: Starts) -> SparkReader:
+    catalog: Any = types.SimpleNamespace(attach=lambda _: None)
+    return SparkReader(catalog, starts)
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_it_starts_once_and_beside_the_caller() -> None:
+    starts = Starts()
+    lake = reader(starts)
+    lake.prepare()
+    lake.prepare()
+    session = lake.spark
+    wait_until(lambda: starts.threads)
+    assert lake.spark is session
+    assert len(starts.threads) == 1
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_start_that_failed_is_tried_again_by_who_needs_it() -> None:
+    starts = Starts(failures=2)
+    lake = reader(starts)
+    lake.prepare()
+    wait_until(lambda: starts.threads)
+    with pytest.raises(RuntimeError, match="no Java"):
+        _ = lake.spark
+    assert isinstance(lake.spark, Session)
+
+
+def test_where_an_application_uses_spark_nothing_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", sys.modules.get("pyspark") or types.ModuleType("pyspark"))
+    made: list[Any] = []
+    monkeypatch.setattr(threading, "Thread", lambda **options: made.append(options))
+    reader(Starts()).prepare()
+    assert made == []
