@@ -16,7 +16,7 @@ from rich.table import Table
 from bench.page import write_page
 from bench.records import HERE, keep, new_record
 
-PARTS = ("fresh", "growth", "live", "store", "delivery", "upkeep", "eventlog", "backfill")
+PARTS = ("fresh", "growth", "live", "store", "delivery", "upkeep", "eventlog", "backfill", "folding")
 
 
 def main() -> None:

@@ -30,6 +30,22 @@ class PostgresServer:
     """A running server that trusts whoever reaches its loopback port."""
 
     port: int
+    folder: Path = Path()
+    """Where its data and its log are."""
+
+    def restart(self) -> None:
+        """Kill every process of it without a word to anybody, as a failover does, and start it again."""
+        self.stop()
+        self.start()
+
+    def start(self) -> None:
+        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        options += f" -c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories={self.folder}"
+        data, log = self.folder / "data", self.folder / "log"
+        run_program(programs_directory() / "pg_ctl", "-D", data, "-l", log, "-w", "-o", options, "start")
+
+    def stop(self) -> None:
+        run_program(programs_directory() / "pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
@@ -64,14 +80,12 @@ def postgres_server() -> Iterator[PostgresServer]:
         run_program(
             programs / "initdb", "--no-sync", "--auth=trust", "--username=postgres", "-E", "UTF8", "-D", folder / "data"
         )
-        port = _free_port()
-        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
-        options += f" -c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder}"
-        run_program(programs / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-w", "-o", options, "start")
+        server = PostgresServer(_free_port(), folder)
+        server.start()
         try:
-            yield PostgresServer(port)
+            yield server
         finally:
-            run_program(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop")
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from pathlib import Path
 
 import pytest
 
-from floodmark.errors import Corrupt, InvalidSetting, Permanent, StoreExists
+from floodmark.errors import Corrupt, InvalidSetting, Permanent, Retryable, StoreExists
 from floodmark.store import init, open_store, rebuild_records
 from floodmark.testing import MemoryLake
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
@@ -96,3 +98,37 @@ def test_a_url_that_cannot_be_used_is_refused_by_name(given: str, told: str, tmp
     with pytest.raises(InvalidSetting, match=told):
         init(tmp_path / "store", control=given, lake=MemoryLake())
     assert not (tmp_path / "store" / "floodmark.toml").exists()
+
+
+def test_a_role_with_only_the_documented_rights_can_do_everything_but_change_tables(
+    postgres_server: PostgresServer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The statements are those of the page, with names of this test's own."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "scale-out.md").read_text()
+    statements = page.split("```sql\n")[1].split("```")[0]
+    name = f"t{uuid.uuid4().hex}"
+    for role in ("floodmark_owner", "floodmark_app", "floodmark"):
+        statements = re.sub(rf"\b{role}\b", role.replace("floodmark", name), statements)
+    for statement in filter(str.strip, statements.split(";")):
+        postgres_server.execute(statement)
+
+    def url(role: str) -> str:
+        return f"postgresql://{name}_{role}@127.0.0.1:{postgres_server.port}/postgres?options=-csearch_path%3D{name}"
+
+    lake = MemoryLake()
+    init(tmp_path / "store", control=url("owner"), lake=lake).close()
+    settings = tmp_path / "store" / "floodmark.toml"
+    settings.write_text(settings.read_text().replace(f"{name}_owner", f"{name}_app"))
+    with open_store(tmp_path / "store", lake=lake) as store:
+        store.add_dataset("rows", ["id"], schema={"id": "long"})
+        store.add_sink("files", "blob", url=(tmp_path / "out").as_uri(), format="jsonl")
+        store.capture("rows", [{"id": 1}, {"id": 2}])
+        assert store.flush("rows").rows == 2
+        assert store.export("files").rows == 2
+        store.compact("rows")
+        store.retain("rows", keep_rows=1)
+        assert store.audit("files", deep=True).sound
+        assert store.fsck(deep=True).findings == ()
+        with pytest.raises(Retryable, match=r"permission denied|must be owner"):
+            store.engine.database.transact(lambda c: c.exec_driver_sql("DROP TABLE chunks"))

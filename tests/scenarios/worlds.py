@@ -88,6 +88,8 @@ class World:
 
     def current(self) -> str:
         """The name of the table, as the records have it."""
+        if not (self.root / "control.db").exists():  # they are on a server
+            return self.opened[-1].engine.database.read(lambda c: datasets.get(c, DATASET)).table_name
         with contextlib.closing(sqlite3.connect(self.root / "control.db")) as connection:
             (generation,) = connection.execute("SELECT generation FROM datasets WHERE name = ?", [DATASET]).fetchone()
         return f"{DATASET}_g{generation}"
