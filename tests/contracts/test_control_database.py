@@ -106,6 +106,15 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
     again.close()
 
 
+def test_a_database_that_needs_no_migration_is_opened_while_another_process_writes(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_SECONDS_MAX", 0.1)
+    other = Database(database.url)
+    database.transact(lambda c: (datasets.everyone(c), migrate(other, create=False)))
+    other.close()
+
+
 def test_many_may_migrate_a_new_database_at_once(database_url: str) -> None:
     """Of several processes that open a new store at the same time each finds its tables made, once."""
     everyone = [Database(database_url) for _ in range(4)]
@@ -266,6 +275,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "table_uuid": "u",
         "reserved_at": "t",
     },
+    "removed_datasets": {"name": "gone", "removed_at": "t"},
     "landing": {"file": "f", "dataset": "d", "sealed": 10, "state": "open"},
     "segments": {
         "id": 1,
@@ -443,6 +453,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a dataset has one problem at a time (I10)", "problems", {}),
     ("a segment is lost once (U33)", "losses", {}),
     ("a dataset has one declaration", "datasets", {}),
+    ("a dataset is removed once", "removed_datasets", {}),
     ("a null identity is compared in one of three ways", "datasets", {"name": "e", "identity_null": "never"}),
     ("an identity is compared at one time or at all", "datasets", {"name": "e", "identity_scope": "some"}),
     ("generations count from one", "datasets", {"name": "e", "generation": 0}),

@@ -42,7 +42,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "block off": ("barrier.sending", "lake.barrier", "barrier.sent", "lake.sync", "flush.released"),
     "capture amounts": (*_SEGMENT, "capture.answered"),
     "correct a type": ("lake.aggregate", "column.changed", "column.dropped"),
-    "read": ("lake.scan", "read.stored"),
+    "read": ("lake.scan", "read.stored", "pending.sized", "pending.pinned", "pending.copied"),
     "export archive": (*_DELIVERY, "bucket.list", "bucket.create", "bucket.created", "lake.scan"),
     "export central": (
         *(*_DELIVERY, "network.sending", "network.answering", "lake.scan"),

@@ -14,6 +14,7 @@ write-ahead log makes that a matter of its own, see `_look_only`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -343,10 +344,15 @@ def migrate(database: Database, *, create: bool = True) -> None:
 
     Without `create`, a database without any of them is `Corrupt`: a store's records are not made by the way.
     """
-    scripts = migration_scripts(database.dialect)
+    known = len(_migrations()[0])
     if database.read_only:
-        _check_version(database, len(scripts))
-        return
+        _check_version(database, known)
+    elif database.read(_version) != known:  # else opening a store waits for nobody's write lock, and syncs nothing
+        _migrate(database, create=create)
+
+
+def _migrate(database: Database, *, create: bool) -> None:
+    scripts = migration_scripts(database.dialect)
 
     def work(connection: Connection) -> None:
         version = _version(connection)
@@ -450,11 +456,18 @@ def _version(connection: Connection) -> int | None:
     return int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
 
 
+@functools.cache
+def _migrations() -> tuple[list[str], set[str]]:
+    """The names of the migrations in their order, and those of all files."""
+    folder = resources.files("floodmark.control") / "migrations"
+    names = {entry.name for entry in folder.iterdir() if entry.name.endswith(".sql")}
+    return sorted(name for name in names if name.count(".") == 1), names
+
+
 def migration_scripts(dialect: str) -> list[list[str]]:
     """Every numbered migration as a list of statements: the common part, then the dialect's own."""
+    common, names = _migrations()
     folder = resources.files("floodmark.control") / "migrations"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    common = [name for name in names if name.count(".") == 1]
     result = []
     for name in common:
         statements = _statements((folder / name).read_text())
