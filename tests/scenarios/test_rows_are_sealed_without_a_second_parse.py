@@ -101,7 +101,10 @@ def sealed(store: Store, dataset: str) -> list[str]:
     waiting = store.engine.database.read(lambda c: segments.sealed(c, dataset))
     tables = [pq.read_table(store.path / one.path).drop_columns([SEGMENT]) for one in waiting]
     rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
-    return [str(rows.select(sorted(rows.column_names)).schema), *(str(sorted(row.items())) for row in rows.to_pylist())]
+    return [
+        str(rows.select(sorted(rows.column_names)).schema.remove_metadata()),
+        *(str(sorted(row.items())) for row in rows.to_pylist()),
+    ]
 
 
 @pytest.fixture
