@@ -67,6 +67,11 @@ evidence: setup ## Run every proof and write docs/explanation/evidence.md anew (
 	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),6) --record
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),300) $(PYTHON) -m pytest -q -p no:cacheprovider --timeout 3600 tests/fuzz
 
+.PHONY: screenshots
+screenshots: setup ## Make the pictures of the dashboard in docs/images again
+	@scripts/services.sh
+	@SCREENSHOTS=docs/images $(PYTHON) -m pytest -q -p no:cacheprovider -m "not spark" tests/browser
+
 .PHONY: lock
 lock: $(VENV)/.ready ## Resolve the lock files again after a change in pyproject.toml
 	@scripts/uv.sh pip compile -q --universal --generate-hashes --no-header --no-annotate scripts/bootstrap.in -o scripts/bootstrap.lock

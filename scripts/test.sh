@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests, as five jobs of which three run at a time: the next begins when one ends, so both cores are busy until the
+# All tests, as six jobs of which three run at a time: the next begins when one ends, so both cores are busy until the
 # last. Each job waits for disks and processes part of its time. What a job printed follows when it has ended.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,8 @@ job() {
     steps) SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS $SMALL_JOBS" run -m spark tests/contracts tests/docs tests/scenarios ;;
     scenarios) run -m "not spark" tests/scenarios ;;
     simulation) run tests/simulation ;;
-    rest) run -m "not spark" --ignore=tests/acceptance --ignore=tests/scenarios --ignore=tests/simulation ;;
+    browser) run tests/browser ;;
+    rest) run -m "not spark" --ignore=tests/acceptance --ignore=tests/browser --ignore=tests/scenarios --ignore=tests/simulation ;;
   esac >"$outputs/$1" 2>&1
   local status=$?
   cat "$outputs/$1"
@@ -34,7 +35,7 @@ job() {
 }
 export -f run job
 # The longest first, so that none of them runs alone in the end.
-printf '%s\n' acceptance steps scenarios rest simulation | xargs -P 3 -I{} bash -c 'job {}'
+printf '%s\n' acceptance steps scenarios rest browser simulation | xargs -P 3 -I{} bash -c 'job {}'
 status=$?
 .venv/bin/python scripts/measured.py --table "$outputs/table"
 if [ "$status" != 0 ]; then

@@ -100,10 +100,10 @@ def test_a_rate_is_never_negative() -> None:
 @pytest.mark.parametrize(
     ("first", "last", "allocated", "window"),
     [
-        (None, None, 1000, (0, 1000)),
+        (None, None, 1000, (0, 1025)),
         (101, 200, 1000, (100, 200)),
         (500, 400, 1000, (390, 400)),
-        (5000, None, 1000, (990, 1000)),
+        (5000, None, 1000, (1015, 1025)),
         (None, None, 0, (0, 10)),
         (1, 1, 1000, (0, 10)),
     ],
@@ -114,6 +114,6 @@ def test_a_window_has_some_width_and_lies_in_what_there_is(first, last, allocate
 
 def test_zooming_keeps_the_middle_and_the_ends() -> None:
     assert line.zoomed(SequenceRange(400, 600), 0.5, allocated=1000) == (451, 550)
-    assert line.zoomed(SequenceRange(0, 1000), 2.0, allocated=1000) == (1, 1000)
+    assert line.zoomed(SequenceRange(0, 1000), 2.0, allocated=1000) == (1, 1025)
     assert line.zoomed(SequenceRange(0, 100), 1.0, allocated=1000, shift=-0.5) == (1, 100)
-    assert line.zoomed(SequenceRange(900, 1000), 1.0, allocated=1000, shift=0.5) == (901, 1000)
+    assert line.zoomed(SequenceRange(900, 1000), 1.0, allocated=1000, shift=0.5) == (926, 1025)

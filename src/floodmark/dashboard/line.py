@@ -82,7 +82,7 @@ class _Bin:
 
 def window_of(first: int | None, last: int | None, *, allocated: int) -> SequenceRange:
     """The window that was asked for, kept inside of what there is; without a wish, everything."""
-    end = max(allocated, 1)
+    end = end_of(allocated)
     through = end if last is None else min(max(last, 1), end)
     after = 0 if first is None else min(max(first - 1, 0), through - 1)
     if through - after < WIDTH_MIN:
@@ -91,12 +91,17 @@ def window_of(first: int | None, last: int | None, *, allocated: int) -> Sequenc
     return SequenceRange(after, through)
 
 
+def end_of(allocated: int) -> int:
+    """The last number that can be shown: a little beyond the allocator, so that it stands apart from the edge."""
+    return max(allocated + allocated // 40, 1)
+
+
 def zoomed(window: SequenceRange, factor: float, *, allocated: int, shift: float = 0.0) -> tuple[int, int]:
     """First and last number of another window: `factor` 0.5 is half as wide, `shift` moves it by a share of it."""
     width = max(WIDTH_MIN, round(len(window) * factor))
     middle = window.after + len(window) / 2 + shift * len(window)
     first = max(1, round(middle - width / 2) + 1)
-    last = min(max(allocated, 1), first + width - 1)
+    last = min(end_of(allocated), first + width - 1)
     return max(1, last - width + 1), last
 
 
