@@ -84,6 +84,23 @@ class RunSettings:
     """It compacts a dataset with new commits this often …"""
     compact_commits: int = 60
     """… or after this many commits."""
+    expire: bool = True
+    """Whether it expires snapshots that `[upkeep]` does not keep …"""
+    expire_seconds: int = 120
+    """… this often."""
+    retain: dict[str, str] = field(default_factory=dict)
+    """Rows that it removes, by dataset: `orders = "30d"`, `"30d ingest"` or `"1000000 rows"`. Never a row that a sink
+    still needs …"""
+    retain_seconds: int = 3600
+    """… this often."""
+    fold: bool = True
+    """Whether it folds old records of the control database …"""
+    fold_seconds: int = 600
+    """… this often."""
+    orphans: bool = True
+    """Whether it removes files that no snapshot refers to …"""
+    orphans_seconds: int = 86_400
+    """… this often."""
     stop_seconds_max: int = 60
     """Timeout for finishing the work in progress when it is stopped."""
     listen: str = ""

@@ -257,16 +257,19 @@ def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
             )
             for item in datasets.everyone(connection)
         )
+        standing = standings(connection, totals) if with_sinks else ()
+        known = {"", *(item.name for item in found), *(sink.name for sink in sinks.everyone(connection))}
         return Status(
             store=str(engine.root),
             store_id=engine.store_id,
             datasets=found,
-            sinks=standings(connection, totals) if with_sinks else (),
+            sinks=standing,
             tasks=tuple(
                 TaskStatus(
                     one.task, one.subject, one.ended_at, one.message, one.failures, one.failing_since, one.details
                 )
                 for one in reports.everyone(connection)
+                if one.subject in known
             ),
         )
 

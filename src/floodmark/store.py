@@ -592,15 +592,21 @@ class Store:
         return here if begun in (None, here.version) else legacy_table(self.spark, source, version=begun)
 
     def compact(
-        self, dataset: str | None = None, *, dry_run: bool = False, progress: Callable[[str], None] | None = None
+        self,
+        dataset: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[str], None] | None = None,
+        apart: frozenset[str] = frozenset(),
     ) -> CompactReport:
         """Join small files, let old snapshots go and remove what nothing refers to, of one dataset or of all.
 
         Safe beside everything else. `[upkeep]` in the settings limits the work of one call; `dry_run` only reports.
+        `apart` names steps that are left out: `expire`, `orphans`, `fold`.
         """
         from floodmark.maintenance.compact import Compactor
 
-        return Compactor(self.engine, progress).compact(dataset, dry_run=dry_run)
+        return Compactor(self.engine, progress, apart).compact(dataset, dry_run=dry_run)
 
     def retain(
         self,
@@ -681,11 +687,15 @@ class Store:
     def audit(self, sink: str, *, deep: bool = False, progress: Callable[[str], None] | None = None) -> AuditReport:
         """Whether a sink's destination holds every row that was committed for it, each once; changes nothing.
 
-        From records, counts and listings; with `deep` every object and row is read and its checksum made again.
+        From records, counts and listings; with `deep` every object and row is read and its checksum made again. The
+        result is recorded for `status` and the dashboard, where the store can be written.
         """
         from floodmark.maintenance.audit import Auditor
+        from floodmark.maintenance.upkeep import record_audit
 
-        return Auditor(self.engine, progress).audit(sink, deep=deep)
+        report = Auditor(self.engine, progress).audit(sink, deep=deep)
+        record_audit(self.engine, report)
+        return report
 
     def trace(self, dataset: str, row: Mapping[str, Any] | str) -> Trace:
         """Where one row is and how it got there: by values of its columns (its identity), or by its content id.

@@ -49,6 +49,7 @@ def test_a_hub_shows_who_sends_and_what_has_arrived(tmp_path: Path, open_page, p
         picture(page, "dashboard-senders")
         page.goto(address)
         expect(page.locator("main")).to_contain_text("50 rows")
+        page.close()
     finally:
         hub.terminate()
         hub.wait(60)
@@ -78,6 +79,7 @@ def test_run_with_its_own_jvm_shows_rows_that_it_commits_and_delivers(tmp_path: 
         expect(page.locator("main")).to_contain_text("100 rows committed")
         expect(page.locator("main")).to_contain_text("1 files, 1 snapshots")
         assert len(list((tmp_path / "out").rglob("*.jsonl"))) == 1
+        page.close()
     finally:
         run.terminate()
         assert run.wait(PATIENCE_SECONDS) == 0, said.read_text()

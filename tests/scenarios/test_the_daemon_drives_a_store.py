@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -480,10 +481,10 @@ def test_a_compaction_under_way_is_not_waited_for(ending: Stepped, monkeypatch: 
     begun, released = threading.Event(), threading.Event()
     real = Store.compact
 
-    def slow(store: Store, dataset: str) -> CompactReport:
+    def slow(store: Store, dataset: str, **options: Any) -> CompactReport:
         begun.set()
         assert released.wait(PATIENCE_SECONDS)
-        return real(store, dataset)
+        return real(store, dataset, **options)
 
     monkeypatch.setattr(Store, "compact", slow)
     capture(ending.store, 1)

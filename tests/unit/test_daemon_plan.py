@@ -27,15 +27,18 @@ from floodmark.daemon.plan import (
     Plan,
     SinkView,
     StoreView,
+    Tend,
     Work,
 )
 from floodmark.delivery.context import ExportReport
 from floodmark.errors import Corrupt, Retryable
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction, SkippedBucket
+from floodmark.maintenance.upkeep import TaskReport
 from floodmark.sequence import SequenceRange
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-RUN = RunSettings(flush_seconds=30, flush_bytes=1000, export_seconds=30, compact=False)
+OFF = {"compact": False, "expire": False, "fold": False, "orphans": False}
+RUN = RunSettings(flush_seconds=30, flush_bytes=1000, export_seconds=30, **OFF)
 COMPACTING = replace(RUN, compact=True, compact_seconds=600, compact_commits=5)
 
 
@@ -530,3 +533,96 @@ def test_a_dataset_that_is_removed_while_it_is_compacted_is_forgotten_afterwards
     assert table.look() == []
     table.end(work)
     assert table.look() == [Change("dataset", "m", "removed")]
+
+
+# ── the other tasks ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+TENDING = replace(RUN, expire=True, expire_seconds=100, fold=True, fold_seconds=1000)
+EXPIRE = Tend("expire", "m")
+
+
+def tasks(table: Table, *, after: float = 0) -> list[Work]:
+    """Let time pass and look: what is due, without beginning it."""
+    table.seconds += after
+    table.look()
+    return [work for work in table.plan.due(table.now) if isinstance(work, Tend)]
+
+
+def test_a_task_without_a_result_is_due_a_minute_after_its_dataset_was_seen(table: Table) -> None:
+    """Rows come first: a process that starts commits and delivers what waits."""
+    table.plan = Plan(TENDING)
+    table.dataset("m", horizon=5)
+    assert tasks(table) == []
+    assert tasks(table, after=59) == []
+    assert tasks(table, after=1) == [EXPIRE], "one at a time"
+
+
+def test_a_task_is_due_again_after_its_interval_also_in_another_process(table: Table) -> None:
+    table.plan = Plan(TENDING)
+    table.datasets["m"] = DatasetView(horizon=5, tended={"expire": table.now.wall, "fold": table.now.wall})
+    tasks(table)
+    assert tasks(table, after=99) == []
+    assert tasks(table, after=1) == [EXPIRE]
+    table.plan.began(EXPIRE, table.now)
+    assert tasks(table) == []
+    table.plan.ended(Outcome(EXPIRE, TaskReport("expire", "m", "done")), table.now)
+    table.datasets["m"] = replace(table.datasets["m"], horizon=6)
+    assert tasks(table, after=99) == [], "also if its result could not be recorded"
+    assert tasks(table, after=1) == [EXPIRE]
+
+
+def test_what_grows_with_commits_is_not_done_again_without_one(table: Table) -> None:
+    table.plan = Plan(TENDING)
+    table.dataset("m", horizon=5)
+    tasks(table)
+    for work in (EXPIRE, Tend("fold", "m")):
+        assert tasks(table, after=60) == [work]
+        table.plan.began(work, table.now)
+        table.plan.ended(Outcome(work, TaskReport(work.task, "m", "done")), table.now)
+    assert tasks(table, after=10_000) == []
+    table.dataset("m", horizon=6)
+    assert len(tasks(table)) == 1
+
+
+def test_a_dataset_without_rows_and_a_task_that_is_off_need_nothing(table: Table) -> None:
+    table.plan = Plan(replace(TENDING, fold=False, retain={"other": "1d"}))
+    table.dataset("m")
+    tasks(table)
+    assert tasks(table, after=10_000) == []
+    table.dataset("m", horizon=5)
+    assert tasks(table) == [EXPIRE]
+    table.plan = Plan(RUN)
+    tasks(table)
+    assert tasks(table, after=10_000) == []
+
+
+def test_retention_is_due_only_where_the_settings_name_the_dataset(table: Table) -> None:
+    table.plan = Plan(replace(RUN, retain={"m": "30d"}))
+    table.dataset("m", horizon=5)
+    table.dataset("n", horizon=5)
+    tasks(table)
+    assert tasks(table, after=60) == [Tend("retain", "m")]
+
+
+def test_a_task_does_not_begin_beside_a_flush_of_its_dataset_nor_beside_a_compaction(table: Table) -> None:
+    table.plan = Plan(TENDING)
+    table.dataset("m", horizon=5)
+    table.dataset("n", horizon=5)
+    tasks(table)
+    table.seconds += 60
+    table.plan.began(Flush("m"), table.now)
+    assert tasks(table) == [Tend("expire", "n")]
+    table.plan.began(Compact("n"), table.now)
+    assert tasks(table) == []
+
+
+def test_a_task_that_failed_is_tried_again_up_the_ladder_and_not_after_a_day(table: Table) -> None:
+    table.plan = Plan(replace(RUN, orphans=True))
+    table.dataset("m", horizon=5)
+    tasks(table)
+    (work,) = tasks(table, after=60)
+    table.plan.began(work, table.now)
+    table.plan.ended(Outcome(work, error=Retryable("The catalog is away.")), table.now)
+    table.datasets["m"] = DatasetView(horizon=5, tended={"orphans": table.now.wall})
+    assert tasks(table, after=29) == []
+    assert tasks(table, after=1) == [work]

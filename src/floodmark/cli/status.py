@@ -71,6 +71,10 @@ def _show(found: Status) -> None:
             note(f"{item.name}: {counted(item.lost_rows, 'acknowledged row')} given up; `floodmark fsck` lists them.")
     _show_partitions(found)
     _show_sinks(found)
+    for task in found.tasks:
+        if task.failures:
+            since = "" if task.failing_since is None else f" (since {task.failing_since:%Y-%m-%d %H:%M:%S} UTC)"
+            note(f"{task.task} of {task.subject or 'the store'} fails{since}. {task.message}")
 
 
 def _show_partitions(found: Status) -> None:

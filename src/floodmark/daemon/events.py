@@ -13,10 +13,11 @@ from typing import Any
 
 from floodmark.commit.flush import FlushReport
 from floodmark.daemon.lanes import subject_of
-from floodmark.daemon.plan import Change, Compact, Export, Flush, Outcome, Work
+from floodmark.daemon.plan import Change, Compact, Export, Flush, Outcome, Tend, Work
 from floodmark.delivery.context import ExportReport
 from floodmark.errors import Corrupt, FloodmarkError
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction
+from floodmark.maintenance.upkeep import TaskReport
 
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -69,6 +70,8 @@ class Voice:
         elif isinstance(outcome.report, CompactReport):
             for item in outcome.report.datasets:
                 self._compacted(item, outcome.seconds)
+        elif isinstance(outcome.report, TaskReport):
+            self._tended(outcome.report, outcome.seconds)
         subject = subject_of(outcome.work)
         self._slow.discard(subject)
         if outcome.failed:
@@ -102,7 +105,7 @@ class Voice:
         if subject in self._slow:
             return
         self._slow.add(subject)
-        doing = "an export" if isinstance(work, Export) else "it" if isinstance(work, Compact) else "a flush"
+        doing = "an export" if isinstance(work, Export) else "it" if isinstance(work, Compact | Tend) else "a flush"
         text = f"{subject}: {doing} has been running for {seconds:.0f} s"
         self.tell(Event("slow", text, {"subject": subject, "seconds": round(seconds, 3)}))
 
@@ -134,6 +137,12 @@ class Voice:
             "seconds": round(seconds, 3),
         }
         self.tell(Event("flushed", f"dataset {report.dataset}: {', '.join(parts)} ({seconds:.1f} s)", details))
+
+    def _tended(self, report: TaskReport, seconds: float) -> None:
+        if report.idle:
+            return
+        details = {"task": report.task, "dataset": report.dataset, **report.details, "seconds": round(seconds, 3)}
+        self.tell(Event("tended", f"{report.task} of {report.dataset}: {report.message} ({seconds:.1f} s)", details))
 
     def _compacted(self, report: DatasetCompaction, seconds: float) -> None:
         if report.idle:
@@ -183,6 +192,8 @@ def _problem(outcome: Outcome) -> str:
             text += " All other work continues."
         return text
     report = outcome.report
+    if isinstance(report, TaskReport):
+        return report.problem or ""
     if isinstance(report, CompactReport):
         failed = [text for item in report.datasets for text in item.problems]
         failed += [f"{bucket.range}: {bucket.reason}" for item in report.datasets for bucket in item.failed]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from floodmark.clock import Clock
-from floodmark.daemon.plan import Compact, Export, Flush, Outcome, Work
+from floodmark.daemon.plan import Compact, Export, Flush, Outcome, Tend, Work
 from floodmark.delivery.context import Stop
 
 JOIN_SECONDS_MAX = 1.0
@@ -107,7 +107,7 @@ class Lanes:
             if work.instance not in self._exporting:
                 self._exporting[work.instance] = self._new(f"export-{work.sink}")
             return self._exporting[work.instance]
-        shared, name = (self._compacting, "compact") if isinstance(work, Compact) else (self._flushing, "flush")
+        shared, name = (self._compacting, "compact") if isinstance(work, Compact | Tend) else (self._flushing, "flush")
         idle = next((lane for lane in shared if lane.work is None), None)
         if idle is None:
             idle = self._new(f"{name}-{len(shared) + 1}")
@@ -128,5 +128,7 @@ def subject_of(work: Work) -> str:
             return f"dataset {work.dataset}"
         case Compact():
             return f"compaction of {work.dataset}"
+        case Tend():
+            return f"{work.task} of {work.dataset}"
         case Export():
             return f"sink {work.sink}"

@@ -8,7 +8,7 @@ How it stops
 - Asked once: nothing new begins, waits end immediately, the present chunk or commit is finished. Exit code 0.
 - Asked again: running work is abandoned. Exit code 130.
 - After `run.stop_seconds_max`, too. Exit code 1.
-- A compaction is not waited for: what it has not committed is done again by the next one.
+- A compaction or another task of maintenance is not waited for: what it has not committed is done again by the next.
 - If Spark's JVM has died, it stops automatically: this process cannot start another JVM. It asks its caller for a
   restart (`RESTART`): one dataset that crashes the JVM must not stop the others.
 Abandoned work is only postponed: it is recorded, and the next process finishes it.
@@ -28,17 +28,31 @@ from sqlalchemy import Connection
 
 from floodmark import faults
 from floodmark.commit.flush import FlushReport
-from floodmark.control import datasets, segments, sinks
+from floodmark.control import datasets, reports, segments, sinks
 from floodmark.control.database import Database
 from floodmark.daemon.events import Event, Voice, text_of
 from floodmark.daemon.lanes import Lanes
 from floodmark.daemon.metrics import RunMetrics, kind_of, name_of
-from floodmark.daemon.plan import Compact, DatasetView, Export, Flush, Moment, Outcome, Plan, SinkView, StoreView, Work
+from floodmark.daemon.plan import (
+    Compact,
+    DatasetView,
+    Export,
+    Flush,
+    Moment,
+    Outcome,
+    Plan,
+    SinkView,
+    StoreView,
+    Tend,
+    Work,
+)
 from floodmark.delivery.context import ExportReport, Stop
-from floodmark.errors import Corrupt, Paused, Retryable, UnknownDataset, UnknownSink
+from floodmark.errors import Corrupt, FloodmarkError, Paused, Retryable, UnknownDataset, UnknownSink
 from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost
-from floodmark.maintenance.compact import CompactReport
+from floodmark.maintenance import upkeep
+from floodmark.maintenance.compact import CompactReport, DatasetCompaction
+from floodmark.maintenance.upkeep import TaskReport
 from floodmark.store import Store
 
 # ── Whether a daemon runs on a store: a file that it keeps locked ────────────────────────────────────────────────────
@@ -93,9 +107,17 @@ def read_store(root: Path, database: Database) -> StoreView:
             unsealed = sum(_unsealed(size, offsets.get(file, 0)) for file, size in sizes.items())
             waiting_bytes[dataset] = waiting_bytes.get(dataset, 0) + unsealed
         ticks = sinks.schedules(connection)
+        tended: dict[str, dict[str, datetime]] = {}
+        for report in reports.everyone(connection):
+            tended.setdefault(report.subject, {})[report.task] = report.ended_at
         return StoreView(
             {
-                item.name: DatasetView(waiting_bytes.get(item.name, 0), item.horizon, paused=item.paused_at is not None)
+                item.name: DatasetView(
+                    waiting_bytes.get(item.name, 0),
+                    item.horizon,
+                    paused=item.paused_at is not None,
+                    tended=tended.get(item.name, {}),
+                )
                 for item in datasets.everyone(connection)
             },
             [
@@ -175,6 +197,7 @@ class Daemon:
         self._clock = store.engine.clock
         # Its own connections: a read never waits for sinks that use all connections of the store.
         self._reading = Database(self._database.url)
+        upkeep.check_rules(store.settings.run)
         self.plan = Plan(store.settings.run)
         self._voice = Voice(tell)
         self._mailbox: SimpleQueue[Outcome | Asked] = SimpleQueue()
@@ -338,15 +361,31 @@ class Daemon:
         begun = self._clock.monotonic_seconds()
         try:
             report = self._do(work, stop)
+            self._remember(work, report)
         except BaseException as error:  # noqa: BLE001 - the loop reports it, and retries
+            self._remember(work, error)
             return Outcome(work, error=error, seconds=self._clock.monotonic_seconds() - begun)
         return Outcome(work, report, seconds=self._clock.monotonic_seconds() - begun)
 
-    def _do(self, work: Work, stop: Stop) -> FlushReport | CompactReport | ExportReport:
+    def _remember(self, work: Work, result: object) -> None:
+        """Record the result of a task for those who look; nothing depends on it."""
+        if not isinstance(work, Compact | Tend):
+            return
+        task = upkeep.COMPACT if isinstance(work, Compact) else work.task
+        found = result.datasets[0] if isinstance(result, CompactReport) else result
+        if isinstance(found, BaseException) and not isinstance(found, FloodmarkError):
+            found = FloodmarkError(text_of(found))
+        if isinstance(found, TaskReport | DatasetCompaction | FloodmarkError):
+            with contextlib.suppress(FloodmarkError):
+                upkeep.record(self._store.engine, found, task=task, dataset=work.dataset)
+
+    def _do(self, work: Work, stop: Stop) -> FlushReport | CompactReport | TaskReport | ExportReport:
         if isinstance(work, Flush):
             return self._store.flush(work.dataset, stop=stop)
         if isinstance(work, Compact):
-            return self._store.compact(work.dataset)
+            return self._store.compact(work.dataset, apart=upkeep.APART)
+        if isinstance(work, Tend):
+            return upkeep.tend(self._store.engine, work.task, work.dataset)
         report = self._store.export(work.sink, stop=stop)
         faults.reach("run.exported")
         # Recorded afterwards: a slot whose run was interrupted by a crash or a stop is run again.
@@ -376,7 +415,7 @@ class Daemon:
 
     def _unfinished(self) -> list[Work]:
         """What is waited for before the process ends."""
-        return [work for work in self.under_way if not isinstance(work, Compact)]
+        return [work for work in self.under_way if not isinstance(work, Compact | Tend)]
 
     def _close(self) -> None:
         self._lanes.close()

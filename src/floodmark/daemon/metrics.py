@@ -5,9 +5,10 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from floodmark.commit.flush import FlushReport
-from floodmark.daemon.plan import Outcome, Work
+from floodmark.daemon.plan import Outcome, Tend, Work
 from floodmark.delivery.context import ExportReport
 from floodmark.maintenance.compact import CompactReport
+from floodmark.maintenance.upkeep import EXPIRE, FOLD, RETAIN, TaskReport
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
@@ -31,6 +32,8 @@ class RunMetrics:
         self._files_before = self._counter("floodmark_compaction_files_before", "Files that were joined.", "dataset")
         self._files_after = self._counter("floodmark_compaction_files_after", "Files that they became.", "dataset")
         self._expired = self._counter("floodmark_snapshots_expired", "Snapshots that were expired.", "dataset")
+        self._retained = self._counter("floodmark_rows_retired", "Rows that retention removed.", "dataset")
+        self._folded = self._counter("floodmark_records_folded", "Records that were folded.", "dataset")
         self._failures = Counter(
             "floodmark_work_failures",
             "Flushes, exports and tasks of maintenance that failed and are retried.",
@@ -66,6 +69,12 @@ class RunMetrics:
                     self._files_before.labels(item.dataset).inc(sum(one.files_before for one in item.compacted))
                     self._files_after.labels(item.dataset).inc(sum(one.files_after or 0 for one in item.compacted))
                     self._expired.labels(item.dataset).inc(item.snapshots_expired)
+            case TaskReport() as report if report.task == EXPIRE:
+                self._expired.labels(report.dataset).inc(report.details.get("snapshots", 0))
+            case TaskReport() as report if report.task == RETAIN:
+                self._retained.labels(report.dataset).inc(report.details["rows"])
+            case TaskReport() as report if report.task == FOLD:
+                self._folded.labels(report.dataset).inc(report.details["records"])
 
     def _counter(self, name: str, words: str, label: str) -> Counter:
         return Counter(name, words, [label], registry=self.registry)
@@ -76,7 +85,7 @@ class RunMetrics:
 
 def kind_of(work: Work) -> str:
     """What kind of work it is, in one word."""
-    return type(work).__name__.lower()
+    return work.task if isinstance(work, Tend) else type(work).__name__.lower()
 
 
 def name_of(work: Work) -> str:

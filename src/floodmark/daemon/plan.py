@@ -8,6 +8,8 @@ Rules
 - Rows are flushed when they have waited long enough or have enough bytes. Rows that wait at the first view have waited
   long enough. However short that is, a dataset has at most about one commit a second, unless there are many bytes.
 - A dataset with new commits is compacted after some time, or after so many commits; one dataset at a time.
+- The other tasks of maintenance are due at intervals, one at a time and never beside a compaction. The control database
+  has the last result of each, so that a restart does not begin them again.
 - A sink is due by its schedule. The control database has its last slot, so a slot that was missed while no daemon ran
   is caught up. A sink without its own schedule is due at the first view, at equal intervals, and as soon as a dataset
   has new rows. New rows do not wake a sink with its own schedule: `every 1h` asks for few, large chunks.
@@ -32,12 +34,15 @@ from floodmark.delivery.context import ExportReport
 from floodmark.delivery.kinds import seconds
 from floodmark.errors import Corrupt, Paused
 from floodmark.maintenance.compact import CompactReport
+from floodmark.maintenance.upkeep import AFTER_COMMITS, TaskReport, intervals
 from floodmark.schedule import Cron, Every, Schedule, due_slot
 
 FAILURES_OF_DAMAGE = 10
 """The back-off step of a damaged dataset: the last one."""
 COMMIT_SECONDS_MIN = 0.8
 """From the beginning of one flush to that of the next: what a table bears for long."""
+TASK_FIRST_SECONDS = 60.0
+"""A task that has no result on record is due so long after its dataset was first seen: rows come first."""
 FLUSHES_AT_ONCE = 4
 """More would only share the same cores; with fewer, one slow dataset could block the others."""
 
@@ -74,7 +79,15 @@ class Export:
     recorded: bool
 
 
-Work = Flush | Compact | Export
+@dataclass(frozen=True, slots=True)
+class Tend:
+    """Work: a task of maintenance of a dataset, which is done at intervals."""
+
+    task: str
+    dataset: str
+
+
+Work = Flush | Compact | Tend | Export
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,8 @@ class DatasetView:
     """In landing files and segments, including those of an undecided block."""
     horizon: int = 0
     paused: bool = False
+    tended: Mapping[str, datetime] = field(default_factory=dict)
+    """When each task had its last result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +124,7 @@ class Outcome:
     """The result of work: a report, or the error that ended it."""
 
     work: Work
-    report: FlushReport | CompactReport | ExportReport | None = None
+    report: FlushReport | CompactReport | TaskReport | ExportReport | None = None
     error: BaseException | None = None
     seconds: float = 0.0
 
@@ -120,6 +135,8 @@ class Outcome:
                 return bool(self.report.errors)
             case CompactReport():
                 return not self.report.sound
+            case TaskReport():
+                return self.report.problem is not None
         return self.error is not None and not isinstance(self.error, Paused)
 
 
@@ -173,6 +190,24 @@ class _Compaction(_Lane):
 
 
 @dataclass(slots=True)
+class _Task(_Lane):
+    seen: float = 0.0
+    """When its dataset was first seen."""
+    ended: float | None = None
+    """When it ended last in this process."""
+    horizon: int | None = None
+    """The dataset's horizon when it began last."""
+
+    def overdue_seconds(self, now: Moment, seconds_between: float, recorded: datetime | None) -> float:
+        """For how long it has been due; below zero if it is not. `recorded` is its last result, of any process."""
+        if self.retry_at is not None:
+            return now.seconds - self.retry_at
+        ages = [now.seconds - self.ended] if self.ended is not None else []
+        ages += [(now.wall - recorded).total_seconds()] if recorded is not None else []
+        return min(ages) - seconds_between if ages else now.seconds - self.seen - TASK_FIRST_SECONDS
+
+
+@dataclass(slots=True)
 class _Dataset(_Lane):
     view: DatasetView = field(default_factory=DatasetView)
     since: float | None = None
@@ -180,6 +215,12 @@ class _Dataset(_Lane):
     flushed_at: float = float("-inf")
     """When the last flush began."""
     compaction: _Compaction = field(default_factory=_Compaction)
+    tasks: dict[str, _Task] = field(default_factory=dict)
+
+    @property
+    def tended(self) -> bool:
+        """Whether a compaction or a task is in progress."""
+        return self.compaction.busy or any(task.busy for task in self.tasks.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +250,7 @@ class Plan:
         risen = {name for name, view in store.datasets.items() if self._see_dataset(name, view, now)}
         changes = [Change("dataset", name, "added") for name in store.datasets if name not in self.datasets]
         gone = [name for name in self.datasets if name not in store.datasets]
-        for name in [name for name in gone if not (self.datasets[name].busy or self.datasets[name].compaction.busy)]:
+        for name in [name for name in gone if not (self.datasets[name].busy or self.datasets[name].tended)]:
             del self.datasets[name]
             changes.append(Change("dataset", name, "removed"))
         for change in changes:
@@ -220,7 +261,8 @@ class Plan:
         return [] if first else changes
 
     def _add_dataset(self, name: str, view: DatasetView, now: Moment) -> None:
-        item = self.datasets[name] = _Dataset(view=view)
+        tasks = {task: _Task(seen=now.seconds) for task in intervals(self.settings, name)}
+        item = self.datasets[name] = _Dataset(view=view, tasks=tasks)
         if view.waiting_bytes:
             item.since = now.seconds if self._viewed else float("-inf")
 
@@ -275,7 +317,7 @@ class Plan:
         waiting = [(item.since or 0.0, name) for name, item in self.datasets.items() if self._flush_due(item, now)]
         room = FLUSHES_AT_ONCE - sum(item.busy for item in self.datasets.values())
         works: list[Work] = [Flush(name) for _, name in sorted(waiting)[: max(room, 0)]]
-        works += self._compaction_due(now)
+        works += self._compaction_due(now) or self._task_due(now)
         for instance, item in self.sinks.items():
             slot = _slot(item, now)
             if slot is not None:
@@ -292,7 +334,7 @@ class Plan:
 
     def _compaction_due(self, now: Moment) -> list[Work]:
         """The dataset with the most commits: compactions share the same cores, so there is one at a time."""
-        if not self.settings.compact or any(item.compaction.busy for item in self.datasets.values()):
+        if not self.settings.compact or any(item.tended for item in self.datasets.values()):
             return []
         waiting = []
         for name, item in self.datasets.items():
@@ -307,12 +349,31 @@ class Plan:
                 waiting.append((-own.commits, name))
         return [Compact(name) for _, name in sorted(waiting)[:1]]
 
+    def _task_due(self, now: Moment) -> list[Work]:
+        """The task that has been due for longest, of a dataset with rows that is not being flushed."""
+        if any(item.tended for item in self.datasets.values()):
+            return []
+        waiting = []
+        for name, item in self.datasets.items():
+            if item.busy or not item.view.horizon:
+                continue
+            for task, seconds_between in intervals(self.settings, name).items():
+                own = item.tasks[task]
+                if task in AFTER_COMMITS and own.horizon == item.view.horizon and not own.failures:
+                    continue
+                over = own.overdue_seconds(now, seconds_between, item.view.tended.get(task))
+                if over >= 0 and not own.rests(now):
+                    waiting.append((-over, name, task))
+        return [Tend(task, name) for _, name, task in sorted(waiting)[:1]]
+
     def began(self, work: Work, now: Moment) -> None:
         lane = self._lane(work)
         if lane is not None:
             lane.started = now.seconds
         if isinstance(lane, _Dataset):
             lane.flushed_at = now.seconds
+        if isinstance(lane, _Task) and isinstance(work, Tend):
+            lane.horizon = self.datasets[work.dataset].view.horizon
         if isinstance(lane, _Compaction):
             lane.commits = 0  # those that land from now on are for the next one
         if isinstance(lane, _Sink):
@@ -331,6 +392,8 @@ class Plan:
                 lane.since = lane.started
         if isinstance(lane, _Compaction) and outcome.failed:
             lane.commits, lane.since = max(lane.commits, 1), float("-inf")  # due as soon as it may be tried again
+        if isinstance(lane, _Task):
+            lane.ended = now.seconds
         lane.end(outcome, now)
         if isinstance(lane, _Sink) and isinstance(outcome.work, Export) and not outcome.failed:
             lane.last = outcome.work.slot
@@ -346,7 +409,7 @@ class Plan:
         lane = self._lane(work)
         return 0.0 if lane is None or lane.started is None else now.seconds - lane.started
 
-    def _lane(self, work: Work) -> _Dataset | _Compaction | _Sink | None:
+    def _lane(self, work: Work) -> _Dataset | _Compaction | _Task | _Sink | None:
         match work:
             case Export():
                 return self.sinks.get(work.instance)
@@ -355,6 +418,9 @@ class Plan:
             case Compact():
                 found = self.datasets.get(work.dataset)
                 return None if found is None else found.compaction
+            case Tend():
+                found = self.datasets.get(work.dataset)
+                return None if found is None else found.tasks.get(work.task)
 
 
 def schedule_of(sink: Sink, settings: RunSettings) -> tuple[Schedule, bool]:

@@ -202,7 +202,7 @@ class Dashboard:
     def upkeep(self, request: Request) -> Response:
         reading = self.watch.now()
         settings, tasks = self.engine.settings.run, reading.status.tasks
-        subjects = ["", *(item.name for item in reading.status.datasets[:ROWS_MAX])]
+        subjects = [item.name for item in reading.status.datasets[:ROWS_MAX]]
         return self._page(
             request,
             "upkeep.html",
@@ -259,7 +259,6 @@ class Dashboard:
         query = f"?{request.url.query}" if request.url.query else ""
         text = self._templates.get_template(template).render(
             now=reading.at,
-            store=reading.status.store,
             store_name=reading.status.store.rstrip("/").rpartition("/")[2],
             store_id=reading.status.store_id,
             title=self.title,

@@ -12,6 +12,7 @@ from floodmark.control.overview import HeldEntry
 from floodmark.control.problems import gist_of
 from floodmark.dashboard import words
 from floodmark.dashboard.watch import Reading, Sample
+from floodmark.maintenance import upkeep
 from floodmark.status import DatasetStatus, SinkStatus, TaskStatus
 
 SAMPLES_OF_A_REASON = 3
@@ -20,7 +21,14 @@ SPARK_SECONDS_MIN = 120.0
 SPARK_WIDTH, SPARK_HEIGHT = 120.0, 28.0
 WAITING_FACTOR = 5
 """Rows that wait this many times longer than they should are reported."""
-AUDIT = "audit"
+AUDIT = upkeep.AUDIT
+UPKEEP = {
+    upkeep.COMPACT: "joins small files",
+    upkeep.EXPIRE: "expires old snapshots",
+    upkeep.RETAIN: "removes old rows",
+    upkeep.FOLD: "folds old records",
+    upkeep.ORPHANS: "removes files without an owner",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +232,14 @@ def reasons(held: Sequence[HeldEntry], sinks: dict[str, str]) -> list[Reason]:
 
 
 def upkeep_of(tasks: Sequence[TaskStatus], subject: str, settings: RunSettings) -> list[Upkeep]:
-    """The tasks that `run` does for a dataset, or for the store ("")."""
+    """The tasks that `run` does for a dataset."""
     known = {one.task: one for one in tasks if one.subject == subject}
-    planned = {"compact": ("joins small files", settings.compact, settings.compact_seconds)}
+    seconds = upkeep.intervals(settings, subject)
+    if settings.compact:
+        seconds[upkeep.COMPACT] = settings.compact_seconds
     found = []
-    for task, (what, on, seconds) in planned.items():
-        last = known.get(task)
-        next_at = None if last is None or not on else last.ended_at + timedelta(seconds=seconds)
+    for task, what in UPKEEP.items():
+        last, on = known.get(task), task in seconds
+        next_at = last.ended_at + timedelta(seconds=seconds[task]) if last is not None and on else None
         found.append(Upkeep(task, what, last, next_at, on))
     return found

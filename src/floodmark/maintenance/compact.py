@@ -133,6 +133,8 @@ class Compactor:
 
     engine: Engine
     progress: Callable[[str], None] | None = None
+    apart: frozenset[str] = frozenset()
+    """Steps that are left to others: `expire`, `orphans`, `fold`."""
 
     def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
         if dataset is not None:
@@ -205,12 +207,17 @@ class _Run:
         room = inventory.stored_bytes(self.lake, self.table)
         self._rewrite([item for item in choices if item.rewrite])
         self._step("rewriting manifests", self._join_manifests)
-        expired = self._step("expiring snapshots", self._expire) or 0
-        orphans, orphan_bytes = self._step("removing orphan files", self._remove_orphans) or (0, 0)
+        apart = self.parts.apart
+        expired = 0 if "expire" in apart else self._step("expiring snapshots", self._expire) or 0
+        orphans, orphan_bytes = 0, 0
+        if "orphans" not in apart:
+            orphans, orphan_bytes = self._step("removing orphan files", self._remove_orphans) or (0, 0)
         retired = (
             self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
         )
-        folded = self._step("folding old records", lambda: fold_dataset(self.parts.engine, self.declared.name))
+        folded = None
+        if "fold" not in apart:
+            folded = self._step("folding old records", lambda: fold_dataset(self.parts.engine, self.declared.name))
         after = self.lake.load(self.table) or state
         files = self.lake.files(after)
         now = {bucket.range: bucket for bucket in files.buckets}

@@ -101,6 +101,7 @@ def test_status_counts_what_is_committed_what_waits_and_what_is_held(shop):
     shop("flush")
     done = shop("status", "--json").json["datasets"][0]
     assert (done["rows"], done["horizon"], done["quarantined"]) == (1, 1, 1)
+    assert done["spool"].pop("since") is None
     assert set(done["spool"].values()) == {0}
 
 

@@ -138,6 +138,17 @@ def test_an_audit_is_shown_with_its_date_and_how_to_run_one(pages: Pages) -> Non
     assert "floodmark audit out" in text
 
 
+def test_an_audit_that_was_run_is_on_record_with_its_result(pages: Pages, tmp_path) -> None:
+    pages.store.add_sink("files", "blob", url=(tmp_path / "out").as_uri())
+    pages.deliver(1, 2, 3)
+    pages.store.audit("files")
+    assert "3 delivered rows in 1 channels, each exactly once" in text_of(pages.fresh("/sinks/files").text)
+    for path in (tmp_path / "out").rglob("*.parquet"):
+        path.unlink()
+    pages.store.audit("files")
+    assert "audit of files 1 findings." in text_of(pages.fresh("/").text)
+
+
 def test_senders_show_who_sent_what_up_to_where_and_what_is_missing(pages: Pages) -> None:
     entry = Entry("edge-1", "m", "all", 90, Tally(80, 7), given_up_rows=10)
     now = pages.run.clock.now()
@@ -229,7 +240,7 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(pages: Pages, places: Plac
     entry = Entry(HOSTILE, "m", HOSTILE, 1, Tally(1, 1))
     pages.store.engine.database.transact(lambda c: move_ledger(c, entry, seen=None, given_up=[], now=now))
     pages.store.engine.database.transact(
-        lambda c: reports.record(c, HOSTILE, HOSTILE, message=HOSTILE, failed=True, now=now)
+        lambda c: reports.record(c, HOSTILE, "m", message=HOSTILE, failed=True, now=now)
     )
     shown = 0
     for path in [*EVERY, "/datasets/p"]:

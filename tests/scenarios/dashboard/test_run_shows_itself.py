@@ -106,6 +106,7 @@ def test_metrics_say_what_waits_and_for_how_long(pages: Pages) -> None:
 def test_metrics_say_which_task_fails_and_how_often(pages: Pages) -> None:
     from floodmark.control import reports
 
+    pages.store.add_sink("out", "test", url="a")
     for _ in range(2):
         pages.store.engine.database.transact(
             lambda c: reports.record(c, "audit", "out", message="no", failed=True, now=pages.run.clock.now())
