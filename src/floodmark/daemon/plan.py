@@ -355,7 +355,7 @@ class Plan:
             return []
         waiting = []
         for name, item in self.datasets.items():
-            if item.busy or not item.view.horizon:
+            if item.busy or item.view.paused or not item.view.horizon:
                 continue
             for task, seconds_between in intervals(self.settings, name).items():
                 own = item.tasks[task]

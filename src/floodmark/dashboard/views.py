@@ -91,7 +91,9 @@ def attentions(reading: Reading, settings: RunSettings) -> list[Attention]:
     for item in reading.status.datasets:
         found += _of_dataset(item, reading.at, settings)
     for sink in reading.status.sinks:
-        if sink.reason is not None:
+        if sink.state == "paused":
+            found.append(Attention("note", f"sink {sink.name}", "is paused.", f"floodmark sink resume {sink.name}"))
+        elif sink.reason is not None:
             word = "is blocked" if sink.state == "blocked" else "fails and is retried"
             found.append(Attention("bad", f"sink {sink.name}", f"{word}: {sink.reason}"))
         found += [Attention("note", f"sink {sink.name}", warning) for warning in sink.warnings]
@@ -104,13 +106,14 @@ def attentions(reading: Reading, settings: RunSettings) -> list[Attention]:
 
 def _of_dataset(item: DatasetStatus, now: datetime, settings: RunSettings) -> list[Attention]:
     subject, found = f"dataset {item.name}", []
+    if item.paused_since is not None:
+        found.append(Attention("note", subject, "is paused.", f"floodmark dataset resume {item.name}"))
     if item.problem is not None:
         found.append(Attention("bad", subject, f"The last flush could not commit all rows. {item.problem}"))
     patience = max(60.0, WAITING_FACTOR * settings.flush_seconds)
-    if item.problem is None and item.spool.since is not None and (now - item.spool.since).total_seconds() > patience:
-        text = (
-            f"Rows have waited for {words.duration((now - item.spool.since).total_seconds())}. No process commits them."
-        )
+    waited = 0.0 if item.spool.since is None else (now - item.spool.since).total_seconds()
+    if waited > patience and item.problem is None and item.paused_since is None:
+        text = f"Rows have waited for {words.duration(waited)}. No process commits them."
         found.append(Attention("bad", subject, text, "floodmark run"))
     if item.quarantined:
         text = f"{words.rows(item.quarantined)} in quarantine."

@@ -108,6 +108,20 @@ def test_rows_that_no_process_commits_are_reported(pages: Pages) -> None:
     assert "Rows have waited for 10 min 11 s. No process commits them. floodmark run" in text
 
 
+def test_what_is_paused_says_so_and_how_it_is_resumed(pages: Pages) -> None:
+    pages.store.add_sink("out", "test", url="a")
+    pages.deliver(1)
+    pages.store.pause_sink("out")
+    pages.store.pause_dataset("m")
+    pages.capture(2)
+    pages.run.after(1000)
+    text = text_of(pages.fresh("/").text)
+    assert "sink out is paused. floodmark sink resume out" in text
+    assert "dataset m is paused. floodmark dataset resume m" in text
+    assert "Waits for you: it is paused" in text
+    assert "All is well." in text
+
+
 def test_a_task_that_fails_is_reported_with_its_reason(pages: Pages) -> None:
     pages.store.engine.database.transact(
         lambda c: reports.record(
