@@ -394,6 +394,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "ledger_given_up": {"origin": "e", "dataset": "d", "partition_key": "all", "after_seq": 0, "through_seq": 1},
     "provenance": {"origin": "e", "dataset": "d", "store": "e"},
+    "removed_datasets": {"name": "old", "removed_at": ""},
     "reports": {"task": "compact", "subject": "d", "ended_at": "", "message": "", "details": "{}", "failures": 0},
 }
 """One good row of every table, in an order that the references between them allow."""
@@ -500,6 +501,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a partition has one total", "partitions", {}),
     ("two sinks of one name", "sinks", {"instance": "s2"}),
     ("one last result per task and subject", "reports", {}),
+    ("a dataset is removed once", "removed_datasets", {}),
     ("failures are counted up", "reports", {"subject": "e", "failures": -1}),
     ("one watermark per sink, dataset and partition", "watermarks", {}),
     ("a watermark is not negative", "watermarks", {"partition_key": "b", "seq": -1}),
