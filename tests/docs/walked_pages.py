@@ -248,6 +248,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
             "2026-01-31T12:00:00Z Running on /srv/shop (process 4711).": SAMPLE,
             "* * * * *  floodmark -s /srv/shop run --once": "a line of a crontab",
             "# /etc/systemd/system/floodmark@.service": "a unit of systemd",
+            "[run.retain]": "settings for datasets that the page does not have",
         },
     ),
     "docs/how-to/scale-out.md": Page(
