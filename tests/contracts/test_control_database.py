@@ -394,7 +394,6 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "ledger_given_up": {"origin": "e", "dataset": "d", "partition_key": "all", "after_seq": 0, "through_seq": 1},
     "provenance": {"origin": "e", "dataset": "d", "store": "e"},
-    "removed_datasets": {"name": "old", "removed_at": ""},
     "reports": {"task": "compact", "subject": "d", "ended_at": "", "message": "", "details": "{}", "failures": 0},
 }
 """One good row of every table, in an order that the references between them allow."""
@@ -454,7 +453,6 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("a dataset has one problem at a time (I10)", "problems", {}),
     ("a segment is lost once (U33)", "losses", {}),
     ("a dataset has one declaration", "datasets", {}),
-    ("a dataset is removed once", "removed_datasets", {}),
     ("a null identity is compared in one of three ways", "datasets", {"name": "e", "identity_null": "never"}),
     ("an identity is compared at one time or at all", "datasets", {"name": "e", "identity_scope": "some"}),
     ("generations count from one", "datasets", {"name": "e", "generation": 0}),
