@@ -40,6 +40,11 @@ check: $(VENV)/.ready ## Linters, types and layers only
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 
+.PHONY: docs
+docs: $(VENV)/.ready ## The documents as a site, in .cache/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "Open $(CURDIR)/.cache/site/index.html"
+
 .PHONY: bench
 bench: setup $(VENV)/.bench-ready ## Measure, as ratios in one run; writes bench/records and docs/explanation/performance.md
 	@$(PYTHON) -m bench --record

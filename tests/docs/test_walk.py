@@ -18,10 +18,12 @@ from walked_pages import PAGES, Page
 from postgres import postgres_server  # noqa: F401 - a fixture
 from s3 import free_port
 
+FOLDERS = ("docs/coming-from", "docs/how-to")
 NAMES = [
     "README.md",
+    "docs/index.md",
     "docs/tutorial.md",
-    *sorted(f"docs/how-to/{path.name}" for path in (ROOT / "docs/how-to").glob("*.md")),
+    *sorted(f"{folder}/{path.name}" for folder in FOLDERS for path in (ROOT / folder).glob("*.md")),
 ]
 RUN = ("console", "python", "toml")
 

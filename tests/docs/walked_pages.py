@@ -77,6 +77,7 @@ PAGES: dict[str, Page] = {
             "make test     # linters, types and all tests": "these are the tests",
         },
     ),
+    "docs/index.md": Page(),
     "docs/tutorial.md": Page(
         instead={"show ID": f"show {AN_ENTRY}"},
         fails={"floodmark capture orders orders.jsonl": 1},
@@ -85,6 +86,18 @@ PAGES: dict[str, Page] = {
             "export PATH=$PWD/.venv/bin:$PATH FLOODMARK_JARS=$PWD/.cache/jars": "the shell of the tests has both",
         },
     ),
+    "docs/coming-from/dlt.md": Page(),
+    "docs/coming-from/kafka-connect.md": Page(
+        given="""\
+floodmark init shop
+floodmark -s shop dataset add orders --identity order_id
+---
+start floodmark -s shop hub --port {port}
+""",
+        instead={":8080": ":{port}"},
+    ),
+    "docs/coming-from/structured-streaming.md": Page(),
+    "docs/coming-from/vector.md": Page(not_run={"transforms:": "settings of Vector"}),
     "docs/how-to/backfill.md": Page(
         given=SHOP
         + """\

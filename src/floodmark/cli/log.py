@@ -421,7 +421,10 @@ def feed(path: Path, dataset: str, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        click.echo(f"{report.events:,} new events captured into {dataset}; the log is at position {report.position:,}.")
+        click.echo(
+            f"{counted(report.events, 'new event')} captured into {dataset}. "
+            f"The log is at position {report.position:,}."
+        )
 
 
 @log.command()

@@ -83,7 +83,9 @@ def checked(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     whole = {**COMMON, **found.defaults, **{key: value for key, value in settings.items() if value is not None}}
     missing = [key for key in found.required if key not in whole]
     if missing:
-        raise InvalidSetting(f"A {kind} sink needs {missing[0]!r}.", hint=f"Give {', '.join(found.required)}.")
+        raise InvalidSetting(
+            f"A {kind} sink needs {missing[0]!r}.", hint=f"Give it with --{missing[0]}, in Python as {missing[0]}=…"
+        )
     _check_common(whole)
     found.check(whole)
     return whole

@@ -94,6 +94,8 @@ def row_of_text(text: bytes) -> dict[str, Any] | str:
     try:
         row = read_json(text)
     except orjson.JSONDecodeError as error:
+        if "UTF-8" in error.msg:
+            return "not UTF-8"
         return f"not JSON ({error.msg} at column {error.colno})"
     except ValueError as error:
         return f"not JSON ({error})"

@@ -164,6 +164,8 @@ class _Reader:
                 return ListType(element)
             case "struct":
                 return self.struct(depth)
+        if word == self.text.strip():
+            raise SchemaConflict(f"{word!r} is not a column type.", hint=_hint_for(word))
         raise self.wrong(f"{word!r} is not a type", hint=_hint_for(word))
 
     def decimal(self) -> DecimalType:
