@@ -88,13 +88,6 @@ class RangeSet:
     def __iter__(self) -> Iterator[SequenceRange]:
         return iter(self.ranges)
 
-    def contiguous_through(self, start: int) -> int:
-        """How far one gets from `start` without meeting a hole."""
-        for item in self.ranges:
-            if item.after <= start <= item.through:
-                return item.through
-        return start
-
     def missing_within(self, whole: SequenceRange) -> list[SequenceRange]:
         """The holes of this set inside a range."""
         holes, position = [], whole.after

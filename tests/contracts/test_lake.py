@@ -101,6 +101,24 @@ def test_an_append_names_its_segments_if_they_are_few(blocks: Blocks, monkeypatc
     assert blocks.state().lineage[0].segments == set()
 
 
+def test_a_column_without_values_may_be_dropped_and_come_back_with_another_type(blocks: Blocks) -> None:
+    blocks.schema = Schema.declare({"id": "long", "note": "long"})
+    blocks.commit([{"id": 1, "note": None}])
+    before = blocks.state()
+    for _ in range(2):  # one that is not there is no error
+        blocks.lake.ensure(TABLE, create=False, drop=["note"])
+        assert [name for name, _ in blocks.state().columns] == ["id"]
+    blocks.schema = Schema.declare({"id": "long", "note": "string"})
+    blocks.lake.ensure(TABLE, blocks.schema)
+    after = blocks.state()
+    assert ([(name, str(kind)) for name, kind in after.columns], after.head) == (
+        [("id", "long"), ("note", "string")],
+        before.head,
+    )
+    blocks.commit([{"id": 2, "note": "text"}])
+    assert {row["id"]: row["note"] for row in blocks.rows()} == {1: None, 2: "text"}
+
+
 def test_two_may_ensure_the_same_table_and_columns_at_once(blocks: Blocks) -> None:
     """Both come back, one table stands, and it has the columns of both."""
     from concurrent.futures import ThreadPoolExecutor

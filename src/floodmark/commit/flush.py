@@ -396,7 +396,7 @@ def drop_corrected_columns(engine: Engine, declared: Dataset, state: TableState)
                 f"and {rows:,} rows have a value in it.",
                 hint="Was the table changed by another program? Do not change the store, and run `floodmark fsck`.",
             )
-        engine.lake.drop_column(state.name, name)
+        engine.lake.ensure(state.name, create=False, drop=[name])
         faults.reach("column.dropped")
     return bool(found)
 

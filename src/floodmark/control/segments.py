@@ -44,9 +44,6 @@ _WAITING = (
 _SEALED = select(segments).where(_OWN, segments.c.state == "sealed").order_by(*_ORDER)
 _OLDEST = select(func.min(_PLACE)).where(_OWN, segments.c.state == "sealed", segments.c.set_aside.is_(None))
 _OF_BLOCK = select(segments).where(segments.c.block == bindparam("joined")).order_by(segments.c.block_offset)
-_CONSUMED = select(segments.c.id, segments.c.path).where(
-    _OWN, segments.c.block == bindparam("joined"), segments.c.state == "consumed"
-)
 _COUNT_ON = (
     update(counters)
     .where(counters.c.name == bindparam("counter"))
@@ -392,10 +389,6 @@ def consume(connection: Connection, ids: Iterable[int]) -> None:
         .where(segments.c.id.in_(list(ids)), segments.c.state.in_(["sealed", "writing"]))
         .values(state="consumed")
     )
-
-
-def consumed_files(connection: Connection, dataset: str, *, block: str) -> list[tuple[int, str]]:
-    return [(row.id, row.path) for row in connection.execute(_CONSUMED, {"of": dataset, "joined": block})]
 
 
 def oldest_waiting(connection: Connection, dataset: str) -> int | None:

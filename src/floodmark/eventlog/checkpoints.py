@@ -107,10 +107,6 @@ class Applied:
         if self._replay_until > self.seq:
             self._before = self._reachable()
 
-    @property
-    def replaying(self) -> bool:
-        return self._replay_until > self.seq
-
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
             log=self._ingestion.identity,

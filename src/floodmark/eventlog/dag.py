@@ -96,9 +96,6 @@ class Graph:
         """The present transactions that name this one as a parent."""
         return [child for child in self._children.get(transaction, ()) if child not in self.cyclic]
 
-    def present_parents(self, transaction: str) -> list[str]:
-        return [parent for parent in self.parents[transaction] if parent in self.depth]
-
     def missing_parents(self, transaction: str) -> tuple[str, ...]:
         return tuple(parent for parent in self.parents[transaction] if parent not in self.depth)
 

@@ -8,7 +8,7 @@ engines' incremental readers keep working. Compaction in between adds no rows an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -206,7 +206,10 @@ class SparkLake(SparkReader):
         create: bool = True,
         declaration: str | None = None,
         max_seq: int = 0,
+        drop: Collection[str] = (),
     ) -> None:
+        for column in drop:
+            self._drop_column(table, column)
         self._shape(table, schema, layout, create=create, declaration=declaration)
         if max_seq:
             raise_max_seq(self, table, max_seq)
@@ -234,7 +237,7 @@ class SparkLake(SparkReader):
                 if attempt == EVOLUTION_RACES_MAX - 1:
                     raise Retryable(f"Table {table!r} could not be created or changed: {reason_of(error)}.") from error
 
-    def drop_column(self, table: str, column: str) -> None:
+    def _drop_column(self, table: str, column: str) -> None:
         self.spark.sql(f"ALTER TABLE {self.catalog.spark_name(table)} DROP COLUMN IF EXISTS {quoted(column)}")
         sync_metadata(self.catalog.table(table))
 

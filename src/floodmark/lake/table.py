@@ -17,7 +17,7 @@ one contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -104,17 +104,15 @@ class Lake(Protocol):
         create: bool = True,
         declaration: str | None = None,
         max_seq: int = 0,
+        drop: Collection[str] = (),
     ) -> None:
         """Create the table, or add and widen columns, so that rows of the schema fit. Adds no snapshot.
 
-        The layout is for a table that is created here. Without `create`, a table that is not there stays so. The
-        table keeps the declaration, if one is given. It also remembers that numbers up to `max_seq` were used,
-        whatever rows go; this never goes back, and is `Retryable` where there is no table to remember it.
+        The layout is for a table that is created here. Without `create`, a table that is not there stays so. Columns
+        to `drop` go first, those that are there: no row has a value in them (U42). The table keeps the declaration, if
+        one is given. It also remembers that numbers up to `max_seq` were used, whatever rows go; this never goes back,
+        and is `Retryable` where there is no table to remember it.
         """
-        ...
-
-    def drop_column(self, table: str, column: str) -> None:
-        """Remove a column in which no row has a value. Adds no snapshot. One that is not there is no error."""
         ...
 
     def rename(self, table: str, to: str) -> bool:

@@ -324,8 +324,6 @@ def _kind(where: str) -> str:
 # ── Remote ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-SCHEMES = ("s3", "gs", "az")
-
 CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "5m", "user_agent": "floodmark"}
 RETRIES: dict[str, Any] = {
     "max_retries": 3,

@@ -132,8 +132,11 @@ class MemoryLake(MemoryTables[MemoryTable]):
         create: bool = True,
         declaration: str | None = None,
         max_seq: int = 0,
+        drop: Collection[str] = (),
     ) -> None:
         with self.lock:
+            for column in drop:
+                self._drop_column(table, column)
             if table not in self.tables:
                 if not create and not max_seq:
                     return
@@ -146,13 +149,12 @@ class MemoryLake(MemoryTables[MemoryTable]):
             found.declaration = declaration or found.declaration
             found.max_seq = max(found.max_seq, max_seq)
 
-    def drop_column(self, table: str, column: str) -> None:
-        with self.lock:
-            found = self.table(table)
-            found.schema = Schema(tuple(one for one in found.schema if one.name != column))
-            for file in {file for files in found.files.values() for file in files} & self.data.keys():
-                if column in self.data[file].column_names:
-                    self.data[file] = self.data[file].drop_columns([column])
+    def _drop_column(self, table: str, column: str) -> None:
+        found = self.table(table)
+        found.schema = Schema(tuple(one for one in found.schema if one.name != column))
+        for file in {file for files in found.files.values() for file in files} & self.data.keys():
+            if column in self.data[file].column_names:
+                self.data[file] = self.data[file].drop_columns([column])
 
     def rename(self, table: str, to: str) -> bool:
         with self.lock:
