@@ -14,7 +14,6 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from floodmark.rows.content import content_ids
 from floodmark.schema import CONTENT_ID, Schema
 from floodmark.schema.types import to_arrow
 
@@ -225,6 +224,8 @@ def identity_hashes(
     """
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from floodmark.rows.content import content_ids
 
     found = pa.nulls(table.num_rows, pa.string())
     for names in identity:
