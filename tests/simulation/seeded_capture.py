@@ -68,14 +68,14 @@ def _() -> Iterator[None]:
     short=[stops(0, "capture", "capture.named"), does(1, "seal"), GOES_ON],
 )
 def _() -> Iterator[None]:
-    def create(directory: Path) -> int:
+    def create(directory: Path) -> tuple[int, str]:
         make_directory(directory)
-        path = directory / f"{landing_log.uuid.uuid4().hex}.jsonl"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        name = landing_log.uuid.uuid4().hex
+        descriptor = os.open(directory / f"{name}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         sync_directory(directory)
         faults.reach("capture.named")
         landing_log.try_lock(descriptor)
-        return descriptor
+        return descriptor, name
 
     with replaced(landing_log, "create_file", create):
         yield
