@@ -20,7 +20,7 @@ $(VENV)/.ready: requirements.lock scripts/bootstrap.lock scripts/setup.sh pyproj
 	@touch $@
 
 .cache/jars/.ready: src/floodmark/lake/jars.py $(VENV)/.ready
-	@$(VENV)/bin/floodmark jars --archive || $(VENV)/bin/floodmark jars  # where Java cannot write an archive of classes, it starts without
+	@jars="$(VENV)/bin/floodmark jars --for s3 --for postgresql"; $$jars --archive || $$jars  # the tests have lakes in S3 and PostgreSQL; where Java cannot write an archive of classes, it starts without
 	@mkdir -p $(@D) && touch $@  # FLOODMARK_JARS may name another place
 
 .PHONY: demo

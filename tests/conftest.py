@@ -119,6 +119,7 @@ def spark() -> Iterator[object]:
 
     session = start_session(
         master="local[2]",
+        needs=["s3", "postgresql"],
         settings={"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
     )
     yield session

@@ -23,6 +23,13 @@ SECRET = "hushhush/do+not=show"
 """The secret key in every place of the tests: no message may hold it."""
 
 
+_SIGNED = {
+    "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20260101/us-east-1/s3/aws4_request, "
+    "SignedHeaders=host, Signature=0"
+}
+"""The server looks who asks, and takes any signature."""
+
+
 @dataclass(frozen=True, slots=True)
 class S3Server:
     """A running server that takes any credentials."""
@@ -42,6 +49,17 @@ class S3Server:
         """The names of the bucket's objects, as the server itself writes them."""
         page = httpx.get(f"{self.endpoint}/{bucket}", params={"list-type": "2"}).raise_for_status()
         return [item.text or "" for item in ET.fromstring(page.text).iter() if item.tag.endswith("}Key")]
+
+    def remove(self, place: str) -> None:
+        """Remove an object, or an empty bucket."""
+        httpx.delete(f"{self.endpoint}/{place.removeprefix('s3://')}", headers=_SIGNED).raise_for_status()
+
+    def get(self, place: str) -> str:
+        return httpx.get(f"{self.endpoint}/{place}", headers=_SIGNED).raise_for_status().text
+
+    def put(self, place: str, content: bytes) -> None:
+        url = f"{self.endpoint}/{place.removeprefix('s3://')}"
+        httpx.put(url, content=content, headers=_SIGNED).raise_for_status()
 
     def settings(self, url: str) -> dict[str, str]:
         """What a blob sink needs to deliver to a url here."""
@@ -68,7 +86,7 @@ def s3_server() -> Iterator[S3Server]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield S3Server(port)
     finally:
         process.terminate()
@@ -99,15 +117,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     def answers() -> bool:
         if process.poll() is not None:
-            pytest.fail(f"the S3 server ended with {process.returncode}")
+            pytest.fail(f"a server of the tests ended with {process.returncode}")
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
         return False
 
-    wait_until(answers, story=lambda: "The S3 server does not answer.")
+    wait_until(answers, story=lambda: "A server of the tests does not answer.")
 
 
 # ── scripted ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from floodmark.config import Settings, secret
 from floodmark.control.database import Database, check_owner, migrate, postgres_url, sqlite_url
 from floodmark.control.topology import check_topology
 from floodmark.rows.fitted import FittedLines
+from floodmark.segment_store import SegmentStore, segment_store
 
 if TYPE_CHECKING:
     from floodmark.lake.table import Lake
@@ -53,6 +54,8 @@ class Engine:
         self.settings = settings
         self.database = database
         self.clock = clock or SystemClock()
+        self.segments: SegmentStore = segment_store(root, settings)
+        """The files of the segments."""
         self.recovered = RecoveryProgress()
         self.corrected: set[str] = set()
         """Datasets whose columns got other types: what this process remembers of their schemas is wrong (U42)."""

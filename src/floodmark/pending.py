@@ -225,7 +225,7 @@ def waiting_records(
 
 
 def _copied_segment(engine: Engine, segment: Segment, directory: Path) -> BlockSegment:
-    path, copy = engine.root / segment.path, directory / f"{segment.id}.parquet"
+    path, copy = engine.segments.path(segment.path), directory / f"{segment.id}.parquet"
     try:
         os.link(path, copy)  # a second name is enough: the file never changes
     except FileNotFoundError:

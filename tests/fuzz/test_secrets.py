@@ -426,7 +426,7 @@ def test_a_jvm_is_not_started_with_secrets_on_its_command_line(watch: Watch, mon
         raise Stopped
 
     monkeypatch.setattr(java_gateway, "Popen", start)
-    monkeypatch.setattr(session, "ready_jars", list)
+    monkeypatch.setattr(session, "ready_jars", lambda **_: [])
     monkeypatch.setattr(session, "archive_options", list)
     monkeypatch.setattr(session, "check_java", lambda: None)
     monkeypatch.setattr(SparkContext, "_gateway", None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
@@ -13,7 +14,7 @@ from floodmark import config
 from floodmark.control.schema import meta
 from floodmark.errors import InvalidSetting, Permanent, StoreExists, StoreMissing
 from floodmark.store import Store, attach, init, open_store
-from floodmark.testing import MemoryLake
+from floodmark.testing import MemoryLake, SimulatedCrash, crash_at, kill_store
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
 from s3 import SECRET, S3Server
 
@@ -175,3 +176,85 @@ def test_a_lake_that_cannot_be_used_is_noticed_before_there_is_a_store(url: str,
         with pytest.raises(InvalidSetting):
             init(tmp_path / "store", control=url, **other)  # type: ignore[arg-type]
     init(tmp_path / "store", control=url, lake=MemoryLake()).close()
+
+
+# ── segments in a bucket ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def hosts(url: str, bucket: str, s3_server: S3Server, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    """Two hosts of one store, whose tables are in memory."""
+    lake = MemoryLake()
+    init(
+        tmp_path / "one", control=url, lake=lake_settings(s3_server, bucket), segments=f"s3://{bucket}/segments"
+    ).close()
+    attach(tmp_path / "two", control=url).close()
+    with open_store(tmp_path / "one", lake=lake) as one, open_store(tmp_path / "two", lake=lake) as two:
+        one.add_dataset("rows", ["id"], schema={"id": "long"})
+        yield one, two
+
+
+def test_one_host_commits_what_another_has_sealed(
+    hosts: tuple[Store, Store], s3_server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    one, two = hosts
+    one.capture("rows", pa.table({"id": [1, 2]}))
+    assert len(s3_server.keys(bucket)) == 1
+    two.capture("rows", [{"id": 3}])
+    assert two.flush("rows").rows == 3
+    assert s3_server.keys(bucket) == []
+    assert sorted(row["id"] for batch in one.read_since("rows") for row in batch.table.to_pylist()) == [1, 2, 3]
+    one.capture("rows", [{"id": 3}, {"id": 4}])
+    assert two.flush("rows").rows == 0  # landing files are their host's own
+    assert one.flush("rows").rows == 1
+    assert not list((tmp_path / "two").rglob("*.parquet"))
+
+
+def test_a_host_that_dies_between_the_object_and_its_record_loses_and_doubles_nothing(
+    hosts: tuple[Store, Store], s3_server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    one, two = hosts
+    one.capture("rows", [{"id": 1}])
+    with crash_at("segment.written"), pytest.raises(SimulatedCrash):
+        one.flush("rows")
+    kill_store(one)
+    assert len(s3_server.keys(bucket)) == 1
+    two.capture("rows", [{"id": 2}])
+    assert two.flush("rows").rows == 1  # the other's file is left alone: its writer may live
+    assert len(s3_server.keys(bucket)) == 1
+    with open_store(tmp_path / "one", lake=one.engine.lake) as again:
+        assert again.flush("rows").rows == 1
+        assert again.flush("rows").rows == 0
+    assert sorted(row["id"] for batch in two.read_since("rows") for row in batch.table.to_pylist()) == [1, 2]
+
+
+def test_pending_rows_purge_and_fsck_find_segments_in_the_bucket(hosts: tuple[Store, Store]) -> None:
+    one, two = hosts
+    one.capture("rows", pa.table({"id": [1, 2, 3]}))
+    seen = [row["id"] for part in two.read_with_pending("rows") for row in part.table.to_pylist()]
+    assert sorted(seen) == [1, 2, 3]
+    assert two.fsck().sound
+    two.purge("rows", where="id = 2")
+    assert one.flush("rows").rows == 2
+
+
+def test_a_segment_that_is_gone_from_the_bucket_is_told(
+    hosts: tuple[Store, Store], s3_server: S3Server, bucket: str
+) -> None:
+    one, two = hosts
+    one.capture("rows", pa.table({"id": [1]}))
+    two.capture("rows", pa.table({"id": [2]}))
+    key = next(item for item in s3_server.keys(bucket))
+    s3_server.remove(f"{bucket}/{key}")
+    assert two.flush("rows").rows == 1
+    assert any("segment-missing" in item.kind for item in two.fsck().findings)
+
+
+def test_a_landing_file_of_another_host_is_not_missing(hosts: tuple[Store, Store]) -> None:
+    one, two = hosts
+    one.capture("rows", [{"id": 1}])
+    one.flush("rows")
+    one.capture("rows", [{"id": 2}])
+    assert two.fsck(repair=True).sound
+    assert one.flush("rows").rows == 1
+    assert sorted(row["id"] for batch in two.read_since("rows") for row in batch.table.to_pylist()) == [1, 2]

@@ -8,7 +8,8 @@ same. I4, I7, I8, I11 and U34 (see `commit.flush`) are kept here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -32,7 +33,6 @@ from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
-from floodmark.files import sync_directory
 from floodmark.lake import queries
 from floodmark.lake.generations import is_fenced, table_of
 from floodmark.spool.segments import remove_leftovers
@@ -106,7 +106,7 @@ def may_land_late(*, fresh: bool, attempt: int) -> bool:
 
 
 def _exclusions(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> Exclusions:
-    return exclusions_of(engine.database, engine.root, declared, segments, after=block.range.after)
+    return exclusions_of(engine.database, engine.segments, declared, segments, after=block.range.after)
 
 
 def append_request(
@@ -119,7 +119,8 @@ def append_request(
         range=block.range,
         base=block.base,
         segments=tuple(
-            BlockSegment(s.id, str(engine.root / s.path), s.rows, s.block_offset or 0, _span(s)) for s in segments
+            BlockSegment(s.id, _file(engine, s), s.rows, s.block_offset or 0, _span(s), engine.segments.bucket, s.path)
+            for s in segments
         ),
         schema=declared.schema,
         identity=declared.identity,
@@ -305,15 +306,20 @@ def _stats_of_segments(engine: Engine, block: Block, segments: Sequence[Segment]
     return list(result.values())
 
 
+def _file(engine: Engine, segment: Segment) -> str:
+    """The file on this machine. One that is missing is found out where it is read."""
+    with contextlib.suppress(FileNotFoundError):
+        return str(engine.segments.path(segment.path))
+    return str(engine.root / segment.path)
+
+
 def remove_segments(engine: Engine, segments: Sequence[Segment]) -> None:
-    directories = set()
-    for segment in segments:
-        path = engine.root / segment.path
-        path.unlink(missing_ok=True)
-        directories.add(path.parent)
-        faults.reach("flush.segment_removed")
-    for directory in directories:
-        sync_directory(directory)
+    def one_by_one() -> Iterator[str]:
+        for segment in segments:
+            yield segment.path
+            faults.reach("flush.segment_removed")
+
+    engine.segments.remove(one_by_one())
 
 
 def decide_block(engine: Engine, dataset: str) -> list[Decided]:

@@ -18,6 +18,7 @@ from floodmark.control.segments import Segment
 from floodmark.errors import Retryable
 from floodmark.rows.identities import identity_hashes
 from floodmark.schema import CONTENT_ID
+from floodmark.segment_store import SegmentStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,7 @@ class Exclusions:
 
 
 def exclusions_of(
-    database: Database, root: Path, declared: Dataset, segments: Sequence[Segment], *, after: int
+    database: Database, files: SegmentStore, declared: Dataset, segments: Sequence[Segment], *, after: int
 ) -> Exclusions:
     """Check the segments of a block; usually their recorded figures are enough."""
     old = _could_be_old(declared, segments)
@@ -44,7 +45,7 @@ def exclusions_of(
     gone: list[int] = []
     count = 0
     for segment in segments:
-        rows = _columns(root / segment.path, declared)
+        rows = _columns(files.path(segment.path), declared)
         expired = _expired(rows, declared)
         purged = _purged(database, rows, declared) if purges else []
         start = after + 1 + (segment.block_offset or 0)

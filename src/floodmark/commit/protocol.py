@@ -13,6 +13,7 @@ from datetime import datetime
 
 from floodmark.schema import Schema
 from floodmark.schema.types import ColumnType
+from floodmark.segment_store import Bucket
 from floodmark.sequence import SequenceRange, Tally
 
 
@@ -145,6 +146,9 @@ class BlockSegment:
     offset: int
     event_span: tuple[int, int] | None = None
     """Its least and greatest event time, in microseconds."""
+    bucket: Bucket | None = None
+    """Where tasks on other machines read it, as `key`; None: only this machine has its file."""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

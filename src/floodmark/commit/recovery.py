@@ -33,7 +33,7 @@ from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import landing_lines
-from floodmark.spool.segments import drop_dead_writers, remove_leftovers, segment_directory, segment_names
+from floodmark.spool.segments import drop_dead_writers, remove_leftovers, segment_files
 from floodmark.spool.unregistered import register_files
 
 
@@ -147,7 +147,7 @@ def _is_forgotten(engine: Engine, declared: Dataset, snapshot: Snapshot) -> bool
         return False
     if engine.database.read(lambda c: blocks.get(c, id)) is not None:
         return False
-    there = segment_names(segment_directory(engine, declared.name)).values()
+    there = segment_files(engine, declared.name).values()
     return snapshot.segments <= set(there)
 
 
@@ -194,6 +194,7 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
         snapshot=state.head,
     )
     lines = list(landing_lines(engine, declared.name, committed))
+    files = frozenset(engine.segments.names(declared.name))
 
     def work(connection: Connection) -> None:
         if datasets.get(connection, declared.name).horizon >= highest:
@@ -201,7 +202,7 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
         waiting = segment_records.sealed_paths(connection, declared.name)
         # A segment's file is removed only after its block is decided, so one without its file is done with too:
         # all its rows were duplicates, and none of them is in the table.
-        gone = {id for id, path in waiting.items() if not (engine.root / path).exists()}
+        gone = {id for id, path in waiting.items() if path.rpartition("/")[2] not in files}
         segment_records.consume(connection, (waiting.keys() & committed) | gone)
         for lost in losses.of_dataset(connection, declared.name):
             if lost.segment in committed:  # U33: its block landed after all

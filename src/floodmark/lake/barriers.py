@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark.commit.protocol import Barrier
 from floodmark.lake.catalog import BARRIER_PROPERTY, MAX_SEQ_PROPERTY, THROUGH_PROPERTY, Catalog, table_state
-from floodmark.lake.files import local_path
+from floodmark.lake.places import files_below
 from floodmark.lake.table import AppendRefused
 from floodmark.schema import SEQ
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.table import Table as IcebergTable
 
-_BUCKET = re.compile(rf"{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)")
+_BUCKET = re.compile(rf"/data/{SEQ}_trunc(?:_[0-9]+)?=([0-9]+)/")
 
 
 def raise_barrier(catalog: Catalog, request: Barrier) -> None:
@@ -84,21 +84,23 @@ def bound_of(catalog: Catalog, table: str, *, width: int) -> int | None:
     numbers had been given out when rows were removed. None if there are no such directories.
     """
     pointer = catalog.pointer(table)
-    path = None if pointer is None else local_path(pointer)
-    if path is None:
+    if pointer is None:
         return None
-    home = Path(path).parent.parent
-    found = [_BUCKET.fullmatch(entry.name) for entry in home.glob("data/*") if entry.is_dir()]
-    starts = [int(match[1]) for match in found if match is not None]
+    home = pointer.rsplit("/", 2)[0]
+    io = catalog.file_io(pointer)
+    found = [file.location for file in files_below(io, home)]
+    starts = [int(match[1]) for location in found if (match := _BUCKET.search(location)) is not None]
     if not starts:
         return None
-    return max([max(starts) + width, *(_highest_in(file) for file in home.glob("metadata/*.metadata.json"))])
+    versions = [location for location in found if location.endswith(".metadata.json")]
+    return max([max(starts) + width, *(_highest_in(io, location) for location in versions)])
 
 
-def _highest_in(file: Path) -> int:
+def _highest_in(io: FileIO, location: str) -> int:
     """The highest number that one version of the metadata knows of; 0 if it cannot be read."""
     try:
-        held = json.loads(file.read_bytes())
+        with io.new_input(location).open() as stream:
+            held = json.loads(stream.read())
         numbers = [held.get("properties", {}).get(MAX_SEQ_PROPERTY, 0)]
         numbers += [item.get("summary", {}).get(THROUGH_PROPERTY, 0) for item in held.get("snapshots", [])]
         return max(int(number) for number in numbers)

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from floodmark.commit.protocol import Snapshot, TableState
 from floodmark.control.database import sqlite_url
 from floodmark.errors import FilesMissing, Retryable
-from floodmark.lake.files import local_location, local_path
+from floodmark.lake.files import local_location
+from floodmark.lake.places import check_answered, identity
 from floodmark.lake.types import from_iceberg
 from floodmark.schema import is_system_column
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as IcebergCatalog
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
@@ -49,7 +51,7 @@ class _Known:
     """A table as it was read, and of which metadata file."""
 
     table: IcebergTable
-    file: tuple[int, int, int]
+    file: tuple[int, ...]
     earlier: tuple[Snapshot, ...] = ()
     """The history as it was read the time before: most of it is the same."""
     state: TableState | None = None
@@ -109,16 +111,22 @@ class Catalog:
         known = self._known.get(table)
         if known is not None:
             location = known.table.metadata_location
-            if self.pointer(table) == location and _identity(location) == known.file:
+            if self.pointer(table) == location and identity(known.table.io, location) == known.file:
                 return _copy(known.table)
         loaded = self.python.load_table((self.namespace, table))
-        file = _identity(loaded.metadata_location)
+        file = identity(loaded.io, loaded.metadata_location)
         if file is None:
             self._known.pop(table, None)
         else:
             earlier = known.state.lineage if known is not None and known.state is not None else ()
             self._known[table] = _Known(_copy(loaded), file, earlier)
         return loaded
+
+    def file_io(self, location: str) -> FileIO:
+        """How a file of this catalog is reached, where there is no table to ask."""
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(dict(self.python_settings), location)
 
     def pointer(self, table: str) -> str | None:
         """The metadata file that the catalog names, if the catalog is a SQL database."""
@@ -134,7 +142,7 @@ class Catalog:
 
     def table(self, table: str) -> IcebergTable | None:
         """The table as PyIceberg loads it, freshly from the catalog; None if there is none."""
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError, ValidationError
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
@@ -145,9 +153,10 @@ class Catalog:
                 return self.load(table)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, RESTError) as error:
             raise Retryable(f"The catalog of the lake cannot be read: {error}.") from error
         except (OSError, ValueError, ValidationError) as error:  # not there, or cut off: it never reached the disk
+            check_answered(self.python_settings.get("warehouse", ""), error)
             raise FilesMissing(
                 f"The metadata of table {table!r} cannot be read: {error}.",
                 hint="Restore the file; a lake directory that was moved must be moved back.",
@@ -172,16 +181,6 @@ def _copy(table: IcebergTable) -> IcebergTable:
     from pyiceberg.table import Table
 
     return Table(table.name(), table.metadata, table.metadata_location, table.io, table.catalog)
-
-
-def _identity(location: str) -> tuple[int, int, int] | None:
-    """What distinguishes a local file from another of that name; None if it is missing, or remote."""
-    path = local_path(location)
-    try:
-        found = None if path is None else Path(path).stat()
-    except OSError:
-        return None
-    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def table_state(name: str, loaded: IcebergTable, earlier: tuple[Snapshot, ...] = ()) -> TableState:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
 from floodmark.config import CatalogSettings, Settings, secret
@@ -22,7 +22,7 @@ from floodmark.lake.jars import POSTGRESQL, S3
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import SparkSession
-    from sqlalchemy import URL, Connection
+    from sqlalchemy import URL
 
 
 _FILE_IO = {
@@ -43,6 +43,7 @@ _QUERY = {
     "target_session_attrs": "targetServerType",
 }
 """What may follow the address of a PostgreSQL database, and what the JDBC driver calls it."""
+_NESSIE = "nessie.is-nessie-catalog"
 _SESSIONS = {"read-write": "primary", "primary": "primary", "any": "any"}
 
 
@@ -64,7 +65,8 @@ def own_catalog(root: Path, settings: Settings) -> Catalog:
     Its name, and the namespace in a catalog that others use too, are the store's own, so that stores can share a
     database, a REST catalog and a warehouse.
     """
-    name = f"floodmark_{settings.store_id.replace('-', '')[:12]}"
+    short = settings.store_id.replace("-", "")[:12]
+    name = f"floodmark_{short}"
     home = root / "lake"
     if settings.lake is None:
         return Catalog.embedded(name=name, lake=home)
@@ -73,7 +75,7 @@ def own_catalog(root: Path, settings: Settings) -> Catalog:
     whole = replace(lake, uri=lake.uri or f"sqlite:///{home / 'catalog.db'}", properties=properties)
     if whole.warehouse is None and whole.type == "sql":
         whole = replace(whole, warehouse=local_location(home))
-    return configured(name, whole, namespace=lake.properties.get("namespace", name), section="lake")
+    return configured(name, whole, namespace=lake.properties.get("namespace", f"datasets_{short}"), section="lake")
 
 
 def needed_jars(settings: Settings) -> set[str]:
@@ -94,16 +96,14 @@ def prepare(catalog: Catalog) -> None:
     A catalog that cannot be reached, or that refuses us, is noticed here and not at the first flush.
     """
     from pyiceberg.exceptions import NamespaceAlreadyExistsError
-    from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        engine = getattr(catalog.python, "engine", None)
-        if engine is not None:
-            with engine.begin() as connection:
-                names = [item["name"] for item in inspect_columns(connection)]
-                if "iceberg_type" not in names:  # Iceberg's own client would add it, and so would each beside it
-                    connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)"))
+        if catalog.python.properties.get(_NESSIE) == "true":
+            raise InvalidSetting(
+                "This REST catalog (Nessie) shows only the newest snapshot of a table.",
+                hint="Whether a commit landed is read from a table's history. Use a catalog that keeps it.",
+            )
         with contextlib.suppress(NamespaceAlreadyExistsError):
             catalog.python.create_namespace(catalog.namespace)
     except FloodmarkError:
@@ -118,12 +118,6 @@ def prepare(catalog: Catalog) -> None:
             f"The catalog of the lake cannot be used: {reason_of(error)}.",
             hint="Correct the settings of the lake, or the permissions there. Nothing was created.",
         ) from error
-
-
-def inspect_columns(connection: Connection) -> list[Any]:
-    from sqlalchemy import inspect
-
-    return list(inspect(connection).get_columns("iceberg_tables"))
 
 
 def _for_spark(settings: CatalogSettings, shared: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from floodmark.commit.protocol import TableState
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.files import sync_directory, sync_file
 from floodmark.lake.files import local_path
+from floodmark.lake.places import check_answered
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -32,14 +33,14 @@ def sync_commits(table: IcebergTable, state: TableState, *, since: int | None) -
         syncs: list[Future[None]] = []
         try:
             for location, size in _files_since(table, state, since):
-                _check_whole(table.io, location, size)
+                syncs.append(pool.submit(_sync_whole, table.io, location, size))
                 path = local_path(location)
                 if path is not None:
-                    syncs.append(pool.submit(sync_file, Path(path)))
                     directories.update(_up_to(Path(path).parent, root))
             for sync in syncs:
                 sync.result()
         except (OSError, ValueError, EOFError) as error:  # a manifest that is cut off does not parse
+            check_answered(table.metadata_location, error)
             raise FilesMissing(
                 f"The manifests of table {state.name!r} cannot be read: {error}.",
                 hint="Do not change the store, and run `floodmark fsck`.",
@@ -75,7 +76,7 @@ def _files_since(table: IcebergTable, state: TableState, since: int | None) -> I
     for snapshot in table.metadata.snapshots:
         # Only the head's must be there: another's may expire now, and its rows are not read.
         other = snapshot.snapshot_id != head.snapshot_id
-        if (ids is None or snapshot.snapshot_id in ids) and not (other and _is_gone(snapshot.manifest_list)):
+        if (ids is None or snapshot.snapshot_id in ids) and not (other and _is_gone(table.io, snapshot.manifest_list)):
             yield snapshot.manifest_list, None
     for manifest in head.manifests(table.io):
         if ids is not None and manifest.added_snapshot_id not in ids:
@@ -86,16 +87,19 @@ def _files_since(table: IcebergTable, state: TableState, since: int | None) -> I
                 yield entry.data_file.file_path, entry.data_file.file_size_in_bytes
 
 
-def _is_gone(location: str) -> bool:
+def _is_gone(io: FileIO, location: str) -> bool:
     path = local_path(location)
-    return path is not None and not Path(path).exists()
+    return not Path(path).exists() if path is not None else not io.new_input(location).exists()
 
 
-def _check_whole(io: FileIO, location: str, size: int | None) -> None:
-    """A file that is not there, or shorter than it was written, never reached the disk."""
+def _sync_whole(io: FileIO, location: str, size: int | None) -> None:
+    """A file that is not there, or shorter than it was written, never reached the disk. An object store makes its
+    objects durable by itself, before it answers.
+    """
     try:
         found = len(io.new_input(location))
-    except OSError:
+    except OSError as error:
+        check_answered(location, error)
         found = -1
     if found < 1 or (size is not None and found != size):
         what = "is missing" if found < 0 else f"has {found} bytes instead of {size or 'more'}"
@@ -103,6 +107,9 @@ def _check_whole(io: FileIO, location: str, size: int | None) -> None:
             f"A file that the table refers to {what}: {location}.",
             hint="Nothing was deleted from the spool. Restore the file; `floodmark fsck` lists the missing files.",
         )
+    path = local_path(location)
+    if path is not None:
+        sync_file(Path(path))
 
 
 def _up_to(directory: Path, root: Path) -> Iterator[Path]:

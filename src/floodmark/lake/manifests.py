@@ -110,8 +110,8 @@ def listed_file(file: DataFile) -> ListedFile:
 
 
 def is_reachable(table: IcebergTable, location: str) -> bool:
-    """Whether this process can read a file; elsewhere only Spark knows how."""
-    return local_path(location) is not None or any(key.startswith("s3.") for key in table.io.properties)
+    """Whether this process can read a file: where it reads the table's own lists. Elsewhere only Spark knows how."""
+    return local_path(location) is not None or location.partition(":")[0] == table.metadata_location.partition(":")[0]
 
 
 def _is_plain(file: DataFile) -> bool:

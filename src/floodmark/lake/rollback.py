@@ -10,14 +10,14 @@ processes that repair the same table one moves it, and a commit that came in bet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.commit.protocol import Snapshot, TableState
 from floodmark.errors import FilesMissing
 from floodmark.lake.catalog import Catalog, table_state
 from floodmark.lake.durable import sync_commits
-from floodmark.lake.files import local_location, local_path
+from floodmark.lake.files import local_location
+from floodmark.lake.places import check_answered, files_below
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -41,23 +41,29 @@ def rollback(catalog: Catalog, table: str, *, durable: int | None, droppable: Ca
     here = {"catalog": catalog.name, "namespace": catalog.namespace, "table": table}
     try:
         with engine.begin() as connection:
-            return _rollback(connection, here, durable=durable, droppable=droppable)
+            return _rollback(connection, catalog, here, durable=durable, droppable=droppable)
     finally:
         engine.dispose()
 
 
 def _rollback(
-    connection: Connection, here: dict[str, str], *, durable: int | None, droppable: Callable[[Snapshot], bool]
+    connection: Connection,
+    catalog: Catalog,
+    here: dict[str, str],
+    *,
+    durable: int | None,
+    droppable: Callable[[Snapshot], bool],
 ) -> bool:
     from sqlalchemy import text
 
     row = connection.execute(text(_POINTER), here).one_or_none()
     if row is None:
         return False
-    known = list(_states(row.metadata_location, row.previous_metadata_location))
+    known = list(_states(catalog, row.metadata_location, row.previous_metadata_location))
     found = _newest_whole(known, here["table"], durable, droppable) if known else None
     if not known:
-        found = next((one for one in _listed(row.metadata_location) if _is_at(one, here["table"], durable)), None)
+        listed = _listed(catalog, row.metadata_location)
+        found = next((one for one in listed if _is_at(one, here["table"], durable)), None)
     if found is None:
         return False
     location = found.metadata_location
@@ -82,12 +88,12 @@ def _newest_whole(
     return None
 
 
-def _listed(location: str) -> Iterator[IcebergTable]:
+def _listed(catalog: Catalog, location: str) -> Iterator[IcebergTable]:
     """All metadata in the directory of a file that can be read, newest first."""
-    path = local_path(location)
-    files = list(Path(path).parent.glob("*.metadata.json")) if path is not None else []
-    for file in sorted(files, key=lambda item: item.name, reverse=True):  # their names begin with a number
-        loaded = _read(local_location(file))
+    below = files_below(catalog.file_io(location), location.rpartition("/")[0])
+    files = [found.location for found in below if found.location.endswith(".metadata.json")]
+    for file in sorted(files, key=lambda item: item.rpartition("/")[2], reverse=True):  # names begin with a number
+        loaded = _read(catalog, local_location(file) if file.startswith("/") else file)
         if loaded is not None:
             yield loaded
 
@@ -97,14 +103,14 @@ def _is_at(loaded: IcebergTable, name: str, durable: int | None) -> bool:
     return state.since(durable) == () and _is_whole(loaded, state, durable)
 
 
-def _states(location: str, previous: str | None) -> Iterator[IcebergTable]:
+def _states(catalog: Catalog, location: str, previous: str | None) -> Iterator[IcebergTable]:
     """The table as it was, from its newest metadata back, as far as they can be read."""
     waiting = [location, *([previous] if previous else [])]
     seen: set[str] = set()
     logged = False
     while waiting:
         location = waiting.pop(0)
-        loaded = None if location in seen else _read(location)
+        loaded = None if location in seen else _read(catalog, location)
         seen.add(location)
         if loaded is None:
             continue
@@ -114,13 +120,14 @@ def _states(location: str, previous: str | None) -> Iterator[IcebergTable]:
         yield loaded
 
 
-def _read(location: str) -> IcebergTable | None:
+def _read(catalog: Catalog, location: str) -> IcebergTable | None:
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.table import StaticTable
 
     try:
-        return StaticTable.from_metadata(location)
-    except (OSError, ValueError, ValidationError):  # not there, or cut off
+        return StaticTable.from_metadata(location, dict(catalog.python_settings))
+    except (OSError, ValueError, ValidationError) as error:  # not there, or cut off
+        check_answered(location, error)
         return None
 
 

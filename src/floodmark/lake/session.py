@@ -147,6 +147,15 @@ def is_own(session: SparkSession) -> bool:
     return any(session is one for one in _own)
 
 
+def sees_this_disk(session: SparkSession) -> bool:
+    """Whether the tasks of a session read files of this machine. Of an application's session on a cluster we assume it:
+    it was given a store, and knows where that is.
+    """
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        return False
+    return not is_own(session) or _is_local(str(session.conf.get("spark.master")))
+
+
 def check_settings(session: SparkSession) -> None:
     """`Permanent` for a setting of the session under which rows would be changed by the commit.
 

@@ -38,8 +38,9 @@ from floodmark.lake.duplicates import KeyCache, duplicates_here, stored_here, st
 from floodmark.lake.durable import sync_commits, sync_metadata
 from floodmark.lake.inventory import Orphan, TableFiles
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
+from floodmark.lake.places import check_answered
 from floodmark.lake.rollback import rollback
-from floodmark.lake.session import check_settings, is_own
+from floodmark.lake.session import check_settings, is_own, sees_this_disk
 from floodmark.lake.settling import problem_of, settled_frame
 from floodmark.lake.spark_maintenance import (
     METADATA_VERSIONS,
@@ -56,6 +57,7 @@ from floodmark.lake.spark_maintenance import (
     rewrite_manifests,
 )
 from floodmark.lake.spark_reading import SparkReader
+from floodmark.lake.spark_segments import SEGMENT_PLACE, segments_from_here, segments_in_bucket
 from floodmark.lake.spark_settling import resettle_on_spark
 from floodmark.lake.stored import FileKeys
 from floodmark.lake.table import NO_COLUMNS, PLAIN, AppendRefused, Copy
@@ -142,6 +144,7 @@ class SparkLake(SparkReader):
 
     def _check_current(self, state: TableState, error: Exception) -> None:
         """`Retryable` if files are missing because the state expired: nothing is damaged."""
+        check_answered(state.location, error)
         now = self.load(state.name)
         if now is None or now.head != state.head:
             raise Retryable(f"Table {state.name!r} changed while it was read.", hint="Run it again.") from error
@@ -346,9 +349,10 @@ class SparkLake(SparkReader):
         from floodmark.lake.transforms import checked, stamp
 
         check_settings(self.spark)
-        segments = self._segment_rows(request)
+        segments, place = self._segment_rows(request)
         first = request.range.after + 1
-        rows = segments.transform(stamp({one.id: first + one.offset for one in request.segments}, request.schema))
+        starts = {one.id: first + one.offset for one in request.segments}
+        rows = segments.transform(stamp(starts, request.schema, place=place))
         if is_own(self.spark):
             return rows
         # I11: an application's session may have settings that we do not know. What it reads is counted in the same
@@ -357,10 +361,18 @@ class SparkLake(SparkReader):
         read = segments.agg(F.count(F.col(SEGMENT)).alias("read"))
         return rows.transform(checked(reserved.crossJoin(read), request.schema))
 
-    def _segment_rows(self, request: Append) -> DataFrame:
-        """The rows of the segments, whatever the session's own settings are: what cannot be read fails the job."""
+    def _segment_rows(self, request: Append) -> tuple[DataFrame, str]:
+        """The rows of the segments, whatever the session's own settings are, and which column is their place in the
+        segment. What cannot be read fails the job.
+
+        Tasks on other machines do not see this machine's disk: they read from the bucket, or get the rows from here.
+        """
+        if all(segment.bucket is not None for segment in request.segments):
+            return segments_in_bucket(self.spark, request, tasks=self._cores()), SEGMENT_PLACE
+        if not sees_this_disk(self.spark):
+            return segments_from_here(self.spark, request), SEGMENT_PLACE
         reader = self.spark.read.schema(segment_ddl(request.schema)).options(**WHOLE_FILES)
-        return reader.parquet(*[segment.path for segment in request.segments])
+        return reader.parquet(*[segment.path for segment in request.segments]), "_metadata.row_index"
 
     def _settled(
         self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, *, count: int

@@ -15,7 +15,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from floodmark.lake.durable import sync_metadata
 from floodmark.lake.files import local_path
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
 from floodmark.lake.manifests import listed_file
+from floodmark.lake.places import check_answered, files_below
 from floodmark.lake.spark_reading import conditions, in_ranges
 from floodmark.lake.types import quoted
 from floodmark.removal import Selection, Spared
@@ -117,7 +118,8 @@ def _small(manifests: list[ManifestFile]) -> int:
 def _is_whole(io: FileIO, location: str, size: int) -> bool:
     try:
         return len(io.new_input(location)) == size
-    except OSError:
+    except OSError as error:
+        check_answered(location, error)
         return False
 
 
@@ -296,17 +298,12 @@ def _drop_with_home(catalog: Catalog, table: str, home: Path) -> None:
 # An object store is listed with the settings that the table's own files are read with.
 
 
-BUCKETS = frozenset({"s3", "s3a", "s3n", "gs"})
-"""The schemes of locations that are a bucket and a key."""
-
-
 def orphans_of(table: IcebergTable, *, before: datetime) -> list[Orphan]:
     """The files that nothing refers to. A place that can be neither walked nor listed is not searched.
 
     It is listed before the snapshots are read: what a commit adds in between is referred to by then, or too young.
     """
-    home = local_path(table.location())
-    old = list(_files_before(Path(home), before) if home is not None else _objects_before(table, before))
+    old = [Orphan(found.location, found.size) for found in files_below(table.io, table.location()) if found.at < before]
     left = {_place(_owner(item.location)) for item in old}
     if left:
         table.refresh()
@@ -331,30 +328,6 @@ def remove_files(orphans: Sequence[Orphan], settings: Mapping[str, str]) -> None
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _files_before(home: Path, before: datetime) -> Iterator[Orphan]:
-    for directory, _, names in os.walk(home):
-        for name in sorted(names):
-            path = Path(directory) / name
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if datetime.fromtimestamp(found.st_mtime, UTC) < before:
-                    yield Orphan(str(path), found.st_size)
-
-
-def _objects_before(table: IcebergTable, before: datetime) -> Iterator[Orphan]:
-    from pyarrow.fs import FileSelector, FileType
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    scheme = table.location().partition("://")[0]
-    if scheme not in BUCKETS or not isinstance(table.io, PyArrowFileIO):
-        return
-    _, bucket, path = table.io.parse_location(table.location(), table.io.properties)
-    listed = table.io.fs_by_scheme(scheme, bucket)
-    for found in listed.get_file_info(FileSelector(path, recursive=True, allow_not_found=True)):
-        if found.type == FileType.File and found.mtime is not None and found.mtime < before:
-            yield Orphan(f"{scheme}://{found.path}", found.size)
 
 
 def _owner(location: str) -> str:

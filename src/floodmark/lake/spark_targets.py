@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from floodmark.commit.protocol import TableState
 from floodmark.config import CatalogSettings
 from floodmark.errors import FloodmarkError, Permanent, Retryable, SchemaConflict, reason_of
-from floodmark.lake.catalog import NAMESPACE, Catalog, lineage, snapshot_of
+from floodmark.lake.catalog import Catalog, lineage, snapshot_of
 from floodmark.lake.catalogs import configured, loaded
 from floodmark.lake.durable import sync_commits
 from floodmark.lake.targets import (
@@ -151,7 +151,7 @@ class SparkTargets:
             return DescribedCatalog(configured(name.catalog, described, namespace=name.namespace))
         own = self.lake.catalog
         if name.catalog == own.name:
-            if name.namespace == NAMESPACE:
+            if name.namespace == own.namespace:
                 raise Permanent(
                     f"{name} is in the namespace of the store.", hint="Deliver to another namespace of the catalog."
                 )

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from floodmark.errors import InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.files import PRIVATE_DIRECTORY, sync_directory, sync_file
 from floodmark.lake.legacy import legacy_table
+from floodmark.lake.session import sees_this_disk
 from floodmark.lake.types import quoted
 from floodmark.schema.names import is_system_column
 
@@ -75,6 +76,11 @@ def frame_of(spark: SparkSession, rows: Any) -> DataFrame:
 def stage(frame: DataFrame, directory: Path, shape: FrameShape) -> None:
     """Write a frame into `part-*.parquet`, each durable. The directory is emptied first."""
     spark = frame.sparkSession
+    if not sees_this_disk(spark):
+        raise Permanent(
+            "Rows of a DataFrame, a table or a large file cannot be loaded over Spark Connect or a cluster of [spark].",
+            hint="Give the rows from Python in batches, or run the backfill with [spark] master = local[*].",
+        )
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(PRIVATE_DIRECTORY, parents=True)
     raw = directory / "raw"

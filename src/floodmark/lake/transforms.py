@@ -35,16 +35,16 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 _EXACT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 
 
-def stamp(starts: Mapping[int, int], schema: Schema) -> Transform:
+def stamp(starts: Mapping[int, int], schema: Schema, *, place: str = "_metadata.row_index") -> Transform:
     """Number the rows of a block's segments: the first number of each segment, plus the row's place in its file.
 
-    The place comes from the file itself, so tasks number their rows independently: dense, parallel, no shuffle. A
-    segment without a first number has no numbers, and the table takes no row without one.
+    The place comes from the file itself, or from `place`, so tasks number their rows independently: dense, parallel, no
+    shuffle. A segment without a first number has no numbers, and the table takes no row without one.
     """
     # One literal, which Spark passes to the code that it generates: single numbers would be written into it, and the
     # JVM would compile it anew for every flush.
     known = ", ".join(f"{segment}L, {first}L" for segment, first in starts.items())
-    number = f"map({known})[{SEGMENT}] + _metadata.row_index AS {SEQ}"
+    number = f"map({known})[{SEGMENT}] + {place} AS {SEQ}"
     return lambda segments: segments.selectExpr(*[quoted(item.name) for item in schema], number, CONTENT_ID, SEGMENT)
 
 

@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -106,20 +107,16 @@ def _released(engine: Engine, item: Segment) -> Segment:
 
 
 def _moved(engine: Engine, item: Segment) -> str | None:
-    source = engine.root / item.path
-    place = Path("quarantine") / item.dataset / "segments" / source.name
+    place = Path("quarantine") / item.dataset / "segments" / Path(item.path).name
     target = engine.root / place
     try:
-        if source.exists():
+        with contextlib.suppress(FileNotFoundError):
+            source = engine.segments.path(item.path)
             make_directory(target.parent)
-            try:
-                source.rename(target)
-            except OSError:  # another file system
-                shutil.copyfile(source, target)
-                sync_file(target)
-                source.unlink()
+            shutil.copyfile(source, target)
+            sync_file(target)
             sync_directory(target.parent)
-            sync_directory(source.parent)
+            engine.segments.remove([item.path])
     except OSError as error:  # a disk that is failing: what is left stays where it is
         raise Retryable(
             f"What is left of segment {item.id} could not be moved: {reason_of(error)}.",

@@ -58,7 +58,7 @@ from floodmark.sources.staging import count_staged, purge_staged
 from floodmark.spool.landing import landing_files
 from floodmark.spool.quarantine import decode_payload, kept_payload
 from floodmark.spool.sealing import landing_directory, seal
-from floodmark.spool.segments import add_segment, remove_leftovers, segment_directory, segment_id
+from floodmark.spool.segments import add_segment, remove_leftovers, segment_files, segment_id, segment_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -305,7 +305,7 @@ def _rows(engine: Engine, path: str) -> pa.Table | None:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(engine.root / path)
+        rows = pq.read_table(engine.segments.path(path))
     except FileNotFoundError:
         return None
     return rows.select([name for name in rows.column_names if not is_system_column(name)])
@@ -315,13 +315,13 @@ def _drop_consumed_files(engine: Engine, declared: Dataset, where: str) -> None:
     """Files that only a restored control database would register, if they hold such rows."""
     remove_leftovers(engine, declared.name)
     kept = {Path(path).name for path in _sealed(engine, declared.name)}
-    directory = segment_directory(engine, declared.name)
-    for path in sorted(directory.glob("*.parquet")) if directory.is_dir() else []:
-        if path.name in kept or engine.database.read(partial(_is_being_written, path=path)):
+    for name in sorted(segment_files(engine, declared.name)):
+        if name in kept or engine.database.read(partial(_is_being_written, path=Path(name))):
             continue
-        rows = _rows(engine, str(path.relative_to(engine.root)))
+        key = segment_key(declared.name, name)
+        rows = _rows(engine, key)
         if rows is not None and engine.lake.matching(rows, where, schema=declared.schema):
-            path.unlink(missing_ok=True)
+            engine.segments.remove([key])
 
 
 def _sealed(engine: Engine, dataset: str) -> list[str]:

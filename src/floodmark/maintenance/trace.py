@@ -267,7 +267,7 @@ class Tracer:
         block = self.database.read(lambda c: blocks.undecided(c, dataset.name))
         for item in found:
             try:
-                file = pq.ParquetFile(self.engine.root / item.path)
+                file = pq.ParquetFile(self.engine.segments.path(item.path))
                 names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
                 rows = file.read(columns=list(dict.fromkeys(names)))
             except (OSError, pa.ArrowException):

@@ -215,8 +215,9 @@ def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
     found: list[str | None] = []
     for path in engine.database.read(lambda c: segment_records.sealed_paths(c, declared.name)).values():
         try:
-            held = pq.read_schema(engine.root / path).names
-            keys = pq.read_table(engine.root / path, columns=[name for name in held if name in wanted])
+            file = engine.segments.path(path)
+            held = pq.read_schema(file).names
+            keys = pq.read_table(file, columns=[name for name in held if name in wanted])
         except (OSError, pa.ArrowInvalid):
             continue  # just committed, or unreadable: a forecast ignores it
         found += identity_hashes(keys, declared.identity, declared.key_time)

@@ -8,8 +8,6 @@ its file is too: both are cleaned up by `drop_dead_writers` and `remove_leftover
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -33,15 +31,12 @@ from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, SchemaChanged, reason_of
 from floodmark.files import (
     create_private,
-    durable_remove,
-    make_directory,
     retryable_os_error,
-    sync_directory,
-    sync_file,
 )
 from floodmark.lake.overlap import DISTINCT, NAMED, TIMED
 from floodmark.process import is_certainly_dead, process_identity
 from floodmark.schema import CONTENT_ID, SEGMENT, Column
+from floodmark.segment_store import folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,16 +80,24 @@ class WrittenSegment:
     content: SegmentContent
 
 
-def segment_directory(engine: Engine, dataset: str) -> Path:
-    return engine.root / "spool" / dataset / "segments"
+def segment_files(engine: Engine, dataset: str) -> dict[str, int]:
+    """The segment files of a dataset, with the ids that their names say. What strangers put there is not named."""
+    found = {name: segment_id(name) for name in engine.segments.names(dataset)}
+    return {name: id for name, id in found.items() if id is not None}
+
+
+def segment_key(dataset: str, name: str) -> str:
+    return f"{folder(dataset)}/{name}"
 
 
 def segment_damage(engine: Engine, relative: str, size: int) -> str | None:
     """The damage of a registered segment's file, by its size; None if there is none."""
     try:
-        found = (engine.root / relative).stat().st_size
+        found = engine.segments.size(relative)
     except OSError as error:
-        return f"its file {relative} is missing." if isinstance(error, FileNotFoundError) else f"{error}."
+        return f"{error}."
+    if found is None:
+        return f"its file {relative} is missing."
     return None if found == size else f"its file {relative} has {found:,} bytes instead of {size:,}."
 
 
@@ -128,7 +131,7 @@ def write_segment(
 ) -> WrittenSegment:
     """Announce a segment and write its file, with the notes in it. It is one only when it is registered."""
     id = records.landing_segment_id(lines) if lines else records.fresh_segment_id()
-    relative = f"spool/{dataset.name}/segments/{id}-{secrets.token_hex(4)}.parquet"
+    relative = segment_key(dataset.name, f"{id}-{secrets.token_hex(4)}.parquet")
     engine.database.transact(
         lambda connection: records.announce(
             connection,
@@ -215,10 +218,10 @@ def split_segment(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
     """
     if _could_be_sealed_again(engine, dataset, segment):
         return False
-    rows = _read_rows(engine.root / segment.path)
+    rows = _read_rows(engine, segment.path)
     if rows is None or rows.num_rows != segment.rows:
         return False
-    notes = {ORIGIN: origin_of(engine.root / segment.path) or CAPTURED}
+    notes = {ORIGIN: origin_of(engine, segment.path) or CAPTURED}
     middle = segment.rows // 2
     halves = (rows.slice(0, middle), rows.slice(middle))
     written = [write_segment(engine, dataset, half, notes=notes) for half in halves]
@@ -232,7 +235,7 @@ def split_segment(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
         return False
     faults.reach("split.replaced")
     # Before a part is committed: a restored control database would find this file, and commit its rows again.
-    durable_remove(engine.root / segment.path)
+    engine.segments.remove([segment.path])
     return True
 
 
@@ -246,13 +249,13 @@ def _could_be_sealed_again(engine: Engine, dataset: Dataset, segment: Segment) -
     return file is not None and (engine.root / "spool" / dataset.name / "landing" / f"{file}.jsonl").exists()
 
 
-def _read_rows(path: Path) -> pa.Table | None:
+def _read_rows(engine: Engine, relative: str) -> pa.Table | None:
     """The user columns of a segment's file; None if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path).drop_columns([CONTENT_ID, SEGMENT])
+        return pq.read_table(engine.segments.path(relative)).drop_columns([CONTENT_ID, SEGMENT])
     except (OSError, KeyError, pa.ArrowException):
         return None
 
@@ -270,7 +273,7 @@ def adopt_segment(
     It was registered once, in a time that a restored backup has forgotten: its rows were acknowledged. `lines` are
     those of a landing file that it was made of, if that is still there.
     """
-    relative = f"spool/{dataset.name}/segments/{file.name}"
+    relative = segment_key(dataset.name, file.name)
     content = _content(dataset, file.rows, file.prefixes, relative=relative, size=file.bytes)
 
     def work(connection: Connection) -> bool:
@@ -297,24 +300,18 @@ def _drop(engine: Engine, id: int, relative: str) -> bool:
     dropped = engine.database.transact(partial(records.drop, id=id, path=relative))
     if not dropped and engine.database.read(lambda c: _is_at(c, id=id, path=relative)):
         return False
-    with contextlib.suppress(FileNotFoundError):  # its writer may have died before it made the directory
-        durable_remove(engine.root / relative)
+    engine.segments.remove([relative])
     return dropped
 
 
 def _write(
     engine: Engine, dataset: Dataset, table: pa.Table, *, id: int, relative: str, notes: Mapping[bytes, bytes]
 ) -> SegmentContent:
-    path = engine.root / relative
     try:
-        make_directory(path.parent, private=True)
-        prefixes = write_rows(dataset, table, path, id=id, notes=notes)
-        sync_file(path)
-        sync_directory(path.parent)
-        size = path.stat().st_size
+        prefixes = write_rows(dataset, table, engine.segments.draft(relative), id=id, notes=notes)
+        size = engine.segments.store(relative)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+        engine.segments.discard(relative)
         raise retryable_os_error(error, doing=f"Writing a segment of {dataset.name!r}") from error
     return _content(dataset, table, prefixes, relative=relative, size=size)
 
@@ -370,19 +367,13 @@ def drop_dead_writers(engine: Engine, dataset: str) -> int:
 
 def remove_leftovers(engine: Engine, dataset: str) -> int:
     """Delete the files of segments that are committed or dropped: their process died before it could."""
-    directory = segment_directory(engine, dataset)
-    ids = segment_names(directory)
+    ids = segment_files(engine, dataset)
     if not ids:
         return 0
     kept = engine.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
-    removed = 0
-    for name, id in ids.items():
-        if id in kept and kept[id] != f"spool/{dataset}/segments/{name}":
-            (directory / name).unlink(missing_ok=True)
-            removed += 1
-    if removed:
-        sync_directory(directory)
-    return removed
+    gone = [key for name, id in ids.items() if id in kept and kept[id] != (key := segment_key(dataset, name))]
+    engine.segments.remove(gone)
+    return len(gone)
 
 
 def _group_rows(table: pa.Table) -> int:
@@ -410,23 +401,10 @@ def _arrays(table: pa.Table) -> dict[str, Any]:
     return {name: table[name] for name in table.column_names}
 
 
-def segment_names(directory: Path) -> dict[str, int]:
-    """The segment files in a directory, with the ids that their names say. What strangers put there is not named."""
-    found: dict[str, int] = {}
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            id = segment_id(entry.name)
-            if id is not None and entry.is_file(follow_symlinks=False):
-                found[entry.name] = id
-    return found
-
-
 def without_files(engine: Engine, dataset: str, ids: Sequence[int]) -> list[int]:
     """Those of some segments whose files are gone for good, also after a loss of power."""
-    directory = segment_directory(engine, dataset)
-    there = set(segment_names(directory).values())
-    if directory.is_dir():
-        sync_directory(directory)  # a file that was just removed may otherwise be back after a loss of power
+    engine.segments.settle(dataset)  # a file that was just removed may otherwise be back after a loss of power
+    there = set(segment_files(engine, dataset).values())
     return [id for id in ids if id not in there]
 
 
@@ -436,7 +414,7 @@ def segment_id(name: str) -> int | None:
     return None if match is None or int(match[1]) > ID_MAX else int(match[1])
 
 
-def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
+def read_segment_file(engine: Engine, name: str, dataset: Dataset) -> SegmentFile:
     """A segment's file, if it is whole and its rows fit the dataset; `ValueError` says what is wrong with it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -444,8 +422,9 @@ def read_segment_file(path: Path, dataset: Dataset) -> SegmentFile:
     from floodmark.rows.content import content_ids
     from floodmark.rows.fit import fit_table
 
-    id = int(path.name.partition("-")[0])
+    id = int(name.partition("-")[0])
     try:
+        path = engine.segments.path(segment_key(dataset.name, name))
         stored = pq.read_table(path)
         rows = stored.drop_columns([CONTENT_ID, SEGMENT])
         origin = pa.repeat(pa.scalar(id, pa.int64()), stored.num_rows)
@@ -471,28 +450,28 @@ def stored_columns(engine: Engine, relative: str) -> list[str]:
     import pyarrow.parquet as pq
 
     try:
-        return list(pq.read_schema(engine.root / relative).names)
+        return list(pq.read_schema(engine.segments.path(relative)).names)
     except (OSError, pa.ArrowException):
         return []
 
 
-def origin_of(path: Path) -> bytes | None:
+def origin_of(engine: Engine, relative: str) -> bytes | None:
     """Whether a file's rows may be sent again, as its note says."""
-    return _note(path, ORIGIN)
+    return _note(engine, relative, ORIGIN)
 
 
-def lines_of(path: Path) -> LandingRange | None:
+def lines_of(engine: Engine, relative: str) -> LandingRange | None:
     """The lines that a file's rows come from, as its note says; None if it does not."""
-    match = re.fullmatch(r"([^:]+):([0-9]+):([0-9]+)", (_note(path, LINES) or b"").decode(errors="replace"))
+    match = re.fullmatch(r"([^:]+):([0-9]+):([0-9]+)", (_note(engine, relative, LINES) or b"").decode(errors="replace"))
     return None if match is None else LandingRange(match[1], int(match[2]), int(match[3]))
 
 
-def _note(path: Path, name: bytes) -> bytes | None:
+def _note(engine: Engine, relative: str, name: bytes) -> bytes | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return dict(pq.read_schema(path).metadata or {}).get(name)
+        return dict(pq.read_schema(engine.segments.path(relative)).metadata or {}).get(name)
     except (OSError, pa.ArrowException):
         return None
 

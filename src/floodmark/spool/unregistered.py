@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
@@ -22,7 +21,6 @@ from floodmark.control.schema import ledger, requests, sources
 from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing, FloodmarkError, Permanent
-from floodmark.files import durable_remove
 from floodmark.lake import queries
 from floodmark.lake.generations import find_table
 from floodmark.rows.content import content_ids
@@ -39,8 +37,8 @@ from floodmark.spool.segments import (
     lines_of,
     origin_of,
     read_segment_file,
-    segment_directory,
-    segment_names,
+    segment_files,
+    segment_key,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ IDS_AT_ONCE = 5_000
 
 def unregistered_files(engine: Engine, dataset: str) -> dict[str, int]:
     """The files without a row, with the ids that their names say. Files before rows, for the reason above."""
-    names = segment_names(segment_directory(engine, dataset))
+    names = segment_files(engine, dataset)
     known = engine.database.read(lambda c: inspection.known_segments(c, sorted(names.values())))
     return {name: id for name, id in sorted(names.items()) if id not in known}
 
@@ -75,7 +73,7 @@ def is_sealed_elsewhere(engine: Engine, dataset: Dataset, name: str) -> bool:
     """U36: whether the records say that a file's lines are sealed. Another sealer was first; it has registered its own
     file, and the record of that may be folded by now.
     """
-    lines = lines_of(segment_directory(engine, dataset.name) / name)
+    lines = lines_of(engine, segment_key(dataset.name, name))
     if lines is None:
         return False
     offsets = engine.database.read(lambda c: records.sealed_offsets(c, [lines.file]))
@@ -92,7 +90,7 @@ def comes_again(engine: Engine, dataset: Dataset, name: str) -> str | None:
     """
     if dataset.identity:
         return None
-    origin = origin_of(segment_directory(engine, dataset.name) / name)
+    origin = origin_of(engine, segment_key(dataset.name, name))
     if origin == CAPTURED:
         return None
     reason = engine.database.read(lambda c: _kept_for(c, dataset))
@@ -120,7 +118,7 @@ def committed_segments(engine: Engine, dataset: Dataset) -> set[int] | None:
 
 
 def remove_file(engine: Engine, dataset: Dataset, name: str) -> str:
-    durable_remove(segment_directory(engine, dataset.name) / name)
+    engine.segments.remove([segment_key(dataset.name, name)])
     return f"The segment file {name} of {dataset.name} is removed: its rows are committed."
 
 
@@ -133,13 +131,12 @@ def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
     names = unregistered_files(engine, dataset.name)
     if name not in names:
         return None
-    directory = segment_directory(engine, dataset.name)
-    places = {id: directory / one for one, id in names.items()}
+    places = {id: one for one, id in names.items()}
     mine = names[name]
     chain = list(landing_lines(engine, dataset.name, set(places)))
     log = next((lines.file for id, lines, _ in chain if id == mine), None)
     if log is None:
-        return _register(engine, dataset, directory / name, None, [])
+        return _register(engine, dataset, name, None, [])
     done = []
     for id, lines, held in chain:
         if lines.file == log:
@@ -151,36 +148,35 @@ def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
 
 def refusal_of(engine: Engine, dataset: Dataset, name: str) -> Permanent | None:
     """Why a file cannot be registered; None if it can be. Changes nothing."""
-    path = segment_directory(engine, dataset.name) / name
     names = unregistered_files(engine, dataset.name)
     chain = landing_lines(engine, dataset.name, set(names.values()))
     lines = next((lines for id, lines, _ in chain if id == names.get(name)), None)
     try:
-        _checked(engine, dataset, path, lines)
+        _checked(engine, dataset, name, lines)
     except Permanent as error:
         return error
     return None
 
 
-def _checked(engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None) -> SegmentFile:
+def _checked(engine: Engine, dataset: Dataset, name: str, lines: LandingRange | None) -> SegmentFile:
     try:
-        file = read_segment_file(path, dataset)
+        file = read_segment_file(engine, name, dataset)
     except ValueError as error:
         raise Permanent(
-            f"The segment file {path.name} is damaged: {error}.", hint="Keep it; restore it from a backup."
+            f"The segment file {name} is damaged: {error}.", hint="Keep it; restore it from a backup."
         ) from error
     if lines is None and not dataset.identity and _is_there_already(engine, dataset, file):
         raise Permanent(
-            f"Rows of the segment file {path.name} are in the store already, under another segment.",
+            f"Rows of the segment file {name} are in the store already, under another segment.",
             hint="Without an identity they would be stored twice: inspect it, remove it, and capture the other rows.",
         )
     return file
 
 
 def _register(
-    engine: Engine, dataset: Dataset, path: Path, lines: LandingRange | None, held: list[QuarantineInput]
+    engine: Engine, dataset: Dataset, name: str, lines: LandingRange | None, held: list[QuarantineInput]
 ) -> str | None:
-    file = _checked(engine, dataset, path, lines)
+    file = _checked(engine, dataset, name, lines)
     if not adopt_segment(engine, dataset, file, lines=lines, held=held):
         return None
     rows = file.rows.num_rows
@@ -196,9 +192,10 @@ def _is_there_already(engine: Engine, dataset: Dataset, file: SegmentFile) -> bo
         if not ids.isdisjoint(identifiers):
             return True
     for item in engine.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed")):
-        path = engine.root / item.path
-        if path.exists() and not ids.isdisjoint(pq.read_table(path, columns=[CONTENT_ID])[CONTENT_ID].to_pylist()):
-            return True
+        with contextlib.suppress(FileNotFoundError):
+            rows = pq.read_table(engine.segments.path(item.path), columns=[CONTENT_ID])
+            if not ids.isdisjoint(rows[CONTENT_ID].to_pylist()):
+                return True
     _, state = find_table(engine.database, engine.lake, dataset)
     if state is None or state.head is None:
         return False
