@@ -251,6 +251,14 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         },
         before={"floodmark -s central hub --host 0.0.0.0 --tls-cert hub.pem --tls-key hub.key": "stop"},
     ),
+    "docs/how-to/run-as-a-service.md": Page(
+        not_run={
+            "python3 -m venv /opt/floodmark": "tests/acceptance/test_package.py installs the wheel without network",
+            "useradd --system --home-dir /var/lib/floodmark floodmark": "needs root and systemd",
+            "FLOODMARK_RUN__FLUSH_SECONDS=1": "a file of variables; tests/unit/test_config.py reads them",
+            "python -m build --outdir dist": "needs a container engine; test_service_examples.py reads the file",
+        },
+    ),
     "docs/how-to/run-continuously.md": Page(
         given=CAPTURED
         + "floodmark sink add archive blob --url file://$PWD/archive\n"

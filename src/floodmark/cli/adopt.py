@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from floodmark.cli.options import column_list, dataset_names, json_option, open_store
-from floodmark.cli.output import counted, note, print_json
+from floodmark.cli.output import counted, print_json, progress
 
 
 @click.command()
@@ -46,7 +46,7 @@ def adopt(
       floodmark adopt prod.events.legacy --dataset messages --identity part_id
       floodmark adopt /data/history --format parquet --dataset history
     """
-    with open_store() as store:
+    with open_store() as store, progress(f"Adopting into {dataset}") as shown:
         report = store.adopt(
             source,
             dataset,
@@ -54,7 +54,7 @@ def adopt(
             identity=identity,
             event_time=event_time,
             partition_by=partition_by or (),
-            progress=lambda done: note(f"{counted(done.rows, 'row')} adopted …"),
+            progress=lambda done: shown.update(done.rows),
         )
     if as_json:
         print_json(report)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store, sink_names
-from floodmark.cli.output import WRONG, finding_json, print_findings, print_json, print_table, steps
+from floodmark.cli.output import NOTHING, WRONG, finding_json, print_findings, print_json, print_table, steps
 
 if TYPE_CHECKING:
     from floodmark.maintenance.audit import AuditReport
@@ -30,7 +30,7 @@ def audit(context: click.Context, sink: str, deep: bool, as_json: bool) -> None:
       floodmark audit archive
       floodmark audit archive --deep --json
     """
-    with open_store() as store, steps(f"Auditing {sink}") as progress:
+    with open_store() as store, steps(f"Auditing {sink}", left=NOTHING) as progress:
         report = store.audit(sink, deep=deep, progress=progress)
     if as_json:
         print_json(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from floodmark.cli.options import dataset_names, json_option, open_store
-from floodmark.cli.output import note, print_json, print_table
+from floodmark.cli.output import Progress, note, print_json, print_table, progress
 from floodmark.errors import FloodmarkError
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ def backfill(
     with open_store() as store:
         for provider in providers or (None,):
             try:
-                with _progress(dataset) as progress:
+                with progress(f"Loading into {dataset}") as shown:
                     report = store.backfill(
                         dataset,
                         source,
@@ -93,7 +90,7 @@ def backfill(
                         select=select,
                         source_id=source_id,
                         provider=provider,
-                        progress=progress,
+                        progress=_tell(shown),
                     )
             except FloodmarkError as error:
                 if len(providers) < 2:
@@ -133,27 +130,5 @@ def _show(reports: list[BackfillReport]) -> None:
                 note(what.format(f"{count:,}", f"{report.units + report.units_loaded_before:,}"))
 
 
-@contextlib.contextmanager
-def _progress(dataset: str) -> Iterator[Callable[[BackfillReport], None] | None]:
-    """A progress bar with rows, rate and time left; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f}/s"),
-        TimeRemainingColumn(),
-    )
-    begun = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"Loading into {dataset}", total=None, rows=0, rate=0.0)
-
-        def show(report: BackfillReport) -> None:
-            rate = report.read / max(time.monotonic() - begun, 0.001)
-            bar.update(task, total=report.bytes_total, completed=report.bytes, rows=report.read, rate=rate)
-
-        yield show
+def _tell(shown: Progress) -> Callable[[BackfillReport], None]:
+    return lambda report: shown.update(report.read, done=report.bytes, total=report.bytes_total)

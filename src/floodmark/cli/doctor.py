@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import json_option, open_store, store_path
-from floodmark.cli.output import note, print_json, steps
+from floodmark.cli.output import NOTHING, note, print_json, steps
 
 if TYPE_CHECKING:
     from floodmark.doctor import DoctorReport
@@ -49,7 +49,7 @@ def _report(*, start_spark: bool) -> DoctorReport:
     from floodmark.errors import FloodmarkError, StoreMissing
 
     machine = _start_anywhere if start_spark else None
-    with steps("Checking") as progress:
+    with steps("Checking", left=NOTHING) as progress:
         try:
             store = open_store()
         except StoreMissing:

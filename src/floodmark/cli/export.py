@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from floodmark.cli.options import json_option, open_store, sink_names
-from floodmark.cli.output import note, print_json, print_table, size_text
+from floodmark.cli.output import Progress, note, print_json, print_table, progress, size_text
 
 if TYPE_CHECKING:
     from floodmark.delivery.context import ExportReport
     from floodmark.store import Store
+
+
+LEFT = "Rows that were sent are recorded; the next export continues with the same chunks."
 
 
 @click.command()
@@ -52,8 +53,8 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
             return
         reports = []
         for name in names:
-            with _progress(store, name) as progress:
-                reports.append(store.export(name, progress=progress))
+            with progress(f"Exporting to {name}", left=LEFT) as shown:
+                reports.append(store.export(name, progress=_tell(shown, store.rows_waiting(name))))
     if as_json:
         print_json([described(report) for report in reports])
     else:
@@ -68,6 +69,10 @@ def export(context: click.Context, sink: str | None, dry_run: bool, as_json: boo
             note(f"{dataset}: its rows are not delivered yet. {problem}")
     if any(report.blocked or report.errors for report in reports):
         context.exit(1)
+
+
+def _tell(shown: Progress, waiting: int) -> Callable[[ExportReport], None]:
+    return lambda report: shown.update(report.rows, total=waiting or None)
 
 
 def described(report: ExportReport) -> dict[str, Any]:
@@ -112,18 +117,3 @@ def _forecast(store: Store, names: list[str], *, as_json: bool) -> None:
         click.echo("Nothing to deliver: every sink is up to date.")
     else:
         print_table(list(found[0]), [list(item.values()) for item in found], grouped=False)
-
-
-@contextlib.contextmanager
-def _progress(store: Store, name: str) -> Iterator[Callable[[ExportReport], None] | None]:
-    """A progress bar with rows, rate and time left; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"Exporting to {name}", total=store.rows_waiting(name) or None)
-        yield lambda report: bar.update(task, completed=report.rows)

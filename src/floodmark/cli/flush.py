@@ -44,7 +44,9 @@ def flush(context: click.Context, dataset: str | None, as_json: bool) -> None:
         code = 0
         for name in names:
             try:
-                with working(f"Flushing {name} …"):
+                with working(
+                    f"Flushing {name}", left="Rows that are not committed are safe in the spool: flush again."
+                ):
                     reports.append(store.flush(name))
             except FloodmarkError as error:
                 if len(names) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -121,6 +122,7 @@ from floodmark.cli.output import note
 @click.option(
     "--log", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The form of log lines."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print start and stop as JSON lines on standard output.")
 def hub(
     host: str,
     port: int,
@@ -143,6 +145,7 @@ def hub(
     quarantine_max: int,
     quarantine_token_max: int,
     log: str,
+    as_json: bool,
 ) -> None:
     """Receive rows over HTTP, from other stores and from any client.
 
@@ -190,8 +193,20 @@ def hub(
         tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key),
         allowed_hosts=allowed_hosts,
         warn=note,
-        listening=lambda address: note(
-            f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it."
+        listening=lambda address: _tell(
+            f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it.",
+            {"event": "listening", "address": address, "workers": workers},
+            as_json=as_json,
         ),
     )
-    note("Hub stopped.")
+    _tell("Hub stopped.", {"event": "stopped"}, as_json=as_json)
+
+
+def _tell(text: str, event: dict[str, object], *, as_json: bool) -> None:
+    if not as_json:
+        note(text)
+        return
+    import orjson
+
+    with contextlib.suppress(OSError):  # the reader of the output may close the pipe
+        click.echo(orjson.dumps(event))

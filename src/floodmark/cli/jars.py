@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from floodmark.cli.options import json_option
+from floodmark.cli.options import json_option, tell_of_downloads
 from floodmark.cli.output import print_json, working
 
 
@@ -40,8 +40,8 @@ def jars(directory: Path | None, archive: bool, needs: tuple[str, ...], as_json:
     from floodmark.lake.jars import fetch, jar_directory
 
     place = (directory or jar_directory()).expanduser().absolute()
-    with working("Downloading the Spark jars …"):
-        paths = fetch(place, needs=needs)
+    tell_of_downloads()
+    paths = fetch(place, needs=needs)
     if archive:
         paths.append(_archive(place))
     if as_json:

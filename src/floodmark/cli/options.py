@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from floodmark.control.datasets import Dataset
     from floodmark.store import Store
 
+DOWNLOADS = "floodmark.jars"
+"""The log in which a download reports what it does."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,7 +31,22 @@ def open_store() -> Store:
     """Open the named store."""
     from floodmark.store import open_store as opened
 
+    tell_of_downloads()
     return opened(store_path())
+
+
+def tell_of_downloads() -> None:
+    """If Spark is started and has no jars yet, they are downloaded: say so, on standard error."""
+    log = logging.getLogger(DOWNLOADS)
+    if not log.handlers:
+        log.addHandler(_Told())
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+class _Told(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(record.getMessage(), err=True)
 
 
 def declared_dataset(store: Store, name: str) -> Dataset:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,19 +103,6 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-@contextlib.contextmanager
-def working(text: str) -> Iterator[None]:
-    """Show a spinner; only on a terminal, and not while Spark's own output is shown."""
-    context = click.get_current_context(silent=True)
-    if not sys.stderr.isatty() or (context is not None and context.find_root().params.get("verbose")):
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield
-
-
 # ── How findings of a check are shown: what is wrong, where, and what to run ─────────────────────────────────────────
 
 
@@ -144,16 +133,101 @@ def finding_json(item: Finding) -> dict[str, Any]:
     }
 
 
-# ── Progress of work in named steps, on standard error ───────────────────────────────────────────────────────────────
+# ── Progress, on standard error ──────────────────────────────────────────────────────────────────────────────────────
+# On a terminal one line that changes; elsewhere a plain line when work takes longer than two seconds, and then now and
+# then. A piece of work that is interrupted says what is left to do.
+
+
+FIRST_SECONDS = 2.0
+LATER_SECONDS = 10.0
+AGAIN = "Run the same command again: it continues."
+NOTHING = "Nothing was changed."
+
+
+class Progress:
+    """What one piece of work has done: a step that it is at, or how many of how many."""
+
+    def __init__(self, title: str, unit: str = "rows") -> None:
+        self.title = title
+        self._unit = unit
+        self._begun = time.monotonic()
+        self._step = ""
+        self._done = 0
+        self._rows = 0
+        self._total: int | None = None
+        self.changed = threading.Event()
+
+    def step(self, text: str) -> None:
+        """Name what it is at."""
+        self._step = text
+        self.changed.set()
+
+    def update(self, rows: int, *, done: int | None = None, total: int | None = None) -> None:
+        """Count rows. `done` of `total` is how far it is, where that is counted in something else: bytes."""
+        self._rows, self._done, self._total = rows, rows if done is None else done, total
+        self.changed.set()
+
+    def line(self) -> str:
+        """Everything in one line: `Exporting to archive: 2,000 of 9,000 rows, 800/s, about 9 s left`."""
+        seconds = max(time.monotonic() - self._begun, 0.001)
+        if not self._rows:
+            step = f": {self._step}" if self._step else ""
+            return f"{self.title}{step} … {seconds:.0f} s" if seconds >= FIRST_SECONDS else f"{self.title}{step} …"
+        rate = self._rows / seconds
+        whole = f" of {self._total:,}" if self._total and self._done == self._rows else ""
+        parts = [f"{self._rows:,}{whole} {self._unit}", f"{rate:,.0f}/s"]
+        if self._total and 0 < self._done <= self._total:
+            parts.append(f"about {seconds / self._done * (self._total - self._done):,.0f} s left")
+        return f"{self.title}: {', '.join(parts)}"
 
 
 @contextlib.contextmanager
-def steps(title: str) -> Iterator[Callable[[str], None] | None]:
-    """Show the current step; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
+def progress(title: str, *, left: str = AGAIN, unit: str = "rows") -> Iterator[Progress]:
+    """Show how far a piece of work is. `left` says what is to be done if it is interrupted."""
+    shown = Progress(title, unit)
+    ended = threading.Event()
+    context = click.get_current_context(silent=True)
+    loud = context is not None and bool(context.find_root().params.get("verbose"))  # Spark's own output is shown
+    show = _show_on_terminal if sys.stderr.isatty() and not loud else _show_plainly
+    thread = threading.Thread(target=show, args=(shown, ended), daemon=True)
+    thread.start()
+    try:
+        yield shown
+    except KeyboardInterrupt:
+        ended.set()
+        thread.join()
+        note(f"Interrupted. {shown.line().replace(' …', '')}. {left}")
+        raise
+    finally:
+        ended.set()
+        thread.join()
 
-    with Console(stderr=True).status(f"{title} …") as status:
-        yield lambda step: status.update(f"{title}: {step} …")
+
+def _show_plainly(shown: Progress, ended: threading.Event) -> None:
+    wait = FIRST_SECONDS
+    while not ended.wait(wait):
+        note(shown.line())
+        wait = LATER_SECONDS
+
+
+def _show_on_terminal(shown: Progress, ended: threading.Event) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(shown.line())) as status:
+        while not ended.wait(0.2):
+            status.update(Text(shown.line()))
+
+
+@contextlib.contextmanager
+def working(text: str, *, left: str = AGAIN) -> Iterator[None]:
+    """Show that something is being done."""
+    with progress(text.removesuffix(" …"), left=left):
+        yield
+
+
+@contextlib.contextmanager
+def steps(title: str, *, left: str = AGAIN) -> Iterator[Callable[[str], None]]:
+    """Show the current step."""
+    with progress(title, left=left) as shown:
+        yield shown.step

@@ -49,7 +49,8 @@ def list_(dataset: str | None, passed: str | None, as_json: bool) -> None:
 @click.argument("origin")
 @click.option("--dataset", metavar="NAME", help="Only this dataset. Default: all.", shell_complete=dataset_names)
 @click.option("--passed", metavar="ID", help="Only entries that name this store. Default: all.")
-def forget(origin: str, dataset: str | None, passed: str | None) -> None:
+@json_option
+def forget(origin: str, dataset: str | None, passed: str | None, as_json: bool) -> None:
     """Remove what ORIGIN reported about the path of its rows.
 
     Do this only if the report was wrong: otherwise rows can loop between stores. First revoke the token that was used,
@@ -61,7 +62,10 @@ def forget(origin: str, dataset: str | None, passed: str | None) -> None:
     """
     with open_store() as store:
         gone = forget_provenance(store, origin, dataset=dataset, passed=passed)
-    click.echo(f"Removed {gone:,} {'entry' if gone == 1 else 'entries'} of {origin}.")
+    if as_json:
+        print_json({"origin": origin, "removed": gone})
+    else:
+        click.echo(f"Removed {gone:,} {'entry' if gone == 1 else 'entries'} of {origin}.")
 
 
 def list_provenance(store: Store, *, dataset: str | None = None, passed: str | None = None) -> list[Passed]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import column_list, dataset_names, declared_dataset, open_store
-from floodmark.cli.output import note, working
+from floodmark.cli.output import NOTHING, note, working
 from floodmark.cli.rowtext import FORMATS, RowWriter, row_writer
 from floodmark.errors import InvalidCursor, SchemaConflict, reason_of
 from floodmark.sequence import Cursor
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="The output format."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as one JSON document: --format json.")
 @click.option(
     "--limit", type=click.IntRange(min=1), help="At most this many rows. The cursor points after the last one."
 )
@@ -50,6 +51,7 @@ def read(
     columns: list[str] | None,
     partition: str | None,
     kind: str,
+    as_json: bool,
     limit: int | None,
     cursor_file: Path | None,
     *,
@@ -82,12 +84,14 @@ def read(
     with open_store() as store:
         declared = _declared(store, dataset, columns)
         shown = list(columns or declared.schema.names)
-        writer = row_writer(kind, shown, json_columns=[c.name for c in declared.schema if c.text == "json"])
+        writer = row_writer(
+            "json" if as_json else kind, shown, json_columns=[c.name for c in declared.schema if c.text == "json"]
+        )
         if pending:
             _write_with_pending(store, dataset, shown, writer, partition=partition, limit=limit)
             return
         position = Position(store, dataset, partition=partition, since=since, until=until, limit=limit)
-        with working(f"Reading {dataset} …"):
+        with working(f"Reading {dataset} …", left=NOTHING):
             batches = store.read_since(dataset, since, partition=partition, columns=columns)
             first = next(batches, None)
         if first is not None:
@@ -110,7 +114,7 @@ def _write_with_pending(
 ) -> None:
     committed = pending = 0
     with contextlib.closing(store.read_with_pending(dataset, partition=partition, columns=columns)) as parts:
-        with working(f"Reading {dataset} …"):
+        with working(f"Reading {dataset} …", left=NOTHING):
             first = next(parts, None)
         for part in itertools.chain(() if first is None else [first], parts):
             rows = part.table if limit is None else part.table.slice(0, limit - committed - pending)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from floodmark.cli.options import column_list, dataset_names, json_option, open_store
-from floodmark.cli.output import counted, note, print_json
+from floodmark.cli.output import counted, note, print_json, progress
 
 if TYPE_CHECKING:
     from floodmark.maintenance.rebuild import RebuildReport
@@ -41,7 +41,7 @@ def rebuild(
       floodmark rebuild events --bucket-width 4194304
       floodmark rebuild events --warehouse /mnt/larger-disk --format-version 3
     """
-    with open_store() as store:
+    with open_store() as store, progress(f"Rebuilding {dataset}") as shown:
         report = store.rebuild(
             dataset,
             bucket_width=bucket_width,
@@ -49,7 +49,7 @@ def rebuild(
             warehouse=warehouse,
             sort=sort,
             takeover=take_over,
-            progress=lambda done: note(f"{counted(done.rows_copied, 'row')} copied …"),
+            progress=lambda done: shown.update(done.rows_copied),
         )
     if as_json:
         print_json(report)
@@ -65,6 +65,7 @@ def _show(report: RebuildReport) -> None:
         f"It is at {report.location}; the table at {report.previous_location} is removed by a later compaction or "
         "rebuild."
     )
+    note(f"{counted(report.rows_copied, 'row')} copied in {counted(report.copies, 'part')}.")
     if report.buckets_repaired:
         note(f"{report.buckets_repaired:,} buckets changed during the copy and were copied again.")
     for generation in report.removed:

@@ -1,4 +1,4 @@
-"""Rows as text on standard output: JSON lines, CSV, or a table."""
+"""Rows as text on standard output: JSON lines, one JSON array, CSV, or a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from floodmark.cli.output import print_table
 
-FORMATS = ("jsonl", "table", "csv")
+FORMATS = ("jsonl", "json", "table", "csv")
 
 TABLE_ROWS_MAX = 10_000
 """A table is laid out in memory; for more rows use jsonl or csv."""
@@ -30,6 +30,8 @@ def row_writer(kind: str, columns: Sequence[str], *, json_columns: Sequence[str]
     """A writer on standard output. The text of `json_columns` is written as JSON values in JSON lines."""
     if kind == "jsonl":
         return JsonLines(sys.stdout.buffer, json_columns)
+    if kind == "json":
+        return JsonArray(sys.stdout.buffer, json_columns)
     if kind == "csv":
         return CsvLines(sys.stdout.buffer, columns)
     return TableText(columns)
@@ -55,6 +57,25 @@ class JsonLines:
         return orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
 
     def finish(self) -> None:
+        self._file.flush()
+
+
+class JsonArray:
+    """All rows as one JSON document: an array of objects."""
+
+    def __init__(self, file: IO[bytes], json_columns: Sequence[str]) -> None:
+        self._file = file
+        self._lines = JsonLines(file, json_columns)
+        self._next = b"["
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            self._file.write(self._next)
+            self._lines.write([row])
+            self._next = b","
+
+    def finish(self) -> None:
+        self._file.write(b"[]\n" if self._next == b"[" else b"]\n")
         self._file.flush()
 
 

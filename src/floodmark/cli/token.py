@@ -143,7 +143,8 @@ def list_(as_json: bool) -> None:
 
 @token.command()
 @click.argument("name")
-def revoke(name: str) -> None:
+@json_option
+def revoke(name: str, as_json: bool) -> None:
     """Revoke the token called NAME. A running hub refuses it within a second.
 
     \b
@@ -154,4 +155,7 @@ def revoke(name: str) -> None:
 
     with open_store() as store:
         revoke_token(store, name)
-    click.echo(f"Token {name} was revoked.")
+    if as_json:
+        print_json({"token": name, "revoked": True})
+    else:
+        click.echo(f"Token {name} was revoked.")

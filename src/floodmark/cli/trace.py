@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
-from floodmark.cli.output import print_json, working
+from floodmark.cli.output import NOTHING, print_json, working
 
 if TYPE_CHECKING:
     from floodmark.control.datasets import Dataset
@@ -46,7 +46,7 @@ def trace(
         raise click.UsageError("Give COLUMN=VALUE, --id or --row.")
     with open_store() as store:
         asked = content_id or (_object(row) if row is not None else _parsed(declared_dataset(store, dataset), values))
-        with working(f"Searching the row in {dataset} …"):
+        with working(f"Searching the row in {dataset} …", left=NOTHING):
             found = store.trace(dataset, asked)
     if as_json:
         print_json(_described(found))

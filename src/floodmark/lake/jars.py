@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +75,8 @@ FOR = {
 }
 """What a lake elsewhere needs besides: Iceberg's S3 client, and the driver of a SQL catalog on PostgreSQL."""
 
+TELL_SECONDS = 2.0
+"""How often a download says how far it is."""
 CHECKED_FILE = "checked.json"
 """Which files were read and found good: their pinned checksum, size, times and inode."""
 
@@ -148,6 +152,7 @@ def fetch(directory: Path, *, needs: Collection[str] = ()) -> list[Path]:
     if missing:
         make_directory(directory)
         with tempfile.TemporaryDirectory(prefix="floodmark-jars-") as scratch:
+            _say(f"Downloading {len(missing)} jars for Spark to {directory}, once …")
             _resolve(missing, Path(scratch))
             for jar in missing:
                 _install(jar, Path(scratch), directory)
@@ -163,15 +168,44 @@ def _resolve(jars: list[Jar], scratch: Path) -> None:
         ".config('spark.jars.packages', sys.argv[1]).config('spark.jars.ivy', sys.argv[2]).getOrCreate().stop()\n"
     )
     coordinates = ",".join(jar.coordinate for jar in jars)
-    done = subprocess.run(
-        [sys.executable, "-c", script, coordinates, str(scratch)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, coordinates, str(scratch)], stdout=output, stderr=output, text=True
+        )
+        begun = shown = time.monotonic()
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.2)
+                if time.monotonic() - shown >= TELL_SECONDS:
+                    shown = time.monotonic()
+                    _say(f"  {_downloaded(scratch) / 1e6:.0f} MB after {shown - begun:.0f} s")
+        finally:  # also if it is interrupted: nothing is left running
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        output.seek(0)
+        said = output.read()
+    if process.returncode != 0:
         raise EnvironmentProblem(
-            f"The Spark jars could not be fetched ({_reason(done.stderr)}).",
+            f"The Spark jars could not be fetched ({_reason(said)}).",
             hint="Check the network or your Maven mirror and run `floodmark jars` again; on a machine without network "
             "copy the directory from one that has them and set FLOODMARK_JARS to it.",
         )
+
+
+def _say(text: str) -> None:
+    """The command line shows this log: the first start of Spark may take a minute more."""
+    logging.getLogger("floodmark.jars").info(text)
+
+
+def _downloaded(scratch: Path) -> int:
+    """How many bytes are there by now; a file may get its last name meanwhile."""
+    total = 0
+    for path in (scratch / "cache").rglob("*.jar*"):  # from there they are copied
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
 
 
 def _reason(output: str) -> str:
