@@ -286,6 +286,12 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         before={"floodmark attach shop --control env:SHOP_CONTROL": "mkdir another-host && cd another-host"},
         not_run={
             "CREATE ROLE floodmark_owner LOGIN;": "run by a test of a store with its control database on PostgreSQL",
+            "[spark.settings]": "settings of a cluster that the page does not have",
+            '"spark.kubernetes.container.image" = "registry.example/floodmark:1"': "settings of a cluster",
+            "spark-submit --master yarn --deploy-mode client \\": "needs YARN",
+            "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer \\": (
+                "needs a cluster; tests/acceptance/test_topologies.py starts one"
+            ),
         },
     ),
     "docs/how-to/schema-evolution.md": Page(
