@@ -298,18 +298,20 @@ class ParcelStart:
     """Of all rows up to there, delivered or given up."""
     given_up: Tally
     """Of all rows given up since: each of them is in quarantine."""
+    watermark: int
+    """From which it was counted back; 0 if there is none yet."""
 
 
 def parcel_start(connection: Connection, channel: Channel) -> ParcelStart:
-    """From the watermark back over settled chunks without delivered rows: empty ones, and those given up.
+    """From the watermark back over chunks without delivered rows: empty ones, and those given up.
 
-    What is settled stays so, hence the same chunk reaches equally far back whenever it is sent again.
+    What is acknowledged or given up stays so, hence the same chunk reaches equally far back whenever it is sent again.
     """
     return _walked_back(connection, channel, watermark(connection, channel) or Watermark(0, Tally()))
 
 
 def sent_range(connection: Connection, channel: Channel, chunk: Chunk) -> SequenceRange:
-    """The range under which a settled chunk was sent."""
+    """The range under which a chunk was sent that is not pending any more."""
     begin = _walked_back(connection, channel, Watermark(chunk.range.after, Tally()))
     return SequenceRange(begin.after, chunk.range.through)
 
@@ -322,7 +324,7 @@ def _walked_back(connection: Connection, channel: Channel, mark: Watermark) -> P
             break
         tally = Tally.of(row.row_count, row.checksum)
         after, before = row.after_seq, before - tally
-    return ParcelStart(after, before, mark.tally - before)
+    return ParcelStart(after, before, mark.tally - before, mark.seq)
 
 
 # ── Bases ────────────────────────────────────────────────────────────────────────────────────────────────────────────

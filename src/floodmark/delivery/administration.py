@@ -372,13 +372,11 @@ class Remedies:
             _, destination = self._way(sink, channel, {})
             if not _keeps_ledger(destination):
                 continue
-            begin, mark = self.exporter.database.read(
-                lambda c, channel=channel: (parcel_start(c, channel), deliveries.watermark(c, channel))  # type: ignore[misc]
-            )
-            if mark is None or not begin.given_up.rows:
+            begin = self.exporter.database.read(partial(parcel_start, channel=channel))
+            if not begin.given_up.rows:
                 continue
             with contextlib.suppress(Ahead):  # it has this, and more
-                destination.deliver(_without_rows(channel, SequenceRange(begin.after, mark.seq), begin))
+                destination.deliver(_without_rows(channel, SequenceRange(begin.after, begin.watermark), begin))
 
     def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
         """Rows that were given up together, with the chunk they were given up with."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -210,8 +211,8 @@ class Shipment:
         parcel = Parcel(self.channel, chunk.range, piece.table, piece.sequence, piece.ids, piece.tally)
         if not self.tick.kind.contiguous:
             return parcel
-        begin, mark = self.task.read(lambda c: (parcel_start(c, self.channel), deliveries.watermark(c, self.channel)))
-        if mark is not None and mark.seq > chunk.range.after:
+        begin = self.task.read(lambda c: parcel_start(c, self.channel))
+        if begin.watermark > chunk.range.after:
             return None
         waiting = sum((item.tally for _, item, _ in self._waiting), Tally())
         after, before, given_up = begin.after, begin.before, begin.given_up + waiting
@@ -493,12 +494,8 @@ class Comparison:
         found = self.task.read(lambda c: deliveries.stretches(c, self.channel, span))
         for part in chunk_ranges(span, found, rows_max=QUARANTINE_ROWS):
             rows = self.task.source.rows(Intent("", self.channel, part, pinned), part).one_by_one()
-            now = self.tick.clock.now()
-            self.task.transact(
-                lambda c, rows=rows, now=now: quarantine.hold_given_up(  # type: ignore[misc]
-                    c, self.channel, rows, reason=GIVEN_UP_BEFORE, now=now
-                )
-            )
+            hold = partial(quarantine.hold_given_up, channel=self.channel, rows=rows, reason=GIVEN_UP_BEFORE)
+            self.task.transact(partial(hold, now=self.tick.clock.now()))
 
     def _behind_removals(self, holdings: Holdings, *, at: int) -> Holdings:
         """Continue after removed rows: they were removed because this sink had them (U10), and cannot be compared.

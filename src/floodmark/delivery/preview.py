@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -41,9 +42,7 @@ def forecast(exporter: Exporter, name: str) -> list[Forecast]:
     sources: dict[str, RowSource] = {}
     for lag in lags:
         channel = lag.channel
-        planned, rows = exporter.database.read(
-            lambda c, lag=lag: _planned(c, lag, start(lag.channel), sink.settings)  # type: ignore[misc]
-        )
+        planned, rows = exporter.database.read(partial(_planned, lag=lag, start=start(channel), settings=sink.settings))
         for row_filter in dict.fromkeys(item.row_filter for item in planned):
             asked = [at for at, item in enumerate(planned) if item.row_filter == row_filter and rows[at] is None]
             if not asked:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -55,7 +56,7 @@ def change_types(engine: Engine, dataset: str, types: Mapping[str, str]) -> Data
         seal(engine, dataset)
         decide(engine, dataset)
         seen = _look(engine, declared, new)
-        if engine.database.transact(lambda c, new=new, seen=seen: _record(c, new.schema, dataset, seen)):  # type: ignore[misc]
+        if engine.database.transact(partial(_record, schema=new.schema, dataset=dataset, seen=seen)):
             faults.reach("column.changed")
             _complete(engine, new)
             return new

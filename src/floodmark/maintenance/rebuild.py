@@ -263,15 +263,15 @@ def take_over(engine: Engine, dataset: str, layout: Layout) -> Rebuild:
             number += 1
         try:
             mine = engine.database.transact(
-                lambda c, number=number: generations.take_over(  # type: ignore[misc]
-                    c,
+                partial(
+                    generations.take_over,
                     id=uuid.uuid4().hex,
                     dataset=dataset,
                     generation=number,
                     layout=layout,
                     now=engine.clock.now(),
                 ),
-                landed=lambda c, number=number: generations.is_staging(c, dataset, number),  # type: ignore[misc]
+                landed=partial(generations.is_staging, dataset=dataset, generation=number),
             )
         except NumberTaken:
             continue

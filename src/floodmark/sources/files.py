@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import operator
 import shutil
 import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -239,10 +241,20 @@ def _json_lines(file: SourceFile, kind_of: KindOf, mark: Mark, end: int | None, 
             yield Batch(
                 [constants | row for row in parsed.rows] if constants else parsed.rows,
                 (offset, number),
-                lambda row, numbers=parsed.numbers: place(numbers[row]),  # type: ignore[misc]
+                _places_of(parsed.numbers, place),
                 tuple(parsed.problems),
                 bytes=consumed - before,
             )
+
+
+def _places_of(numbers: Sequence[int], place: Callable[[int], str]) -> Callable[[int], str]:
+    """The place of each row in a batch of lines, of which some may have been left out."""
+    return lambda row: place(numbers[row])
+
+
+def _row_names(path: Path, number: Callable[[int], int]) -> Callable[[int], str]:
+    """The place of each row in a batch: the file, and the number of the row in it."""
+    return lambda row: f"{path} row {number(row)}"
 
 
 def _blocks(opened: IO[bytes], offset: int, end: int | None) -> Callable[[], bytes]:
@@ -303,7 +315,7 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
             yield Batch(
                 typed_columns(_with_constants(pa.Table.from_batches([batch]), file), kind_of, guessed),
                 done,
-                lambda row, places=places: f"{file.path} row {places(row)}",  # type: ignore[misc]
+                _row_names(file.path, places),
                 tuple(_broken_row(file, item) for item in found),
                 bytes=consumed - before,
             )
@@ -401,7 +413,7 @@ def _parquet(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
                 yield Batch(
                     rows,
                     start,
-                    lambda row, first=first: f"{file.path} row {first + row + 1}",  # type: ignore[misc]
+                    _row_names(file.path, partial(operator.add, first + 1)),
                     bytes=int(share * batch.num_rows),
                     first=first,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import InvalidSetting, UnserialisableValue
@@ -45,9 +46,13 @@ def _rows_from(rows: Any, mark: int, name: str | None) -> Iterator[Batch]:
         yield Batch(
             rest,
             done,
-            lambda row, first=start + skipped: f"{name or ''} row {first + row}".lstrip(),  # type: ignore[misc]
+            partial(_place, name or "", start + skipped),
             lasting=name is not None,
         )
+
+
+def _place(name: str, first: int, row: int) -> str:
+    return f"{name} row {first + row}".lstrip()
 
 
 def _parts(rows: Any) -> Iterator[list[dict[str, Any]] | pa.Table]:
