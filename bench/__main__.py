@@ -17,12 +17,18 @@ from bench.page import write_page
 from bench.records import HERE, keep, new_record
 
 PARTS = ("fresh", "growth", "live", "store", "delivery", "upkeep", "eventlog", "backfill", "folding")
+OTHERS = ("watch",)
+"""By name only: half an hour of a store that is left alone."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=[], metavar="PART", help=f"which of: {', '.join(PARTS)} (default: all)"
+        "parts",
+        nargs="*",
+        default=[],
+        metavar="PART",
+        help=f"which of: {', '.join(PARTS)} (default: all), {', '.join(OTHERS)}",
     )
     parser.add_argument("--scale", type=float, help="of the usual size, for a quick look (not for eventlog)")
     parser.add_argument("--record", action="store_true", help="keep the figures in bench/records, and write the page")

@@ -17,8 +17,17 @@ PARTITIONS_MAX = 20
 
 
 @click.command()
+@click.option("--watch", is_flag=True, help="Show it again and again, with rates and trends, until q or Ctrl-C.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    help="With --watch: the time between two readings.",
+)
+@click.option("--count", type=click.IntRange(1), help="With --watch: stop after this many readings.")
 @json_option
-def status(as_json: bool) -> None:
+def status(watch: bool, seconds: float, count: int | None, as_json: bool) -> None:
     """Show committed rows, waiting rows and the state of each sink.
 
     Spark is not started. rows: committed rows. horizon: every row up to this sequence number is visible. waiting: rows
@@ -26,13 +35,22 @@ def status(as_json: bool) -> None:
     before its filter. reason: why the sink is blocked, or the last error. next attempt: when `floodmark run` delivers
     again.
 
+    With --watch a terminal shows the same as the dashboard; elsewhere each reading is one line, or with --json one JSON
+    document per line.
+
     \b
     Examples:
       floodmark status
+      floodmark status --watch
       floodmark status --json | jq '.datasets[].spool'
       floodmark status --json | jq '.sinks[] | select(.lag > 0)'
     """
     with open_store() as store:
+        if watch:
+            from floodmark.cli.watch import watch_status
+
+            watch_status(store, seconds=seconds, count=count, as_json=as_json)
+            return
         found = store.status()
     if as_json:
         print_json(found)
