@@ -64,6 +64,9 @@ class SegmentStore(Protocol):
     def names(self, dataset: str) -> list[str]:
         """The names of all files among the segments of a dataset."""
 
+    def copies(self, dataset: str) -> list[str]:
+        """The names of what is here only as a copy."""
+
     def remove(self, relatives: Iterable[str]) -> None:
         """Remove files, durably. Those that are not there are not missed."""
 
@@ -120,6 +123,9 @@ class DirectorySegments:
 
     def names(self, dataset: str) -> list[str]:
         return _names(self.root / folder(dataset))
+
+    def copies(self, dataset: str) -> list[str]:  # noqa: ARG002 - the files themselves are here
+        return []
 
     def remove(self, relatives: Iterable[str]) -> None:
         directories = set()
@@ -293,6 +299,9 @@ class BucketSegments:
 
     def names(self, dataset: str) -> list[str]:
         return [name for name in self.bucket.keys(folder(dataset)) if "/" not in name]
+
+    def copies(self, dataset: str) -> list[str]:
+        return _names(self.root / folder(dataset))
 
     def remove(self, relatives: Iterable[str]) -> None:
         """The objects first: a copy without one is of no use, an object without a copy is a segment."""

@@ -207,7 +207,8 @@ def test_one_host_commits_what_another_has_sealed(
     one.capture("rows", [{"id": 3}, {"id": 4}])
     assert two.flush("rows").rows == 0  # landing files are their host's own
     assert one.flush("rows").rows == 1
-    assert not list((tmp_path / "two").rglob("*.parquet"))
+    for host in ("one", "two"):  # what is committed leaves no copy behind on any host
+        assert not list((tmp_path / host / "spool").rglob("*.parquet"))
 
 
 def test_a_host_that_dies_between_the_object_and_its_record_loses_and_doubles_nothing(

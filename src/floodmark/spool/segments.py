@@ -368,6 +368,8 @@ def drop_dead_writers(engine: Engine, dataset: str) -> int:
 def remove_leftovers(engine: Engine, dataset: str) -> int:
     """Delete the files of segments that are committed or dropped: their process died before it could."""
     ids = segment_files(engine, dataset)
+    # Another host may have committed what this one has a copy of.
+    ids |= {name: id for name in engine.segments.copies(dataset) if (id := segment_id(name)) is not None}
     if not ids:
         return 0
     kept = engine.database.read(lambda c: _paths_to_keep(c, sorted(set(ids.values()))))
