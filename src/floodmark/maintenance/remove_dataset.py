@@ -29,6 +29,7 @@ from floodmark.errors import Permanent, Retryable, UnknownDataset
 from floodmark.files import sync_directory, try_lock
 from floodmark.maintenance.pending_deliveries import Needed, needed_rows
 from floodmark.spool.landing import landing_bytes
+from floodmark.spool.segments import segment_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,8 @@ def _finish(engine: Engine, name: str, left: Leftovers) -> None:
     for table in left.tables:
         engine.lake.drop(table)
         faults.reach("remove.table_dropped")
+    # In a bucket they are not below the store's directory.
+    engine.segments.remove([segment_key(name, one) for one in engine.segments.names(name)])
     for place in left.directories:
         path = engine.root / place
         if path.is_dir():

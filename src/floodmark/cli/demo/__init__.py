@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,19 +21,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--rows", type=click.IntRange(min=1000), default=100_000, show_default=True, help="Number of rows to send."
+    "--rows", type=click.IntRange(min=1000), default=40_000, show_default=True, help="Number of rows to send."
 )
 @click.option("--store", "directory", type=click.Path(path_type=Path), help="Create the store here, and keep it.")
 @click.option("--keep", is_flag=True, help="Keep the scratch store.")
 @json_option
 def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
-    """Run the complete pipeline on a scratch store, and check the result.
+    """Run the complete pipeline on scratch stores, and check the result.
 
-    Two writer processes capture messages at the same time: out of order, with duplicates, and each with one row that
-    does not fit. A flush commits the rows. A reader reads all rows and stores its cursor. The rows are exported to
-    files, and to a hub in another process, which is killed during the export and started again. Then late rows arrive,
-    and the reader and the destinations get exactly these. Every count is compared with what was sent; the exit code is
-    1 if one differs.
+    Two edge stores have live writers, which send messages out of order, some of them twice, and one each that does not
+    fit. Both edges commit and forward them to a hub in another process, which is killed halfway and started again.
+    There, history is loaded that overlaps the live rows; the rows are delivered to files and to another Iceberg table,
+    and the table is compacted. Late messages go all the way, and a reader gets exactly these. An audit compares every
+    row at every destination. Every count is compared with what was sent; the exit code is 1 if one differs.
+
+    On a terminal it ends with the address of the hub's dashboard, and waits for Enter.
 
     \b
     Examples:
@@ -45,7 +48,7 @@ def demo(rows: int, directory: Path | None, keep: bool, as_json: bool) -> None:
     started = time.perf_counter()
     with _place(directory, keep=keep) as place:
         note(f"Store: {place}")
-        story = Story(Plan(rows), str(place), note)
+        story = Story(Plan(rows), str(place), note, None if as_json or not sys.stdin.isatty() else _wait)
         story.run()
         if as_json:
             print_json({"holds": story.holds, "steps": story.steps, "claims": story.claims})
@@ -66,6 +69,13 @@ def _place(directory: Path | None, *, keep: bool) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="floodmark-demo-", ignore_cleanup_errors=True) as scratch:
             yield Path(scratch) / "store"
+
+
+def _wait(address: str) -> None:
+    """Leave the hub running, with its dashboard, until somebody has looked at it."""
+    note(f"The dashboard of the hub is at {address}/ Look at it, then press Enter.")
+    with contextlib.suppress(EOFError):
+        input()
 
 
 def _show(story: Story, *, seconds: float) -> None:

@@ -55,6 +55,21 @@ class Plan:
     def resent(self) -> int:
         return self.late // 10
 
+    @property
+    def overlap(self) -> int:
+        """Messages of the history that were captured live, too."""
+        return self.rows // 20
+
+    @property
+    def older(self) -> int:
+        """Messages that only the history has."""
+        return self.rows // 40
+
+    def history(self) -> list[dict[str, Any]]:
+        """What a backfill loads: it overlaps the live rows."""
+        first = self.distinct + self.late + WRITERS
+        return [message(number) for number in (*range(self.overlap), *range(first, first + self.older))]
+
     def sent_by(self, writer: int) -> list[dict[str, Any]]:
         """One writer's rows in the order in which it sends them, which is not the order of events."""
         own = range(writer, self.distinct, WRITERS)

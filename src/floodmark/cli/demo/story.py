@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 import floodmark
-from floodmark.cli.demo.rows import COLUMNS, DATASET, EVENT_TIME, IDENTITY, PARTITION_BY, WRITERS, Plan
+from floodmark.cli.demo.rows import COLUMNS, DATASET, EVENT_TIME, IDENTITY, PARTITION_BY, Plan
 from floodmark.cli.demo.writer import WriterReport
 from floodmark.errors import Permanent
 
 if TYPE_CHECKING:
-    from floodmark.commit.flush import FlushReport
     from floodmark.delivery.context import ExportReport
+    from floodmark.maintenance.compact import CompactReport
     from floodmark.sequence import Cursor
-    from floodmark.status import DatasetStatus
     from floodmark.store import Store
 
 
@@ -42,9 +41,18 @@ class HubProcess:
     port: int = 0
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
-    def make_store(self) -> None:
+    def make_store(self, *, tables: Path) -> None:
+        """A store with one dataset, and a catalog of other tables."""
         with floodmark.init(self.path) as store:
             store.add_dataset(DATASET, IDENTITY, event_time=EVENT_TIME, partition_by=PARTITION_BY, schema=COLUMNS)
+        tables.mkdir()
+        settings = self.path / "floodmark.toml"
+        text = settings.read_text(encoding="utf-8").replace("# files_min = 8", "files_min = 2")  # there are few files
+        with settings.open("w", encoding="utf-8") as file:
+            file.write(
+                f'{text}\n[catalogs.{CATALOG}]\ntype = "sql"\nuri = "sqlite:///{tables}/catalog.db"\n'
+                f'warehouse = "{tables.as_uri()}"\n'
+            )
 
     @property
     def url(self) -> str:
@@ -88,6 +96,9 @@ class HubProcess:
 
 
 T = TypeVar("T")
+CATALOG = "warehouse"
+ROUNDS_MAX = 1000
+"""A demo that does not come to its end fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,149 +130,200 @@ class Story:
     plan: Plan
     store_path: str
     say: Callable[[str], None]
+    wait: Callable[[str], None] | None = None
+    """Called with the dashboard's address before everything is stopped."""
     steps: list[Step] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    _dropped: int = 0
+    """Duplicates that the hub has dropped."""
 
     @property
     def holds(self) -> bool:
         return all(claim.holds for claim in self.claims)
 
     def run(self) -> None:
-        import floodmark
-
-        with floodmark.init(self.store_path) as store:
-            store.add_dataset(DATASET, IDENTITY, event_time=EVENT_TIME, partition_by=PARTITION_BY, schema=COLUMNS)
-            self._capture()
-            self._do("Start Spark", lambda: store.spark, lambda spark: f"Spark {spark.version}")
-            self._first_flush(store)
-            cursor = self._read_everything(store)
-            with contextlib.ExitStack() as held:
-                hub = HubProcess(Path(f"{self.store_path}-hub"))
-                archive = Path(f"{self.store_path}-archive")
-                self._first_export(store, hub, archive, held)
-                self._late_rows(store, cursor)
-                self._second_export(store)
-            self._arrived(hub, archive)
-            self._totals(store)
+        """North and south collect rows; both forward them to a hub, which delivers them to files and to a table."""
+        with contextlib.ExitStack() as held:
+            north, south = (held.enter_context(self._edge(name)) for name in ("north", "south"))
+            hub = self._hub(held)
+            central = held.enter_context(floodmark.open(hub.path))
+            self._live((north, south), hub, central)
+            self._history(central)
+            self._deliver(central)
+            self._compact(central)
+            self._late_rows(north, central)
+            self._nothing_new((north, south), central)
+            self._audit((north, south), central)
+            self._arrived(central)
+            if self.wait is not None:
+                self.wait(hub.url)
 
     def _do(self, name: str, work: Callable[[], T], result: Callable[[T], str]) -> T:
         self.say(f"{name} …")
         started = time.perf_counter()
         done = work()
-        self.steps.append(Step(name, time.perf_counter() - started, result(done)))
+        said = result(done)
+        self.steps.append(Step(name, time.perf_counter() - started, said))
+        self.say(f"    {said}")
         return done
 
     def _claim(self, text: str, *, wanted: int, found: int) -> None:
         self.claims.append(Claim(text, wanted, found))
 
+    # ── the stores ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _path(self, name: str) -> Path:
+        return Path(f"{self.store_path}-{name}")
+
+    def _edge(self, name: str) -> Store:
+        store = floodmark.init(self._path(name))
+        store.add_dataset(DATASET, IDENTITY, event_time=EVENT_TIME, partition_by=PARTITION_BY, schema=COLUMNS)
+        return store
+
+    def _hub(self, held: contextlib.ExitStack) -> HubProcess:
+        self.say("Three stores: north and south collect messages, a hub in a process of its own receives them.")
+        hub = HubProcess(Path(self.store_path))
+        hub.make_store(tables=self._path("tables"))
+        held.callback(hub.stop)
+        return self._do("Start the hub", hub.start, lambda done: f"It listens on {done.url}.")
+
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _capture(self) -> None:
+    def _live(self, edges: Sequence[Store], hub: HubProcess, central: Store) -> None:
+        """Two writers send while everything commits and both edges forward; the hub dies in the middle of it."""
+        self.say(
+            f"Two writers send {self.plan.rows:,} messages, out of order. {self.plan.duplicates:,} of them are sent to "
+            "both edges, and each sends one that does not fit."
+        )
+        writers = _start_writers([edge.path for edge in edges], self.plan.rows)
+        self._do("Start Spark, while they send", lambda: edges[0].spark, lambda spark: f"Spark {spark.version}.")
+        for edge in edges:
+            edge.add_sink("central", "forward", url=hub.url, chunk_rows=max(50, self.plan.rows // 20))
+        killed = _KilledAtHalf(hub, self.plan.rows // 2)
         reports = self._do(
-            f"Capture from {WRITERS} writer processes",
-            lambda: _run_writers(self.store_path, self.plan.rows),
-            lambda done: f"{sum(r.rows for r in done):,} rows durable in {sum(r.calls for r in done)} calls",
+            "Commit and forward, while they send; the hub is killed halfway",
+            lambda: self._until_everything_arrived(edges, hub, central, writers, killed),
+            lambda done: f"{sum(r.rows for r in done):,} messages were acknowledged to the writers.",
         )
-        rate = sum(report.rows / report.seconds for report in reports)
-        self.steps.append(
-            Step("  time inside capture()", max(r.seconds for r in reports), f"{rate:,.0f} rows/s in total")
-        )
-        self._claim(
-            "rows acknowledged to the writers",
-            wanted=self.plan.rows - self.plan.misfits,
-            found=sum(r.rows for r in reports),
-        )
-        self._claim(
-            "rows that do not fit, counted", wanted=self.plan.misfits, found=sum(r.quarantined for r in reports)
-        )
+        self._claim("hubs killed in the middle", wanted=1, found=int(killed.done))
+        sent = self.plan.rows - self.plan.misfits
+        self._claim("rows acknowledged to the writers", wanted=sent, found=sum(r.rows for r in reports))
+        held = sum(len(edge.quarantine.entries(DATASET)) for edge in edges)
+        self._claim("rows in quarantine, with their reason", wanted=self.plan.misfits, found=held)
+        self._claim("rows committed at both edges", wanted=sent, found=sum(_rows(edge) for edge in edges))
+        self._claim("rows committed", wanted=self.plan.distinct, found=_rows(central))
+        self._claim("messages that both edges had, dropped", wanted=self.plan.duplicates, found=self._dropped)
 
-    def _first_flush(self, store: Store) -> None:
-        report = self._do("Flush", lambda: store.flush(DATASET), _flushed)
-        self._claim("rows committed", wanted=self.plan.distinct, found=report.rows)
-        self._claim("duplicates dropped", wanted=self.plan.duplicates, found=report.duplicates)
-        self._claim("rows in quarantine", wanted=self.plan.misfits, found=len(store.quarantine.entries(DATASET)))
+    def _until_everything_arrived(
+        self,
+        edges: Sequence[Store],
+        hub: HubProcess,
+        central: Store,
+        writers: Sequence[subprocess.Popen[bytes]],
+        killed: _KilledAtHalf,
+    ) -> list[WriterReport]:
+        rounds = 0
+        while True:
+            done = all(writer.poll() is not None for writer in writers)
+            for edge in edges:
+                edge.flush(DATASET)
+                killed.before = killed.rows_now
+                report = edge.export("central", progress=killed)
+                killed.rows_now = killed.before + report.rows
+                rounds += 1
+                if report.errors:
+                    self.say(f"    The hub does not answer: {next(iter(report.errors.values()))[:70]} … It is started again.")
+                    hub.start()
+            self._dropped += central.flush(DATASET).duplicates
+            behind = sum(sink.lag for edge in edges for sink in edge.status().sinks)
+            if (done and not behind) or rounds > ROUNDS_MAX:
+                return _finished(writers)
 
-    def _read_everything(self, store: Store) -> Cursor:
-        ids, cursor = self._do("Read everything", lambda: _read(store, None), lambda done: f"{len(done[0]):,} rows")
-        self._claim("rows read", wanted=self.plan.distinct, found=len(ids))
-        self._claim(
-            "expected messages among them", wanted=self.plan.distinct, found=len(self.plan.first_ids() & {*ids})
+    def _history(self, central: Store) -> None:
+        rows = self.plan.history()
+        report = self._do(
+            f"Load history: {len(rows):,} messages, most of them stored already",
+            lambda: central.backfill(DATASET, rows, source_id="history"),
+            lambda done: f"{done.new:,} new, {done.already_stored:,} were stored already.",
         )
-        return cursor
+        self._claim("new messages of the history", wanted=self.plan.older, found=report.new)
+        self._claim("messages of it that were stored already", wanted=self.plan.overlap, found=report.already_stored)
 
-    def _late_rows(self, store: Store, cursor: Cursor) -> None:
+    def _deliver(self, central: Store) -> None:
+        central.add_sink("archive", "blob", url=self._path("archive").as_uri(), format="parquet")
+        central.add_sink("copy", "table", table=f"{CATALOG}.copies")
+        for name, where in (("archive", "files"), ("copy", "another Iceberg table")):
+            self._do(f"Deliver to {where}", partial(central.export, name), _exported)
+
+    def _compact(self, central: Store) -> None:
+        self._do("Compact the table", lambda: central.compact(DATASET), _compacted)
+
+    def _late_rows(self, north: Store, central: Store) -> None:
+        """A reader stores a cursor; messages with old times come after it, and it gets exactly these."""
+        ids, cursor = self._do(
+            "A reader reads everything", lambda: _read(central, None), lambda d: f"{len(d[0]):,} rows."
+        )
+        self._claim("rows read", wanted=self.plan.distinct + self.plan.older, found=len(ids))
         sent = self.plan.sent_late()
         self._do(
-            "Capture late rows", lambda: store.capture(DATASET, sent), lambda receipt: f"{receipt.rows:,} rows durable"
+            "Late messages arrive at north, and go all the way",
+            lambda: (
+                north.capture(DATASET, sent),
+                north.flush(DATASET),
+                north.export(),
+                central.flush(),
+                central.export(),
+            ),
+            lambda done: f"{done[0].rows:,} captured, {done[3].rows:,} new at the hub, {done[4].rows:,} delivered.",
         )
-        report = self._do("Flush again", lambda: store.flush(DATASET), _flushed)
-        self._claim("re-sent rows dropped", wanted=self.plan.resent, found=report.duplicates)
         # By its text, like another process would do it.
         ids, _ = self._do(
-            "Read since the stored cursor", lambda: _read(store, str(cursor)), lambda done: f"{len(done[0]):,} rows"
+            "The reader continues at its cursor", lambda: _read(central, str(cursor)), lambda d: f"{len(d[0]):,} rows."
         )
         self._claim("new rows read since the cursor", wanted=self.plan.late, found=len(ids))
         self._claim("late messages among them", wanted=self.plan.late, found=len(self.plan.late_ids() & {*ids}))
 
-    def _first_export(self, store: Store, hub: HubProcess, archive: Path, held: contextlib.ExitStack) -> None:
-        hub.make_store()
-        held.callback(hub.stop)
-        self._do("Start a hub process", hub.start, lambda done: done.url)
-        store.add_sink("archive", "blob", url=archive.as_uri(), format="parquet")
-        store.add_sink("central", "forward", url=hub.url, chunk_rows=max(50, self.plan.rows // 20))
-        self._do("Export to files", lambda: store.export("archive"), _exported)
-        killed = _KilledAtHalf(hub, self.plan.distinct)
-        report = self._do(
-            "Export to the hub, which is killed halfway",
-            lambda: store.export("central", progress=killed),
-            lambda done: f"{done.rows:,} rows acknowledged, then: {next(iter(done.errors.values()), 'nothing')[:60]}",
-        )
-        self._claim("exports that failed when the hub was killed", wanted=1, found=min(len(report.errors), 1))
-        self._do("Start the hub again", hub.start, lambda done: done.url)
-
-    def _second_export(self, store: Store) -> None:
-        self._do("Export all new rows", store.export, _exported)
-        ticks = [_timed(partial(store.export, name)) for name in ("archive", "central")]
+    def _nothing_new(self, edges: Sequence[Store], central: Store) -> None:
+        ticks = [_timed(partial(store.export, sink.name)) for store in (*edges, central) for sink in store.sinks()]
         self.steps.append(
-            Step("Export with nothing new", max(seconds for seconds, _ in ticks), "no row, no Spark job, no request")
+            Step("Export with nothing new", max(seconds for seconds, _ in ticks), "No row, no Spark job, no request.")
         )
         self._claim("rows sent by an export with nothing new", wanted=0, found=sum(one.rows for _, one in ticks))
         self._claim("Spark jobs started by it", wanted=0, found=sum(one.spark_jobs for _, one in ticks))
 
-    def _arrived(self, hub: HubProcess, archive: Path) -> None:
-        """Count the rows at the destinations: each row of the store, once."""
-        import floodmark
+    def _audit(self, edges: Sequence[Store], central: Store) -> None:
+        self.say("An audit compares every row at every destination with what was committed.")
+        for store, name in [(edge, "central") for edge in edges] + [(central, "archive"), (central, "copy")]:
+            report = self._do(
+                f"Audit {store.path.name}, sink {name}",
+                partial(store.audit, name, deep=True),
+                lambda done: "Every row arrived exactly once." if done.sound else f"{len(done.findings)} findings.",
+            )
+            self._claim(
+                f"problems found by the audit of {store.path.name}, sink {name}",
+                wanted=0,
+                found=sum(one.wrong for one in report.findings),
+            )
 
-        wanted = self.plan.distinct + self.plan.late
-        rows, ids = self._do("Count the files", lambda: _in_files(archive), lambda done: f"{done[0]:,} rows")
+    def _arrived(self, central: Store) -> None:
+        """Count the rows at the destinations: each row of the store, once."""
+        wanted = self.plan.distinct + self.plan.older + self.plan.late
+        rows, ids = self._do("Count the files", lambda: _in_files(self._path("archive")), lambda d: f"{d[0]:,} rows.")
         self._claim("rows in the files", wanted=wanted, found=rows)
         self._claim("distinct rows in the files", wanted=wanted, found=len(ids))
-        with floodmark.open(hub.path) as store:
-            report = self._do("Flush at the hub", lambda: store.flush(DATASET), _flushed)
-            self._claim("rows at the hub", wanted=wanted, found=report.rows)
-            self._claim("rows stored twice at the hub", wanted=0, found=report.duplicates)
-
-    def _totals(self, store: Store) -> None:
-        status = self._do("Status", store.status, lambda done: _summed(done.datasets[0]))
-        dataset = status.datasets[0]
-        total = self.plan.distinct + self.plan.late
-        self._claim("rows in the dataset", wanted=total, found=dataset.rows)
-        self._claim("rows left in the spool", wanted=0, found=dataset.spool.segment_rows + dataset.spool.landing_bytes)
+        count = f"SELECT count(*), count(DISTINCT part_id) FROM {CATALOG}.copies.{DATASET}"  # noqa: S608 - our own names
         counted = self._do(
-            "Count with SQL",
-            lambda: store.sql(f"SELECT count(*), count(DISTINCT part_id) FROM {DATASET}").collect()[0],  # noqa: S608
-            lambda row: f"{row[0]:,} rows, {row[1]:,} identities",
+            "Count the table with SQL", lambda: central.sql(count).collect()[0], lambda row: f"{row[0]:,} rows."
         )
-        self._claim("rows by SQL", wanted=total, found=counted[0])
-        self._claim("distinct identities by SQL", wanted=total, found=counted[1])
-
-
-def _flushed(report: FlushReport) -> str:
-    return f"{report.rows:,} committed, {report.duplicates:,} duplicates dropped, {report.blocks} block {report.block}"
+        self._claim("rows in the table", wanted=wanted, found=counted[0])
+        self._claim("distinct rows in the table", wanted=wanted, found=counted[1])
+        self._claim("rows in the dataset", wanted=wanted, found=_rows(central))
+        waiting = central.status().datasets[0].spool
+        self._claim("rows left in the spool", wanted=0, found=waiting.segment_rows + waiting.landing_bytes)
 
 
 def _exported(report: ExportReport) -> str:
-    return f"{report.rows:,} rows in {report.chunks} chunks, {report.bytes / 1e6:.1f} MB"
+    return f"{report.rows:,} rows in {report.chunks} chunks, {report.bytes / 1e6:.1f} MB."
 
 
 @dataclass(slots=True)
@@ -270,10 +332,13 @@ class _KilledAtHalf:
 
     hub: HubProcess
     rows: int
+    before: int = 0
+    """Rows of the exports before this one."""
+    rows_now: int = 0
     done: bool = False
 
     def __call__(self, report: ExportReport) -> None:
-        if not self.done and report.rows >= self.rows // 2:
+        if not self.done and self.before + report.rows >= self.rows:
             self.done = True
             self.hub.kill()
 
@@ -291,9 +356,15 @@ def _in_files(directory: Path) -> tuple[int, set[str]]:
     return sum(map(len, found)), {one for ids in found for one in ids}
 
 
-def _summed(dataset: DatasetStatus) -> str:
-    parts = f"{len(dataset.partitions)} partitions, {dataset.quarantined} quarantined"
-    return f"{dataset.rows:,} rows, horizon {dataset.horizon:,}, {parts}"
+def _rows(store: Store) -> int:
+    return sum(dataset.rows for dataset in store.status().datasets)
+
+
+def _compacted(report: CompactReport) -> str:
+    parts = [part for dataset in report.datasets for part in dataset.compacted]
+    if not parts:
+        return "Nothing to join."
+    return f"{sum(part.files_before for part in parts)} files became {sum(part.files_after or 0 for part in parts)}."
 
 
 def _read(store: Store, since: str | None) -> tuple[list[str], Cursor]:
@@ -305,17 +376,20 @@ def _read(store: Store, since: str | None) -> tuple[list[str], Cursor]:
     return ids, cursor
 
 
-def _run_writers(store_path: str, rows: int) -> list[WriterReport]:
-    """Two processes at the same time, each with its own interpreter."""
-    started = [
+def _start_writers(stores: Sequence[Path], rows: int) -> list[subprocess.Popen[bytes]]:
+    """One process for each store, all at the same time, each with its own interpreter."""
+    return [
         subprocess.Popen(
-            [sys.executable, "-m", "floodmark.cli.demo.writer", store_path, str(rows), str(writer)],
+            [sys.executable, "-m", "floodmark.cli.demo.writer", str(store), str(rows), str(writer)],
             stdout=subprocess.PIPE,
             cwd=Path.cwd(),
         )
-        for writer in range(WRITERS)
+        for writer, store in enumerate(stores)
     ]
-    outputs = [process.communicate()[0] for process in started]
-    if any(process.returncode != 0 for process in started):
+
+
+def _finished(writers: Sequence[subprocess.Popen[bytes]]) -> list[WriterReport]:
+    outputs = [writer.communicate()[0] for writer in writers]
+    if any(writer.returncode != 0 for writer in writers):
         raise Permanent("A writer process of the demo failed. Its output is above.")
     return [msgspec.json.decode(output, type=WriterReport) for output in outputs]
