@@ -48,7 +48,8 @@ def _empty_file(table: IcebergTable, request: Barrier) -> DataFile:
 
     values = [_partition_value(table, field, request.through) for field in table.spec().fields]
     folder = table.spec().partition_to_path(Record(*values), table.schema())
-    location = f"{table.location().rstrip('/')}/data/{folder}/barrier-{uuid.uuid4()}.parquet"
+    parts = [table.location().rstrip("/"), "data", folder, f"barrier-{uuid.uuid4()}.parquet"]
+    location = "/".join(part for part in parts if part)  # a table that is not partitioned has no folder
     output = table.io.new_output(location)
     with output.create() as stream:
         pq.write_table(schema_to_pyarrow(table.schema()).empty_table(), stream)
