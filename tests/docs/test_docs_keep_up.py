@@ -121,6 +121,22 @@ def test_every_error_stands_in_the_reference_under_its_family():
         assert f"`{name}`" in section(page, family.__name__), f"{name} under {family.__name__}"
 
 
+ROUTE = re.compile(r"""\b(?:[Rr]oute|page)\(\s*"(/[^"]*)\"""")
+
+
+def test_every_route_stands_in_the_reference():
+    page = text("docs/reference/http.md")
+    served = {
+        re.sub(r"\{.*?\}", "{}", path)
+        for room in ("hub", "daemon", "dashboard")
+        for file in (ROOT / "src/floodmark" / room).rglob("*.py")
+        for path in ROUTE.findall(file.read_text(encoding="utf-8"))
+    }
+    assert {"/", "/metrics", "/v1/ledger/{}"} <= served, "the routes are written otherwise now: correct the pattern"
+    documented = {re.sub(r"\{.*?\}", "{}", path) for path in re.findall(r"`(?:GET |POST )?(/[^`\s]*)`", page)}
+    assert sorted(served - documented) == []
+
+
 def test_the_python_reference_has_every_public_name():
     page = text("docs/reference/python.md")
     methods = [name for name in vars(Store) if not name.startswith("_")]
