@@ -81,7 +81,7 @@ def examine(
     checks: list[Check] = [
         ("versions", _versions),
         ("java", _java),
-        ("jars", _jars),
+        ("jars", lambda: _jars(None if engine is None else engine.settings)),
         ("memory", lambda: _memory(None if engine is None else engine.settings)),
         (
             "disk",
@@ -128,18 +128,27 @@ def _java() -> Iterator[Checkup]:
     yield Checkup("java", OK, f"Java {check_java()}: {java_build().splitlines()[0]}.")
 
 
-def _jars() -> Iterator[Checkup]:
+def _jars(settings: Settings | None) -> Iterator[Checkup]:
+    """Those that every store needs, and those of this store's lake."""
+    from floodmark.lake.catalogs import needed_jars
     from floodmark.lake.jars import checked_jars, jar_directory, missing_jars
 
+    if settings is not None and settings.spark.remote:
+        yield Checkup("jars", OK, f"None are needed here: {settings.spark.remote} has its own.")
+        return
+    needs = set() if settings is None else needed_jars(settings)
+
     directory = jar_directory()
-    missing = missing_jars(directory)
+    missing = missing_jars(directory, needs=needs)
     if missing:
         what = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in {directory}."
         yield Checkup(
             "jars", WARNING, what, "They are downloaded when Spark first starts; or run `floodmark jars` now."
         )
         return
-    yield Checkup("jars", OK, f"{len(checked_jars(directory))} jars in {directory}, with the right checksums.")
+    yield Checkup(
+        "jars", OK, f"{len(checked_jars(directory, needs=needs))} jars in {directory}, with the right checksums."
+    )
 
 
 def _memory(settings: Settings | None) -> Iterator[Checkup]:

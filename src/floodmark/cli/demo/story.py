@@ -232,7 +232,9 @@ class Story:
                 killed.rows_now = killed.before + report.rows
                 rounds += 1
                 if report.errors:
-                    self.say(f"    The hub does not answer: {next(iter(report.errors.values()))[:70]} … It is started again.")
+                    self.say(
+                        f"    The hub does not answer: {next(iter(report.errors.values()))[:70]} … It is started again."
+                    )
                     hub.start()
             self._dropped += central.flush(DATASET).duplicates
             behind = sum(sink.lag for edge in edges for sink in edge.status().sinks)
