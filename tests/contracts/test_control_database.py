@@ -20,7 +20,7 @@ from sqlalchemy import Connection, MetaData, event, func, inspect, select, text,
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from floodmark.commit.protocol import Base
-from floodmark.control import blocks, datasets, deliveries, quarantine, removals, schema, segments
+from floodmark.control import blocks, datasets, deliveries, dependents, quarantine, removals, schema, segments
 from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database, migrate
@@ -425,6 +425,30 @@ def guarded(
     made.transact(fill)
     yield made
     made.close()
+
+
+def test_a_dataset_that_is_forgotten_leaves_no_record_in_any_table(filled: Database) -> None:
+    """Also in tables that are added later: each of them has a row above, and refers to no dataset that is not there."""
+    tables = schema.metadata.tables.values()
+    [name] = filled.read(lambda c: c.execute(select(schema.datasets.c.name)).scalars().all())
+    filled.transact(lambda c: dependents.forget(c, name))
+    left = {
+        table.name
+        for table in tables
+        if "dataset" in table.c
+        and filled.read(
+            lambda c, table=table: c.execute(select(table.c.dataset).where(table.c.dataset == name)).first()
+        )
+    }
+    parts = {
+        table.name
+        for table in tables
+        if {"intent", "block", "segment"} & set(table.c.keys())
+        and "dataset" not in table.c
+        and filled.read(lambda c, table=table: c.execute(select(table)).first())
+    }
+    assert (left, parts) == (set(), set())
+    assert filled.read(lambda c: c.execute(select(schema.datasets)).first()) is None
 
 
 def insert(database: Database, table: str, **changed: Any) -> None:

@@ -139,6 +139,12 @@ def looked_at(watch: Watch, store: Store, sink: str) -> None:
         ["run", "--once"],
         ["run", "--once", "--json"],
         ["quarantine", "list"],
+        ["config", "show"],
+        ["config", "show", "--json"],
+        ["config", "check", "--json"],
+        ["doctor", "--no-spark"],
+        ["doctor", "--no-spark", "--json"],
+        ["sink", "rewind", sink, "--beginning", "--dry-run", "--json"],
     ):
         watch.command(store, *words)
 

@@ -31,7 +31,7 @@ from floodmark.daemon.plan import (
     Work,
 )
 from floodmark.delivery.context import ExportReport
-from floodmark.errors import Corrupt, Retryable
+from floodmark.errors import Corrupt, Paused, Retryable
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction, SkippedBucket
 from floodmark.maintenance.upkeep import TaskReport
 from floodmark.sequence import SequenceRange
@@ -626,3 +626,27 @@ def test_a_task_that_failed_is_tried_again_up_the_ladder_and_not_after_a_day(tab
     table.datasets["m"] = DatasetView(horizon=5, tended={"orphans": table.now.wall})
     assert tasks(table, after=29) == []
     assert tasks(table, after=1) == [work]
+
+
+# ── pauses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_done_for_what_is_paused_and_everything_once_it_is_resumed() -> None:
+    table = Table(Plan(COMPACTING))
+    table.datasets["m"] = DatasetView(waiting_bytes=10_000, horizon=1, paused=True)
+    table.sink("s")
+    table.sinks["s"] = replace(table.sinks["s"], sink=replace(table.sinks["s"].sink, paused_at=BEGIN.isoformat()))
+    for horizon in range(2, 20):  # commits that were recorded by others
+        table.datasets["m"] = replace(table.datasets["m"], horizon=horizon)
+        assert table.due(after=100) == []
+    table.datasets["m"] = replace(table.datasets["m"], paused=False)
+    table.sinks["s"] = replace(table.sinks["s"], sink=replace(table.sinks["s"].sink, paused_at=None))
+    assert {type(work) for work in table.due(after=1)} == {Flush, Compact, Export}
+
+
+def test_work_that_met_a_pause_is_no_failure(table: Table) -> None:
+    table.dataset("m", waiting=1)
+    [flush] = table.due()
+    table.end(flush, error=Paused("paused"))
+    assert table.plan.retry_seconds(flush, table.now) is None
+    assert table.due(after=31) == [Flush("m")]
