@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -71,6 +71,34 @@ class TableSizes:
         return found
 
 
+@dataclass(slots=True)
+class Waiting:
+    """Since when rows have been waiting, as a process knows that looks again and again. Threads share it.
+
+    Of rows in a landing log a single look knows only the last write, and a busy writer writes all the time. While
+    nothing is committed in between, they have waited since they were first seen waiting.
+    """
+
+    _seen: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    """The horizon of each dataset, and since when rows have been waiting behind it."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def known(self, status: Status) -> Status:
+        """The same status with what this process knows."""
+        with self._lock:
+            return replace(status, datasets=tuple(self._known(item) for item in status.datasets))
+
+    def _known(self, item: DatasetStatus) -> DatasetStatus:
+        since = item.spool.since
+        if since is None:
+            self._seen.pop(item.name, None)
+            return item
+        horizon, before = self._seen.get(item.name, (item.horizon, since))
+        since = min(since, before) if horizon == item.horizon else since
+        self._seen[item.name] = (item.horizon, since)
+        return replace(item, spool=replace(item.spool, since=since))
+
+
 def control_bytes(engine: Engine) -> int:
     """The size of the control database: the file with its log, or what the server says."""
     database = engine.database
@@ -95,16 +123,18 @@ def text_of(*collectors: Collector) -> bytes:
 class StoreFigures(Collector):
     """The store's figures at the time of a scrape."""
 
-    def __init__(self, engine: Engine, tables: TableSizes | None = None) -> None:
+    def __init__(self, engine: Engine, tables: TableSizes, waiting: Waiting) -> None:
         self._engine = engine
-        self._tables = tables or TableSizes(engine)
+        self._tables = tables
+        self._waiting = waiting
 
     def describe(self) -> list[Metric]:
         """Nothing: a registry would otherwise collect once only to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        status, now = read_status(self._engine, with_sinks=True), self._engine.clock.now()
+        status = self._waiting.known(read_status(self._engine, with_sinks=True))
+        now = self._engine.clock.now()
         yield from _datasets(status.datasets[:SERIES_MAX], now)
         yield from _sinks(status.sinks, now)
         yield from _tasks(status, now)

@@ -12,7 +12,7 @@ from floodmark.control import overview, reports
 from floodmark.control.ledger import Entry, write
 from floodmark.dashboard.line import read_line, window_of
 from floodmark.dashboard.watch import Watch
-from floodmark.metrics import StoreFigures, TableSizes, control_bytes, text_of
+from floodmark.metrics import StoreFigures, TableSizes, Waiting, control_bytes, text_of
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.store import Store, init
 from floodmark.testing import ManualClock, MemoryLake
@@ -132,7 +132,7 @@ def test_a_result_replaces_the_one_before_and_counts_failures_in_a_row(looked_at
 def test_a_scrape_has_an_answer(looked_at: Store) -> None:
     capture(looked_at, 1)
     looked_at.flush("m")
-    text = text_of(StoreFigures(looked_at.engine, TableSizes(looked_at.engine))).decode()
+    text = text_of(StoreFigures(looked_at.engine, TableSizes(looked_at.engine), Waiting())).decode()
     assert 'floodmark_dataset_rows{dataset="m"} 1.0' in text
     assert 'floodmark_sink_lag_rows{dataset="m",sink="out"} 1.0' in text
     assert control_bytes(looked_at.engine) > 10_000

@@ -34,7 +34,7 @@ from floodmark.hub.access import Access
 from floodmark.hub.app import BROWSER_LOGIN, Quiet, not_found, tell
 from floodmark.hub.problems import problem_of
 from floodmark.hub.serve import BoundedProtocol, check_exposure, hosts_of, is_loopback, listen
-from floodmark.metrics import CONTENT_TYPE, StoreFigures, text_of
+from floodmark.metrics import CONTENT_TYPE, text_of
 from floodmark.store import Store
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Listener:
         self._hosts = hosts_of(host, ())
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="listen")
         self.dashboard = Dashboard(self._engine, title="run", running=daemon.running)
-        self._figures = StoreFigures(self._engine, self.dashboard.tables)
+        self._figures = self.dashboard.figures()
         config = uvicorn.Config(
             self.app(),
             http=BoundedProtocol,

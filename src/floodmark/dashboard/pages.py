@@ -26,7 +26,7 @@ from floodmark.control.tokens import DASHBOARD
 from floodmark.dashboard import line, views, words
 from floodmark.dashboard.watch import Reading, Watch
 from floodmark.engine import Engine
-from floodmark.metrics import TableSizes
+from floodmark.metrics import StoreFigures
 
 Work = Callable[[Request], Awaitable[Response]]
 
@@ -77,9 +77,9 @@ class Dashboard:
         self._templates.filters["rowcount"] = words.rows
         self._templates.globals["loop_id"] = _element_id
 
-    @property
-    def tables(self) -> TableSizes:
-        return self.watch.tables
+    def figures(self) -> StoreFigures:
+        """The store's figures for a scrape; what pages and scrapes have seen is shared."""
+        return StoreFigures(self.engine, self.watch.tables, self.watch.waiting)
 
     def start(self) -> None:
         self.watch.start()

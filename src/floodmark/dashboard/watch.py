@@ -20,7 +20,7 @@ from floodmark.control import blocks, overview
 from floodmark.control.overview import Flow
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError
-from floodmark.metrics import TableSize, TableSizes
+from floodmark.metrics import TableSize, TableSizes, Waiting
 from floodmark.status import Status, read_status
 
 READ_SECONDS = 1.0
@@ -69,6 +69,7 @@ class Watch:
 
     engine: Engine
     tables: TableSizes = field(init=False)
+    waiting: Waiting = field(default_factory=Waiting)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     _reading: Reading | None = None
     _read_at: float = float("-inf")
@@ -90,7 +91,7 @@ class Watch:
             return self._reading
 
     def _read(self) -> Reading:
-        status = read_status(self.engine, with_sinks=True)
+        status = self.waiting.known(read_status(self.engine, with_sinks=True))
 
         def more(connection: Connection) -> tuple[int, dict[str, Flow]]:
             return blocks.allocated(connection), overview.flows(connection)

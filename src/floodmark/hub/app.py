@@ -85,7 +85,7 @@ class Hub:
             self.settings.quarantine_token_max,
         )
         self.dashboard = Dashboard(self.engine, title="hub")
-        self.metrics = Metrics(self.dashboard.tables)
+        self.metrics = Metrics(self.dashboard.figures())
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from floodmark import metrics
-from floodmark.metrics import StoreFigures, TableSizes
+from floodmark.metrics import StoreFigures
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where workers store their counters, so that each can report for all; prometheus_client reads it at import."""
@@ -18,9 +18,9 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class Metrics:
     """One worker's counters."""
 
-    def __init__(self, tables: TableSizes) -> None:
+    def __init__(self, store: StoreFigures) -> None:
         self._registry = CollectorRegistry()
-        self._store = StoreFigures(tables.engine, tables)
+        self._store = store
         self.requests = Counter(
             "floodmark_hub_requests", "Requests answered.", ["route", "status"], registry=self._registry
         )

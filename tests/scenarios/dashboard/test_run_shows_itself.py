@@ -103,6 +103,27 @@ def test_metrics_say_what_waits_and_for_how_long(pages: Pages) -> None:
     assert found['floodmark_spool_oldest_seconds{dataset="m"}'] == 111
 
 
+def test_rows_that_nobody_commits_grow_old_also_if_their_writer_never_stops(pages: Pages, monkeypatch) -> None:
+    """A single look knows only the last write of a landing log. This process looks again and again."""
+    import floodmark.status as module
+
+    real, clock = module._landed, pages.run.clock
+
+    def landed(spool: Path) -> dict[str, dict[str, tuple[int, float]]]:
+        """As if the last write was just now."""
+        found = real(spool)
+        return {name: {f: (size, clock.now().timestamp()) for f, (size, _) in of.items()} for name, of in found.items()}
+
+    monkeypatch.setattr(module, "_landed", landed)
+    for number in range(3):
+        pages.capture(number)
+        found = figures(pages)
+    assert found['floodmark_spool_oldest_seconds{dataset="m"}'] == 22
+    pages.store.flush("m")
+    pages.capture(9)
+    assert figures(pages)['floodmark_spool_oldest_seconds{dataset="m"}'] == 0
+
+
 def test_metrics_say_which_task_fails_and_how_often(pages: Pages) -> None:
     from floodmark.control import reports
 
