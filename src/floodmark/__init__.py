@@ -93,6 +93,7 @@ __all__ = [
     "init",
     "open",
     "provider",
+    "restore",
 ]
 
 
@@ -151,3 +152,14 @@ def open(path: str | _Path, *, spark: SparkSession | None = None) -> Store:
     from floodmark.store import open_store
 
     return open_store(path, spark=spark)
+
+
+def restore(backup: str | _Path, path: str | _Path) -> Store:
+    """Make a store of a backup (`Store.backup`) in a directory, and open it; if there is a store, `StoreExists`.
+
+    The tables are used where they are. The old store must not be used any more: both would give the same numbers to
+    different rows.
+    """
+    from floodmark.store import restore as put_back
+
+    return put_back(backup, path)

@@ -21,6 +21,8 @@ from floodmark.errors import InvalidSetting, StoreMissing, reason_of
 
 FILE_NAME = "floodmark.toml"
 VARIABLES = "FLOODMARK_"
+LAKE_NAMESPACE = "datasets"
+"""Where the tables of a lake in a store's directory are in its catalog."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from floodmark.lake.adoptable import LegacyData
     from floodmark.lake.table import Lake
     from floodmark.maintenance.audit import AuditReport
+    from floodmark.maintenance.backup import BackupReport
     from floodmark.maintenance.compact import CompactReport
     from floodmark.maintenance.control_recovery import RebuiltRecords
     from floodmark.maintenance.fsck import FsckReport
@@ -706,6 +707,15 @@ class Store:
 
         return Tracer(self.engine).trace(dataset, row)
 
+    def backup(self, path: str | Path) -> BackupReport:
+        """Copy the control database, the spool, the quarantine and the settings to a new directory, while all runs.
+
+        The lake is not copied. A control database in PostgreSQL is not either: use its own tools, and before this.
+        """
+        from floodmark.maintenance.backup import backup
+
+        return backup(self.engine, path)
+
     def fsck(
         self,
         *,
@@ -826,6 +836,13 @@ def attach(
     _make_directories(root)
     durable_write(root / config.FILE_NAME, text.encode(), private=True)
     return open_store(root, lake=None if isinstance(lake, Mapping) else lake, clock=clock)
+
+
+def restore(backup: str | Path, path: str | Path, *, lake: Lake | None = None, clock: Clock | None = None) -> Store:
+    """Make a store of a backup in a directory, and open it. A store that is there is refused."""
+    from floodmark.maintenance.backup import restore as put_back
+
+    return open_store(put_back(backup, path), lake=lake, clock=clock)
 
 
 def _absent(path: str | Path) -> Path:

@@ -98,6 +98,7 @@ start floodmark -s shop hub --port {port}
     ),
     "docs/coming-from/structured-streaming.md": Page(),
     "docs/coming-from/vector.md": Page(not_run={"transforms:": "settings of Vector"}),
+    "docs/how-to/back-up-a-store.md": Page(given=SHOP),
     "docs/how-to/backfill.md": Page(
         given=SHOP
         + """\

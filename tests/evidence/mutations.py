@@ -23,6 +23,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U1": "a model's rewrite has no rows that it could change",
     "U5": "models have no clock",
     "U6": "a rule about sizes, not about order",
+    "U37": "the models of a restore begin with an older copy of the records, however it was made",
     "U35": "a model's records are few: there is nothing to fold",
     "U36": "a model's records are few: there is nothing to fold",
     "U24": "in the model of a rebuild, a retention takes its rows from both tables at once",
@@ -39,6 +40,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "B10": "a model's rows have nothing but their identity",
 }
 NOT_IN_THE_SIMULATION: dict[str, str] = {
+    "U37": "its restores begin with an older copy of the records, however it was made",
     "D8": "the simulated network has one hub at one address",
     "H3": "the simulated hub refuses no row, so none is given up and replayed",
     "H4": "the simulation has one hub, which forwards to nobody",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.commit.protocol import Snapshot, TableState
+from floodmark.config import LAKE_NAMESPACE
 from floodmark.control.database import sqlite_url
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.files import local_location
@@ -39,7 +40,7 @@ SETTLED_PROPERTY = "floodmark.settled"
 CHANGE_PROPERTY = "floodmark.change"
 MAX_SEQ_PROPERTY = "floodmark.max-seq"
 DECLARATION_PROPERTY = "floodmark.dataset"
-NAMESPACE = "datasets"
+NAMESPACE = LAKE_NAMESPACE
 _POINTER = (
     "SELECT metadata_location FROM iceberg_tables "
     "WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :table"

@@ -405,8 +405,8 @@ def _arrays(table: pa.Table) -> dict[str, Any]:
 
 def without_files(engine: Engine, dataset: str, ids: Sequence[int]) -> list[int]:
     """Those of some segments whose files are gone for good, also after a loss of power."""
-    engine.segments.settle(dataset)  # a file that was just removed may otherwise be back after a loss of power
     there = set(segment_files(engine, dataset).values())
+    engine.segments.settle(dataset)  # a file that was removed before may otherwise be back after a loss of power
     return [id for id in ids if id not in there]
 
 
