@@ -40,7 +40,7 @@ def run(*, scale: float = 1.0) -> dict[str, Any]:
             found = live_batches(store, directory, turns=max(3, int(TURNS * scale)))
         return {
             "live batches": found,
-            "first commit": first_commit(directory / "first", turns=max(2, int(5 * scale))),
+            "first commit": first_commit(directory / "first", turns=max(1, int(5 * scale))),
             "commands": commands(directory / "asked", turns=max(3, int(15 * scale))),
         }
     finally:
@@ -82,12 +82,13 @@ def _compared(
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     jobs: dict[str, list[int]] = {name: [] for name in ways}
-    for turn in range(WARM_UP + turns):
+    warm_up = min(WARM_UP, 1 + turns)
+    for turn in range(warm_up + turns):
         batch = live_batch(size, turn, sent_before)
         for name, commit in ways.items():
             started, before = time.perf_counter(), store.engine.lake.jobs
             commit(batch)
-            if turn >= WARM_UP:
+            if turn >= warm_up:
                 seconds[name].append(time.perf_counter() - started)
                 jobs[name].append(store.engine.lake.jobs - before)
     base, stream = (statistics.median(seconds[name]) for name in ("plain append", "Structured Streaming"))
