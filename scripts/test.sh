@@ -13,7 +13,8 @@ fi
 # Hundreds of processes import the same modules: each of them would compile them again.
 unset PYTHONDONTWRITEBYTECODE
 # Most JVMs here live for seconds: making their code fast costs more than it saves, and so does loading Spark's classes.
-export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS:-}"
+# Their code needs more room than such a JVM has by itself; without it, code is dropped and compiled again.
+export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS:-}"
 .venv/bin/python -m floodmark.cli jars --archive >/dev/null || echo "The tests start Spark without a class archive." >&2
 # Single steps have a few rows each: compiling and planning anew costs more than running them. Whole jobs do both.
 export SMALL_JOBS="-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"

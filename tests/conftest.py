@@ -15,6 +15,7 @@ from hypothesis import settings
 import seeds
 from floodmark import faults
 from floodmark.control.database import Database, migrate, sqlite_url
+from floodmark.lake.catalog import Catalog
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
 from s3 import s3_server  # noqa: F401 - a fixture
@@ -79,6 +80,28 @@ def _new_stores_copy_their_tables(tmp_path_factory: pytest.TempPathFactory) -> I
 def _no_fault_outlives_its_test() -> Iterator[None]:
     yield
     faults.disarm_all()
+
+
+@pytest.fixture(autouse=True)
+def _no_catalog_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark sends all settings of its session with every scan. Those of hundreds of catalogs cost more than it."""
+    if request.node.get_closest_marker("spark") is None:
+        yield
+        return
+    attached: list[tuple[Any, str]] = []
+    attach = Catalog.attach
+
+    def noted(self: Catalog, spark: Any) -> None:
+        prefix = f"spark.sql.catalog.{self.name}"
+        attached.extend((spark, f"{prefix}.{key}") for key in (*self.spark_settings, "cache-enabled"))
+        attached.append((spark, prefix))
+        attach(self, spark)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Catalog, "attach", noted)
+        yield
+    for session, key in attached:
+        session.conf.unset(key)
 
 
 @pytest.fixture
