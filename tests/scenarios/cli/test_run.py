@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from pathlib import Path
 
+import httpx
 import orjson
+import pytest
 
 from floodmark.daemon.loop import present
+from s3 import free_port
+from waiting import wait_until
 
 
 def test_one_round_commits_and_delivers_and_says_so(shop, tmp_path: Path):
@@ -83,3 +88,48 @@ def test_lines_that_nobody_reads_stop_nothing(shop, tmp_path: Path, monkeypatch)
     assert shop("run", "--once").code == 0
     (stored,) = (tmp_path / "out").glob("orders/*/*.jsonl")
     assert orjson.loads(stored.read_text())["id"] == "a"
+
+
+def test_with_listen_it_says_where_and_answers_until_it_stops(shop):
+    port, answers = free_port(), []
+
+    def look() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+            def answered() -> bool:
+                with contextlib.suppress(httpx.TransportError):
+                    answers.append(client.get("/healthz").json())
+                return bool(answers)
+
+            wait_until(answered)
+            answers.append(client.get("/").status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    done = shop("run", "--json", "--listen", f"127.0.0.1:{port}")
+    looking.join()
+    assert done.code == 0
+    assert [row["event"] for row in done.rows] == ["listening", "started", "stopping", "stopped"]
+    assert done.rows[0]["address"] == f"http://127.0.0.1:{port}"
+    assert answers == [{"status": "alive"}, 200]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/healthz")
+
+
+def test_the_setting_does_the_same_and_a_wrong_one_is_refused_before_anything_begins(shop, tmp_path: Path):
+    settings = tmp_path / "store" / "floodmark.toml"
+    settings.write_text(settings.read_text().replace('# listen = ""', 'listen = "nowhere"'))
+    refused = shop("run")
+    assert refused.code == 1
+    assert "'nowhere' is not an address to listen on." in refused.err
+    assert shop("run", "--once").code == 0, "once serves nothing"
+
+
+def test_with_log_json_every_line_is_an_object(shop):
+    shop("capture", "orders", stdin=b'{"id": "a"}\n')
+    done = shop("run", "--once", "--log", "json")
+    assert done.out == ""
+    (flushed,) = [orjson.loads(line) for line in done.err.splitlines()]
+    assert (flushed["event"], flushed["level"], flushed["rows"]) == ("flushed", "info", 1)
+    assert flushed["text"].startswith("dataset orders: 1 row committed")
