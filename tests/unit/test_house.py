@@ -26,7 +26,8 @@ def test_the_table_counts_files_contract_and_the_modules_that_a_row_meets():
 
 def test_only_what_is_private_to_something_else_is_counted(tmp_path: Path):
     path = tmp_path / "test.py"
-    path.write_text("self._own = store._database._engine\nstate._replace(a=1).__class__\ncls._cached\n")
+    text = "self._own = store._database._engine\nstate._replace(a=1).__class__\ncls._cached\n"
+    path.write_text(text + "super()._begin()\nos._exit(1)\n")
     spec = importlib.util.spec_from_file_location("house", ROOT / "scripts" / "house.py")
     assert spec is not None
     house = importlib.util.module_from_spec(spec)
