@@ -101,7 +101,7 @@ def test_a_dry_run_names_everything_and_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("who", ["the same command", "a compaction"])
+@pytest.mark.parametrize("who", ["the same command", "a compaction", "fsck"])
 def test_a_crash_at_any_step_is_continued(store: Store, lake: MemoryLake, point: str, who: str) -> None:
     with crash_at(point):
         store.remove_dataset(NAME)
@@ -110,7 +110,14 @@ def test_a_crash_at_any_step_is_continued(store: Store, lake: MemoryLake, point:
         assert records(again, NAME) == {}
         with pytest.raises(UnknownDataset):
             again.flush(NAME)
-        assert again.remove_dataset(NAME).removed if who == "the same command" else again.compact().sound
+        report = again.fsck()
+        assert (report.sound, [item.kind for item in report.findings]) == (True, ["dataset-removal-unfinished"])
+        if who == "the same command":
+            assert again.remove_dataset(NAME).removed
+        elif who == "fsck":
+            assert again.fsck(repair=True).findings == ()
+        else:
+            assert again.compact().sound
         assert not [table for table in lake.tables if table.startswith(f"{NAME}_")]
         assert not (again.path / "spool" / NAME).exists()
         with pytest.raises(UnknownDataset, match="was removed"):

@@ -7,7 +7,10 @@ from typing import Any, assert_type
 
 import floodmark
 from floodmark.commit.flush import FlushReport
+from floodmark.delivery.rewind import Rewound
+from floodmark.doctor import DoctorReport
 from floodmark.eventlog import Event, EventLog, RecordedEvent
+from floodmark.maintenance.remove_dataset import RemovedDataset
 from floodmark.pending import Part
 from floodmark.read import Batch
 from floodmark.sources.eventlog import FeedReport
@@ -49,6 +52,17 @@ def rows_out(store: Store) -> None:
     assert_type(floodmark.Cursor.parse("text"), floodmark.Cursor)
     assert_type(store.horizon("messages"), int)
     assert_type(store.status(), Status)
+
+
+def changes(store: Store) -> None:
+    store.pause_sink("archive")
+    store.resume_sink("archive")
+    store.pause_dataset("messages")
+    store.resume_dataset("messages")
+    store.change_dataset("messages", types={"n": "long"}, settle="package.module:function")
+    assert_type(store.rewind_sink("archive", to=["cursor"], resend=False, dry_run=True), Rewound)
+    assert_type(store.remove_dataset("messages", give_up=False, dry_run=True), RemovedDataset)
+    assert_type(store.doctor(spark=False), DoctorReport)
 
 
 def events(store: Store) -> None:

@@ -24,6 +24,7 @@ from floodmark.maintenance.findings import Finding, Offer, Problem, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry
+from floodmark.maintenance.remove_dataset import unfinished_removals
 
 PASSES_MAX = 4
 """How often a repair checks again: one repair may reveal another problem."""
@@ -97,6 +98,7 @@ class Fsck:
         for dataset in self.engine.database.read(datasets.everyone):
             yield from self._dataset(dataset, deep=deep)
         yield from check_numbers(self.engine)
+        yield from unfinished_removals(self.engine)
 
     def _dataset(self, dataset: Dataset, *, deep: bool) -> Iterator[Problem]:
         if self.progress is not None:

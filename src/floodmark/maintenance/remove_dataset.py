@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from floodmark.control.dependents import Leftovers
 from floodmark.engine import Engine
 from floodmark.errors import Permanent, Retryable, UnknownDataset
 from floodmark.files import sync_directory, try_lock
+from floodmark.maintenance.findings import Finding, Problem, worth_knowing
 from floodmark.maintenance.pending_deliveries import Needed, needed_rows
 from floodmark.spool.landing import landing_bytes
 from floodmark.spool.segments import segment_key
@@ -85,6 +87,19 @@ def finish_removals(engine: Engine) -> list[str]:
     for name, left in waiting.items():
         _finish(engine, name, left)
     return list(waiting)
+
+
+def unfinished_removals(engine: Engine) -> Iterator[Problem]:
+    """What is left of removed datasets, as fsck reports it: nothing is wrong, and it is known what to do."""
+    for name, left in engine.database.read(dependents.unfinished).items():
+        what = f"The removal of dataset {name} was started and not completed: tables and files of it are left."
+        run = f"`floodmark dataset remove {name} --yes` completes it."
+
+        def repair(name: str = name, left: Leftovers = left) -> str:
+            _finish(engine, name, left)
+            return f"The removal of dataset {name} was completed."
+
+        yield Problem(worth_knowing(Finding("dataset-removal-unfinished", what, name, run)), repair)
 
 
 def _found(engine: Engine, name: str) -> RemovedDataset:
