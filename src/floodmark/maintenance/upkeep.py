@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from floodmark.config import RunSettings
-from floodmark.control import blocks, datasets, reports
+from floodmark.control import datasets, reports
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, InvalidSetting
 from floodmark.lake.inventory import total_bytes
@@ -167,12 +167,10 @@ def _expire(engine: Engine, dataset: str) -> TaskReport:
     settings = engine.settings.upkeep
     age = timedelta(seconds=settings.snapshots_age_seconds)
     rule = SnapshotRule(settings.snapshots_keep, age, settings.snapshots_max)
-    declared, open_block = engine.database.read(lambda c: (datasets.get(c, dataset), blocks.undecided(c, dataset)))
+    declared = engine.database.read(lambda c: datasets.get(c, dataset))
     state = None if declared.fenced else engine.lake.load(declared.table_name)
     if state is None or len(state.lineage) < rule.kept(state, now=engine.clock.now()) + SURPLUS_MIN:
         return TaskReport(EXPIRE, dataset, "no snapshots to expire", idle=True)
-    if open_block is not None:  # the flush that made it is in progress: expiry must not send it a second time
-        return TaskReport(EXPIRE, dataset, "waits for the flush in progress", idle=True)
     gone = expire_snapshots(engine, dataset, [declared.table_name], rule)
     return TaskReport(EXPIRE, dataset, f"{gone:,} snapshots expired", {"snapshots": gone}, idle=not gone)
 
