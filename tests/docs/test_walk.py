@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from walk import ROOT, Block, Command, Shell, blocks, commands, matches, normalised
+from walk import ROOT, Block, Command, Shell, blocks, commands, matches, normalised, without_progress
 from walked_pages import PAGES, Page
 
 from postgres import postgres_server  # noqa: F401 - a fixture
@@ -112,7 +112,7 @@ class Walk:
             self.story.append(f"$ {command.text}\n{printed}")
         assert not re.search(r"Traceback|\bWARN\b|Unexpected failure", printed), printed
         if shown:
-            real = normalised(printed, {str(self.shell.directory): "/tmp"})
+            real = without_progress(normalised(printed, {str(self.shell.directory): "/tmp"}))
             assert matches(shown, real), "\n".join([f"$ {text}", *real, "[the page shows]", *shown])
 
     def prepare(self, text: str) -> None:

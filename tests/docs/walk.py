@@ -359,6 +359,14 @@ def normalised(text: str, places: Mapping[str, str]) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+PROGRESS = re.compile(r".* …( <duration>)?|.*: [\d,]+( of [\d,]+)? \w+, [\d,]+/s(, about <duration> left)?")
+"""Lines of work that takes longer than two seconds: whether they come depends on the machine."""
+
+
+def without_progress(lines: list[str]) -> list[str]:
+    return [line for line in lines if not PROGRESS.fullmatch(line)]
+
+
 def matches(shown: list[str], printed: list[str]) -> bool:
     """Line by line; `…` in a line of the page is any text, and a line with only `…` is any number of lines."""
     pattern = "".join(
