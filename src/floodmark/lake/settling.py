@@ -29,10 +29,10 @@ def settle_function(path: str) -> Callable[[Any], Any]:
     """The function named `package.module:function`."""
     module, _, name = path.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        found: Callable[[Any], Any] = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise Permanent(f"The settle function {path!r} cannot be imported: {error}.") from error
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def fixed_columns(request: Append | Resettling) -> tuple[str, ...]:

@@ -139,14 +139,14 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 def _is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)  # type: ignore[no-any-return]
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _has_long_offsets(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     types = pa.types
-    return types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind)  # type: ignore[no-any-return]
+    return bool(types.is_large_list(kind) or types.is_large_string(kind) or types.is_large_binary(kind))
 
 
 def _value_bits(kind: pa.DataType) -> int | None:

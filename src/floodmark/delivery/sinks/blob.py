@@ -71,7 +71,12 @@ class ObjectAudit:
     rows: int = 0
     unproven: int = 0
     """Objects whose rows could not be verified, without evidence of damage."""
+    _objects: dict[str, tuple[SequenceRange, str]] = field(init=False)
+    """Those names that a sink writes."""
     _used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._objects = {name: parsed for name, parsed in self.listed.items() if parsed is not None}
 
     def run(self, *, deep: bool) -> Audited:
         found = [*self._missing(), *(self._damaged() if deep else ())]
@@ -104,7 +109,7 @@ class ObjectAudit:
     ) -> Iterator[Discrepancy]:
         """Of a range whose chunks are folded: their names tile it, but where they had no rows."""
         covered = RangeSet()
-        for span, name in sorted((self.listed[name][0], name) for name in names):  # type: ignore[index]
+        for span, name in sorted((self._objects[name][0], name) for name in names):
             if any(item.intersect(span) for item in covered):
                 what = f"The object {name} has rows of a range that another object has, too."
                 yield Discrepancy("object-extra", what, f"{self._where()}/{name}", span, _MOVE_AWAY)
@@ -124,15 +129,14 @@ class ObjectAudit:
         found = self._whole(expected) if expected.recorded and expected.part is None else []
         if expected.replayed and not found:
             alone = {SequenceRange(seq - 1, seq) for seq in expected.replayed}
-            found = [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] in alone]
+            found = [name for name, (span, _) in self._objects.items() if span in alone]
         if not expected.recorded or expected.part is not None:
-            inside = ((name, parsed) for name, parsed in self.listed.items() if parsed is not None)
-            found = [name for name, parsed in inside if expected.range.intersect(parsed[0]) == parsed[0]]
+            found = [name for name, (span, _) in self._objects.items() if expected.range.intersect(span) == span]
         self._used.update(found)
         return found
 
     def _whole(self, expected: ExpectedRange) -> list[str]:
-        return [name for name, parsed in self.listed.items() if parsed is not None and parsed[0] == expected.range][:1]
+        return [name for name, (span, _) in self._objects.items() if span == expected.range][:1]
 
     def _extra(self) -> Iterator[Discrepancy]:
         allowed = set(self.account.pending)
@@ -181,7 +185,7 @@ class ObjectAudit:
             today = expected.fetch()
             if today.num_rows < wanted:
                 self.unproven += 1
-            elif not holds_rows(content, today, self.listed[name][1], self.schema):  # type: ignore[index]
+            elif not holds_rows(content, today, self._objects[name][1], self.schema):
                 what = f"The object {name} has {wanted} rows as expected, but not the rows that were delivered."
                 yield Discrepancy("rows-altered", what, where, expected.range, _RESTORE)
             return
@@ -217,7 +221,7 @@ class ObjectAudit:
             yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
             return
         for name in names:
-            span, format = self.listed[name]  # type: ignore[misc]
+            span, format = self._objects[name]
             content, rows, _ = self._read(name)
             today = part(span).fetch()
             if rows is None or today.num_rows < rows.num_rows:
