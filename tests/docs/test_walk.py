@@ -42,10 +42,14 @@ def test_every_block_of_a_page_is_run_or_listed_with_the_reason(name: str):
     assert listed == set(page.not_run), "neither run nor listed, or listed and no longer on the page"
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("name", NAMES)
-def test_a_new_user_who_follows_the_page_sees_what_it_shows(name: str, spark, tmp_path: Path, request):
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.spark] if PAGES.get(name, Page()).spark else []) for name in NAMES],
+)
+def test_a_new_user_who_follows_the_page_sees_what_it_shows(name: str, tmp_path: Path, request):
     page = PAGES[name]
+    if page.spark:
+        request.getfixturevalue("spark")
     services = {need: request.getfixturevalue(need) for need in page.needs}
     directory = tmp_path / "here"
     words = {"directory": str(directory), "port": str(free_port()), **page.words(services)}

@@ -11,6 +11,8 @@ from typing import Any
 class Page:
     given: str = ""
     """What a reader has before the page begins, as commands; `---` separates them where bash must have ended one."""
+    spark: bool = True
+    """Whether a command or a block of it starts Spark in this process."""
     store: str = "shop"
     """The store whose floodmark.toml the page's settings belong to."""
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +79,7 @@ PAGES: dict[str, Page] = {
             "make test     # linters, types and all tests": "these are the tests",
         },
     ),
-    "docs/index.md": Page(),
+    "docs/index.md": Page(spark=False),
     "docs/tutorial.md": Page(
         instead={"show ID": f"show {AN_ENTRY}"},
         fails={"floodmark capture orders orders.jsonl": 1},
@@ -88,6 +90,7 @@ PAGES: dict[str, Page] = {
     ),
     "docs/coming-from/dlt.md": Page(),
     "docs/coming-from/kafka-connect.md": Page(
+        spark=False,
         given="""\
 floodmark init shop
 floodmark -s shop dataset add orders --identity order_id
@@ -97,7 +100,7 @@ start floodmark -s shop hub --port {port}
         instead={":8080": ":{port}"},
     ),
     "docs/coming-from/structured-streaming.md": Page(),
-    "docs/coming-from/vector.md": Page(not_run={"transforms:": "settings of Vector"}),
+    "docs/coming-from/vector.md": Page(spark=False, not_run={"transforms:": "settings of Vector"}),
     "docs/how-to/back-up-a-store.md": Page(given=SHOP),
     "docs/how-to/backfill.md": Page(
         given=SHOP
@@ -207,6 +210,7 @@ start floodmark -s central hub --port {port}
     ),
     "docs/how-to/keep-tables-small.md": Page(given=SHOP + EVENTS),
     "docs/how-to/monitor.md": Page(
+        spark=False,
         given=SHOP,
         instead={":8765": ":{port}"},
         before={"floodmark -s shop run --listen 0.0.0.0:8765": "stop"},
@@ -242,6 +246,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
 """,
     ),
     "docs/how-to/run-a-hub.md": Page(
+        spark=False,
         given="openssl req -x509 -newkey rsa:2048 -nodes -keyout hub.key -out hub.pem -days 1 -subj /CN=localhost "
         "-addext subjectAltName=DNS:localhost\n",
         store="central",
@@ -253,6 +258,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         before={"floodmark -s central hub --host 0.0.0.0 --tls-cert hub.pem --tls-key hub.key": "stop"},
     ),
     "docs/how-to/run-as-a-service.md": Page(
+        spark=False,
         not_run={
             "python3 -m venv /opt/floodmark": "tests/acceptance/test_package.py installs the wheel without network",
             "useradd --system --home-dir /var/lib/floodmark floodmark": "needs root and systemd",
@@ -274,6 +280,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         },
     ),
     "docs/how-to/scale-out.md": Page(
+        spark=False,
         given="curl -X PUT {s3}/shop\n",
         needs=("s3_server", "postgres_server"),
         instead={
@@ -303,8 +310,9 @@ floodmark flush
 echo '{{"order_id": "a-2", "price": 12.50}}' | floodmark capture orders || true
 """
     ),
-    "docs/how-to/settle.md": Page(given=SHOP, instead={"/data/final-ids": "{directory}/final-ids"}),
+    "docs/how-to/settle.md": Page(spark=False, given=SHOP, instead={"/data/final-ids": "{directory}/final-ids"}),
     "docs/how-to/torture.md": Page(
+        spark=False,
         given=SHOP,
         not_run={"floodmark torture --minutes 5": "takes minutes; run by tests/scenarios/cli/test_torture_command.py"},
     ),
