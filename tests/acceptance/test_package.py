@@ -19,6 +19,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from floodmark.lake.jars import JARS
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
@@ -154,6 +156,13 @@ class Machine:
         return done.stdout.decode()
 
 
+def lend_jars(place: Path) -> None:
+    """The jars that every store needs, without copying them."""
+    place.mkdir(parents=True)
+    for jar in JARS:
+        (place / jar.file_name).symlink_to(Path(os.environ["FLOODMARK_JARS"]).absolute() / jar.file_name)
+
+
 @pytest.fixture
 def machine(installed: Path, tmp_path: Path) -> Machine:
     return Machine(installed, tmp_path)
@@ -173,13 +182,7 @@ def test_it_is_the_installed_package_that_runs(machine: Machine) -> None:
 
 def test_from_the_installation_to_the_first_export(machine: Machine) -> None:
     """One JVM: `run --once` commits and delivers."""
-    jars = machine.home / ".cache" / "floodmark" / "jars"
-    shutil.copytree(
-        os.environ["FLOODMARK_JARS"],
-        jars,
-        copy_function=os.link,
-        ignore=lambda _, names: [name for name in names if not name.endswith((".jar", ".jsa"))],
-    )
+    lend_jars(machine.home / ".cache" / "floodmark" / "jars")
     machine.run("init", "river")
     machine.run("-s", "river", "dataset", "add", "readings", "--identity", "gauge,at", "--event-time", "at")
     machine.run("-s", "river", "sink", "add", "archive", "blob", "--url", (machine.home / "out").as_uri())
@@ -198,9 +201,7 @@ def test_from_the_installation_to_the_first_export(machine: Machine) -> None:
 def test_a_machine_without_network_takes_jars_from_a_directory(machine: Machine, tmp_path: Path) -> None:
     """`jars --to` into a directory that has them downloads nothing; FLOODMARK_JARS names it."""
     there = tmp_path / "usb"
-    there.mkdir()
-    for path in Path(os.environ["FLOODMARK_JARS"]).glob("*.jar"):
-        os.link(path, there / path.name)
+    lend_jars(there)
     machine.environment |= {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     assert str(there) in machine.run("jars", "--to", str(there))
     machine.environment["FLOODMARK_JARS"] = str(there)
