@@ -146,7 +146,8 @@ def serve(port: int, control: Path) -> None:
         if request.method == "DELETE":
             catalog.drop_table(name)
             return Response(status_code=204)
-        asked = CommitTableRequest.model_validate_json(await request.body())
+        own = {"identifier": {"namespace": [name[0]], "name": name[1]}}  # Iceberg's own client leaves it out
+        asked = CommitTableRequest.model_validate_json(json.dumps(own | json.loads(await request.body())))
         done = catalog.commit_table(catalog.load_table(name), asked.requirements, asked.updates)
         if is_lost():
             raise Lost

@@ -12,10 +12,10 @@ from worlds import DATASET, TABLE, World, dies
 
 from floodmark import faults
 from floodmark.control.blocks import BatchLimits
-from floodmark.errors import Corrupt, FloodmarkError, Retryable
+from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, Retryable
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
-from floodmark.store import Store
+from floodmark.store import Store, init
 from floodmark.testing import MemoryLake, kill_store
 
 
@@ -392,3 +392,41 @@ def test_a_wider_type_may_arrive_at_any_moment_of_a_flush(quick_path: Path) -> N
     store.flush(DATASET)
     assert [row["size"] for row in world.table()] == [1, 2**40]
     world.close()
+
+
+class ForgetfulLake(MemoryLake):
+    """Its catalog commits, its client does not hear of it, and deletes the files of what it takes for a failure."""
+
+    forgetful: bool = False
+
+    def append(self, request: Any) -> bool:
+        landed = super().append(request)
+        if self.forgetful:
+            self.forgetful = False
+            state = self.load(request.table)
+            assert state is not None
+            assert state.head is not None
+            before = state.lineage[1].id if len(state.lineage) > 1 else None
+            old = set() if before is None else set(self.files_of(request.table, before))
+            for id in set(self.files_of(request.table, state.head)) - old:
+                del self.data[id]
+            raise RuntimeError("found conflicting files")
+        return landed
+
+
+def test_a_commit_whose_files_its_own_client_deleted_is_made_again_by_the_next_flush(tmp_path: Path) -> None:
+    """I7: step 5 finds it out before a segment goes, and the same process goes back over it."""
+    lake = ForgetfulLake()
+    with init(tmp_path / "store", lake=lake) as store:
+        store.add_dataset("rows", schema={"id": "long"})
+        for number in range(3):
+            store.capture("rows", [{"id": number}])
+            store.flush("rows")
+            store.capture("rows", [{"id": number + 10}])
+            lake.forgetful = True
+            with pytest.raises(FilesMissing):
+                store.flush("rows")
+            store.flush("rows")
+        found = [row["id"] for batch in store.read_since("rows") for row in batch.table.to_pylist()]
+        assert sorted(found) == [0, 1, 2, 10, 11, 12]
+        assert store.fsck().sound

@@ -56,6 +56,10 @@ def remember_problem(engine: Engine, dataset: str, error: Exception, *, segments
     """I10. A failure to record it must not hide the error itself."""
     if isinstance(error, UnknownDataset):
         return
+    if isinstance(error, FilesMissing):
+        # A catalog's client that did not hear of its own commit deletes the files of it, while we live: the next
+        # attempt looks again whether it may go back.
+        engine.recovered.datasets.discard(dataset)
     message = str(error) if isinstance(error, FloodmarkError) else reason_of(error)
     with contextlib.suppress(FloodmarkError):
         engine.database.transact(
