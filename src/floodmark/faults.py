@@ -92,6 +92,8 @@ POINTS: dict[str, str] = {
     "backup.segments_copied": "a backup has the segments, it is not complete",
     "restore.spool_copied": "a restored store has its spool, and no control database",
     "restore.records_copied": "a restored store has its control database, and no settings",
+    "move.fenced": "the control database refuses changes, nothing of it is at its new place",
+    "move.copied": "the control database is at its new place, the settings name the old one",
     "fold.looked": "the files of committed segments were found to be removed; their records still exist",
     "fold.segments": "a batch of records of finished segments is deleted",
     "fold.blocks": "a batch of old blocks is joined",

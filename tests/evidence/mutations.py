@@ -23,6 +23,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U1": "a model's rewrite has no rows that it could change",
     "U5": "models have no clock",
     "U6": "a rule about sizes, not about order",
+    "U38": "models have one control database",
     "U37": "the models of a restore begin with an older copy of the records, however it was made",
     "U35": "a model's records are few: there is nothing to fold",
     "U36": "a model's records are few: there is nothing to fold",
@@ -40,6 +41,7 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "B10": "a model's rows have nothing but their identity",
 }
 NOT_IN_THE_SIMULATION: dict[str, str] = {
+    "U38": "its stores have one control database each, in one place",
     "U37": "its restores begin with an older copy of the records, however it was made",
     "D8": "the simulated network has one hub at one address",
     "H3": "the simulated hub refuses no row, so none is given up and replayed",

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retain": ("retain", "Remove old rows that every sink has received."),
     "purge": ("purge", "Remove rows that match a condition permanently."),
     "rebuild": ("rebuild", "Copy a dataset into a new table with another layout or location."),
+    "move": ("move", "Move the control database to PostgreSQL, or back."),
     "backup": ("backup", "Copy control database, spool and settings while the store is in use."),
     "restore": ("restore", "Create a store from a backup."),
     "doctor": ("doctor", "Check this machine and the store, and say what to do."),

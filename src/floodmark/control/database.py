@@ -34,7 +34,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, Pool
 from sqlalchemy.util import LRUCache
 
-from floodmark.control.schema import counters, datasets, meta
+from floodmark.control.schema import counters, datasets, meta, metadata
 from floodmark.errors import (
     Corrupt,
     InvalidName,
@@ -320,6 +320,12 @@ def is_serialization_failure(error: DBAPIError) -> bool:
 def _translated(error: DBAPIError) -> Exception:
     """A constraint that fires is our own bug or a forged row; everything else may pass."""
     detail = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    if "floodmark: moved" in detail:
+        return Permanent(
+            "The control database of this store was moved, or is being moved.",
+            hint="Nothing was changed. Start this process again: the settings name the new place. If `floodmark move` "
+            "was interrupted, run it again.",
+        )
     if type(error).__name__ == "IntegrityError" or "floodmark:" in detail:
         return Corrupt(
             f"The control database refused a change: {detail}.",
@@ -441,6 +447,46 @@ def check_owner(database: Database, store_id: str) -> None:
 def owner(connection: Connection) -> str | None:
     """The id of the store that a control database belongs to, if it says."""
     return connection.execute(select(meta.c.value).where(meta.c.name == _OWNER)).scalar_one_or_none()
+
+
+# ── a control database that is moved ─────────────────────────────────────────────────────────────────────────────────
+
+_MOVED = "moved"
+
+
+def fence(connection: Connection, place: str) -> None:
+    """U38: let the database refuse every change of a record from this transaction on, whoever makes it."""
+    connection.execute(insert(meta).values(name=_MOVED, value=place))
+    for table in metadata.tables:
+        for change in ("INSERT", "UPDATE", "DELETE"):
+            connection.exec_driver_sql(_refusal(connection.dialect.name, table, change))
+
+
+def release(connection: Connection) -> None:
+    """Take the fence away again: the records are in use here after all."""
+    if not is_fenced(connection):
+        return
+    on_table = connection.dialect.name == "postgresql"
+    for table in metadata.tables:
+        for change in ("INSERT", "UPDATE", "DELETE"):
+            of = f" ON {table}" if on_table else ""
+            connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {_trigger(table, change)}{of}")
+    connection.execute(delete(meta).where(meta.c.name == _MOVED))
+
+
+def is_fenced(connection: Connection) -> bool:
+    return connection.execute(select(meta.c.value).where(meta.c.name == _MOVED)).first() is not None
+
+
+def _trigger(table: str, change: str) -> str:
+    return f"moved_{change.lower()}_{table}"
+
+
+def _refusal(dialect: str, table: str, change: str) -> str:
+    begin = f"CREATE TRIGGER {_trigger(table, change)} BEFORE {change} ON {table}"
+    if dialect == "postgresql":
+        return f"{begin} FOR EACH STATEMENT EXECUTE FUNCTION floodmark_refuse('moved')"
+    return f"{begin} BEGIN SELECT RAISE(ABORT, 'floodmark: moved'); END"
 
 
 def _too_new(version: int, known: int) -> StoreTooNew:
