@@ -27,7 +27,7 @@ UPKEEP = {
     upkeep.EXPIRE: "expires old snapshots",
     upkeep.RETAIN: "removes old rows",
     upkeep.FOLD: "folds old records",
-    upkeep.ORPHANS: "removes files without an owner",
+    upkeep.ORPHANS: "removes files that no snapshot uses",
 }
 
 

@@ -11,9 +11,10 @@ _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
 def duration(seconds: float | None) -> str:
-    """`3.2 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`; empty for None."""
+    """`3.2 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`; empty for None. Never below zero: two clocks differ."""
     if seconds is None:
         return ""
+    seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
