@@ -297,9 +297,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
             "[spark.settings]": "settings of a cluster that the page does not have",
             '"spark.kubernetes.container.image" = "registry.example/floodmark:1"': "settings of a cluster",
             "spark-submit --master yarn --deploy-mode client \\": "needs YARN",
-            "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer \\": (
-                "needs a cluster; tests/acceptance/test_topologies.py starts one"
-            ),
+            "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer \\": ("needs a cluster"),
         },
     ),
     "docs/how-to/schema-evolution.md": Page(
