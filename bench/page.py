@@ -37,6 +37,8 @@ The first turns warm the JVM up for all ways alike, and do not count. A part tha
 """
 
 Places = tuple[str | int, ...]
+OF_PLAIN = "of plain Spark"
+LARGE_IS_GOOD = frozenset({"rows/s", OF_PLAIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Row:
     work: str
     """`{rows}` is the figure that `rows` names."""
     unit: str
-    """`ms`, `s` (small is good) or `rows/s` (large is good)."""
+    """`ms`, `s`, `times`, or one of those where large is good."""
     ours: Places
     plain: Places | None = None
     streaming: Places | None = None
@@ -221,17 +223,15 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         *(
             Row(
                 work,
-                "rows/s",
-                ("delivery", "first_export", key, "rows_per_second"),
+                OF_PLAIN,
+                ("delivery", "first_export", key, "of_plain_write"),
                 rows=("delivery", "first_export", "rows"),
-                plain=("delivery", "first_export", "plain_write", "rows_per_second"),
-                streaming=("delivery", "first_export", "structured_streaming", "rows_per_second"),
-                dlt=("delivery", "first_export", "dlt", "rows_per_second"),
-                against="plain",
+                streaming=("delivery", "first_export", "structured_streaming", "of_plain_write"),
+                dlt=("delivery", "first_export", "dlt", "of_plain_write"),
                 goal=goal,
             )
             for work, key, goal in (
-                ("first export of {rows} rows", "direct", 1.3),
+                ("first export of {rows} rows, rows/s", "direct", 1.3),
                 ("the same through Iceberg's own reader", "icebergs_reader", 1.2),
             )
         ),
@@ -277,6 +277,7 @@ def readme_table(kept: Mapping[str, Record]) -> str:
         [text_of(row, kept), f"**{shown(row.ours, row.unit, kept)}**{_counted(row, kept)}"]
         + [shown(place, row.unit, kept) for place in (row.plain, row.streaming, row.dlt)]
         for row in README_ROWS
+        if value(row.ours, kept) is not None
     ]
     return _table(["", "Floodmark", "plain Spark", "Structured Streaming", "dlt"], cells)
 
@@ -288,12 +289,17 @@ def _origin(kept: Mapping[str, Record]) -> str:
             one.date,
             f"`{one.commit}`",
             "" if one.scale == 1 else f"{one.scale:g} of the rows",
-            f"{one.cores} cores, {one.memory_gib} GiB, Python {one.python}",
-            "" if one.quiet else "other work beside it",
+            _machine(one),
+            "; ".join(filter(None, ["" if one.quiet else "other work beside it", one.note])),
         ]
         for one in kept.values()
     ]
-    return _table(["part", "measured", "commit", "scale", "machine", "beside"], lines)
+    return _table(["part", "measured", "commit", "scale", "machine", "about it"], lines)
+
+
+def _machine(one: Record) -> str:
+    memory = f"{one.memory_gib} GiB" if one.memory_gib else ""
+    return ", ".join(filter(None, [f"{one.cores} cores", memory, f"Python {one.python}" if one.python else ""]))
 
 
 def _section(title: str, rows: Sequence[Row], kept: Mapping[str, Record]) -> str:
@@ -328,7 +334,7 @@ def _behind(kept: Mapping[str, Record]) -> str:
 
 def text_of(row: Row, kept: Mapping[str, Record]) -> str:
     found = value(row.rows, kept)
-    return row.work.format(rows="more" if found is None else f"{found:,.0f}")
+    return row.work.format(rows="many" if found is None else f"{found:,.0f}")
 
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -370,7 +376,7 @@ def is_reached(row: Row, kept: Mapping[str, Record]) -> bool | None:
     found = value(row.ours, kept) if row.against is None else ratio(row, kept)
     if found is None or row.goal is None:
         return None
-    return round(found, 2) >= row.goal if row.unit == "rows/s" else round(found, 2) <= row.goal
+    return round(found, 2) >= row.goal if row.unit in LARGE_IS_GOOD else round(found, 2) <= row.goal
 
 
 def _ours(row: Row, kept: Mapping[str, Record]) -> str:
@@ -385,7 +391,7 @@ def _ratio_text(row: Row, kept: Mapping[str, Record]) -> str:
 
 
 def _goal_text(row: Row) -> str:
-    bound = "at least" if row.unit == "rows/s" else "at most"
+    bound = "at least" if row.unit in LARGE_IS_GOOD else "at most"
     figure = f"{row.goal:,g}" if row.goal is not None else ""
     return f"{bound} {figure}" if row.against or row.unit == "times" else f"{bound} {figure} {row.unit}"
 

@@ -25,10 +25,13 @@ class Record:
     """Of the usual row counts."""
     cores: int
     memory_gib: int
+    """0 if it was not written down, as is an empty version."""
     python: str
     quiet: bool
     """Whether the machine had nothing else to do."""
     figures: dict[str, Any]
+    note: str = ""
+    """Where the figures come from, if not from a run that kept them here."""
 
 
 def new_record(part: str, figures: dict[str, Any], *, scale: float, quiet: bool) -> Record:
