@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
@@ -61,6 +62,9 @@ def register_files(engine: Engine, dataset: Dataset) -> list[str]:
     committed = committed_segments(engine, dataset) if names else None
     done: list[str | None] = []
     for name, id in names.items() if committed is not None else ():
+        # Registered just now, with one whose lines come after its own: its lines are sealed, by itself.
+        if engine.database.read(partial(inspection.known_segments, ids=[id])):
+            continue
         if id in (committed or ()) or is_sealed_elsewhere(engine, dataset, name):
             done.append(remove_file(engine, dataset, name))
         elif comes_again(engine, dataset, name) is None:
