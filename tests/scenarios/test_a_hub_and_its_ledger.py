@@ -77,7 +77,7 @@ def test_a_restored_record_of_deliveries_overlaps_what_the_hub_has_and_doubles_n
     store.export(SINK)
     forget_deliveries(store)
     store.engine.database.transact(
-        lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?,?,?,?,?,?)", tuple(keep[0]))
+        lambda c: c.exec_driver_sql(f"INSERT INTO watermarks VALUES ({','.join('?' * len(keep[0]))})", tuple(keep[0]))
     )
     again = reopen()
     again.change_sink(SINK, chunk_rows=100)
