@@ -63,7 +63,7 @@ def test_a_control_database_of_last_week_finds_what_was_delivered_since(store: S
     forget(store)
     sink = store.sinks()[0].instance
     store.engine.database.transact(
-        lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?, 'm', 'source=a', ?, ?, ?)", (sink, *marks))
+        lambda c: c.exec_driver_sql("INSERT INTO watermarks VALUES (?, 'm', 'source=a', ?, ?, ?, NULL)", (sink, *marks))
     )
     again = reopen()
     again.change_sink("out", chunk_rows=100)
