@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from floodmark.cli.options import store_path
+from floodmark.cli.options import Amount, store_path
 from floodmark.cli.output import note
 
 
@@ -93,7 +93,7 @@ from floodmark.cli.output import note
 )
 @click.option(
     "--request-seconds-max",
-    type=click.FloatRange(0.1),
+    type=Amount(0.1),
     default=60.0,
     show_default=True,
     help="Timeout for receiving a request.",

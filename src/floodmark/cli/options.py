@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -58,6 +59,16 @@ def declared_dataset(store: Store, name: str) -> Dataset:
 def json_option(command: F) -> F:
     """`--json`: the report for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")(command)
+
+
+class Amount(click.FloatRange):
+    """A number within bounds. NaN is none, although it is below no bound and above none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
 
 
 def lake_option(command: F) -> F:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import Amount, json_option, open_store
 from floodmark.cli.output import counted, note, print_json, print_table, size_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PARTITIONS_MAX = 20
 @click.option("--watch", is_flag=True, help="Show it again and again, with rates and trends, until q or Ctrl-C.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=Amount(0.1, 3600),
     default=2.0,
     show_default=True,
     help="With --watch: the time between two readings.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import json_option, open_store
+from floodmark.cli.options import Amount, json_option, open_store
 from floodmark.cli.output import SHOWN_MAX, WRONG, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TERMINATED = 128 + signal.SIGTERM
 @click.command()
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Amount(min=0, min_open=True),
     default=5.0,
     show_default=True,
     help="How long to kill processes.",
