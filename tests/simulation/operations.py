@@ -243,8 +243,9 @@ def rewind(world: World, store: Store, size: int, *, sink: str) -> Any:
     return report
 
 
-def rest(_world: World, store: Store, size: int) -> None:
+def rest(world: World, store: Store, size: int) -> None:
     """Somebody pauses a sink or the dataset, and resumes it: whoever is at it meanwhile stops, or does not begin."""
+    world.paused = True
     sink = store.sinks()[0].name
     if size % 2:
         store.pause_sink(sink)

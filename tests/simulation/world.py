@@ -138,6 +138,7 @@ class World:
     """The rows that turned out to be another one."""
     fickle: set[str] = field(default_factory=set)
     """Those of them of which that is not said any more: both may be there, or one."""
+    paused: bool = False
     restored: bool = False
     """Whether the control database is an older one than the spool and the lake, and nobody has checked it yet."""
 
@@ -506,6 +507,11 @@ class World:
 
     def _drain_once(self, stores: dict[str, Store], sinks: tuple[str, ...]) -> None:
         edge = stores["edge"]
+        if self.paused:  # whoever paused it may have died before it was resumed
+            edge.resume_dataset(DATASET)
+            for sink in sinks:
+                edge.resume_sink(sink)
+            self.paused = False
         if self.restored:
             edge.fsck(repair=True)
             self.restored = False
