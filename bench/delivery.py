@@ -26,6 +26,7 @@ from typing import Any
 from bench.measure import Cost, measured, median
 from bench.sample import rows, table
 from bench.store import SCHEMA, SEGMENT_ROWS, USER_COLUMNS
+from floodmark.lake.embedded import on_spark
 from floodmark.store import Store, init
 
 NEW_ROWS = 1000
@@ -145,7 +146,7 @@ class _Bench:
     @property
     def _table(self) -> str:
         (dataset,) = self.store.datasets()
-        return self.store.engine.lake.catalog.spark_name(dataset.table_name)
+        return on_spark(self.store.engine.lake).catalog.spark_name(dataset.table_name)
 
     def plain_write(self, name: str) -> None:
         frame = self.store.spark.table(self._table).select(*USER_COLUMNS)
@@ -153,9 +154,9 @@ class _Bench:
 
     def export_anew(self, name: str, *, direct: bool) -> None:
         self.store.add_sink(name, "blob", url=(self.directory / name).as_uri())
-        self.store.engine.lake.direct = direct
+        on_spark(self.store.engine.lake).direct = direct
         report = self.store.export(name)
-        self.store.engine.lake.direct = True
+        on_spark(self.store.engine.lake).direct = True
         self.store.remove_sink(name)
         if report.rows != self.stored:
             raise SystemExit(f"exported {report.rows} rows instead of {self.stored}: {report.errors}")
@@ -180,7 +181,7 @@ class _Bench:
         os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
         os.environ["RUNTIME__LOG_LEVEL"] = "ERROR"
         (dataset,) = self.store.datasets()
-        catalog = self.store.engine.lake.catalog
+        catalog = on_spark(self.store.engine.lake).catalog
 
         @dlt.resource(name="rows", write_disposition="append")
         def source(seq: Any = dlt.sources.incremental("_ingest_seq", initial_value=0)) -> Iterator[Any]:  # noqa: B008 - as dlt wants it

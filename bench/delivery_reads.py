@@ -15,6 +15,7 @@ from typing import Any
 from bench.measure import Cost, measured, median
 from bench.sample import table
 from bench.store import SCHEMA, SEGMENT_ROWS, USER_COLUMNS
+from floodmark.lake.embedded import on_spark
 from floodmark.lake.table import Work
 from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
@@ -72,7 +73,7 @@ def write_objects(directory: Path) -> Work:
 
 
 def object_figures(store: Store, count: int, out: Path) -> dict[str, Any]:
-    lake = store.engine.lake
+    lake = on_spark(store.engine.lake)
     (dataset,) = store.datasets()
     head = lake.load(dataset.table_name).head
     ranges = [SequenceRange(after, min(after + OBJECT_ROWS, count)) for after in range(0, count, OBJECT_ROWS)]
@@ -137,7 +138,7 @@ def _in_turns(ways: dict[str, Callable[[Path], None]], out: Path) -> dict[str, C
 
 def scan_figures(store: Store, count: int) -> dict[str, Any]:
     """A thousand rows: the newest, in a file of their own, and others from the middle of a large file."""
-    lake = store.engine.lake
+    lake = on_spark(store.engine.lake)
     (dataset,) = store.datasets()
     head = lake.load(dataset.table_name).head
     found: dict[str, Any] = {"rows": FEW_ROWS, "of": count}

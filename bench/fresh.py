@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from bench.sample import rows, table
 from bench.store import SCHEMA
+from floodmark.lake.embedded import on_spark
 from floodmark.store import Store, init, open_store
 
 SIZES = (1_000, 10_000)
@@ -127,8 +128,8 @@ class PlainAppend:
 
     def __init__(self, store: Store, stored: pa.Table) -> None:
         self.spark = store.spark
-        self.name = f"`{store.engine.lake.catalog.name}`.plain.appended"
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{store.engine.lake.catalog.name}`.plain")
+        self.name = f"`{on_spark(store.engine.lake).catalog.name}`.plain.appended"
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{on_spark(store.engine.lake).catalog.name}`.plain")
         self.spark.sql(f"CREATE TABLE {self.name} ({COLUMNS}) USING iceberg")
         self.file = store.path.parent / "plain.parquet"
         pq.write_table(stored, self.file)
@@ -145,7 +146,7 @@ class Streaming:
     def __init__(self, store: Store, incoming: Path, stored: pa.Table) -> None:
         incoming.mkdir()
         self.incoming, self.count = incoming, 0
-        spark, catalog = store.spark, store.engine.lake.catalog.name
+        spark, catalog = store.spark, on_spark(store.engine.lake).catalog.name
         spark.sql(f"CREATE TABLE `{catalog}`.plain.streamed ({COLUMNS}) USING iceberg")
         pq.write_table(stored, incoming / "stored.parquet")
         self.query = (
@@ -199,8 +200,7 @@ else:
 
 def first_commit(directory: Path, *, turns: int) -> dict[str, Any]:
     """A process that starts, commits a thousand rows and ends: `floodmark flush`, and a plain PySpark script."""
-    from floodmark.lake.classes import archive_file
-    from floodmark.lake.jars import ready_jars
+    from floodmark.lake.jars import archive_file, ready_jars
 
     directory.mkdir()
     with init(directory / "store") as store:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from bench.fresh import COLUMNS, parquet_file
 from bench.sample import rows
+from floodmark.lake.embedded import on_spark
 from floodmark.store import init, open_store
 
 RATE = 1_000
@@ -183,7 +184,7 @@ def streamed(directory: Path, *, seconds: float) -> dict[str, Any]:
 def stream(path: Path, seconds: float) -> dict[str, float]:
     """The query, until this process is ended."""
     with open_store(path) as store:
-        catalog = store.engine.lake.catalog.name
+        catalog = on_spark(store.engine.lake).catalog.name
         store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalog}`.plain")
         store.spark.sql(f"CREATE TABLE `{catalog}`.plain.streamed ({COLUMNS}) USING iceberg")
         query = (
@@ -220,7 +221,7 @@ def look_at_table(path: Path, seconds: float) -> dict[str, float]:
     known: set[str] = set()
     deadline = time.monotonic() + seconds + LATE_SECONDS
     with open_store(path) as store:
-        catalog = store.engine.lake.catalog.python
+        catalog = on_spark(store.engine.lake).catalog.python
         while time.monotonic() < deadline:
             table = catalog.load_table(("plain", "streamed"))
             snapshot = table.current_snapshot()

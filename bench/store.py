@@ -14,6 +14,7 @@ import orjson
 
 from bench.measure import Cost, jvm_resident_bytes, measured, median
 from bench.sample import rows, table
+from floodmark.lake.embedded import on_spark
 from floodmark.schema import CONTENT_ID, SEGMENT
 from floodmark.store import Store, init
 
@@ -117,14 +118,14 @@ def flush_figures(store: Store, count: int, *, rounds: int = 4) -> dict[str, Any
 def _plain_append(store: Store, files: list[str], turn: int) -> None:
     """What a user would write: read the files, append them, no guarantee of any kind."""
     spark = store.spark
-    name = f"`{store.engine.lake.catalog.name}`.plain.turn_{turn}"
+    name = f"`{on_spark(store.engine.lake).catalog.name}`.plain.turn_{turn}"
     frame = spark.read.parquet(*files).drop(CONTENT_ID, SEGMENT)
     frame.writeTo(name).append()
 
 
 def _prepare_plain(store: Store, turn: int) -> None:
     columns = "part_id string, ts timestamp, source string, role string, tokens bigint, cost double, text string"
-    catalog = store.engine.lake.catalog.name
+    catalog = on_spark(store.engine.lake).catalog.name
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalog}`.plain")
     store.spark.sql(f"CREATE TABLE IF NOT EXISTS `{catalog}`.plain.turn_{turn} ({columns}) USING iceberg")
 
@@ -179,7 +180,7 @@ def _timed_read(store: Store, cursor: Any) -> float:
 def _touched(store: Store, cursor: Any) -> dict[str, int]:
     """The files that Iceberg plans for the range, and their bytes, counted by another engine than the one timed."""
     dataset = next(item for item in store.datasets() if item.name == "read")
-    loaded = store.engine.lake.catalog.table(dataset.table_name)
+    loaded = on_spark(store.engine.lake).catalog.table(dataset.table_name)
     planned = list(loaded.scan(row_filter=f"_ingest_seq > {cursor.seq}").plan_files())
     return {
         "files": len(planned),

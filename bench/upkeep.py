@@ -17,6 +17,7 @@ from bench.sample import rows, table
 from bench.store import SCHEMA
 from floodmark.commit.flush import flush
 from floodmark.control import datasets
+from floodmark.lake.embedded import on_spark
 from floodmark.sequence import Cursor
 from floodmark.store import Store, init
 
@@ -206,7 +207,7 @@ def _metadata(store: Store, dataset: str, count: int) -> dict[str, Any]:
     times = []
     for _ in range(5):
         begin = time.perf_counter()
-        loaded = store.engine.lake.catalog.table(f"{dataset}_g1")
+        loaded = on_spark(store.engine.lake).catalog.table(f"{dataset}_g1")
         planned = list(loaded.scan(row_filter=f"_ingest_seq > {store.horizon(dataset) - count // 2}").plan_files())
         times.append(1000 * (time.perf_counter() - begin))
     return {
@@ -250,7 +251,7 @@ def _settings(store: Store, **upkeep: Any) -> None:
 
 
 def _call(store: Store, procedure: str, table_name: str, arguments: str = "") -> None:
-    catalog = store.engine.lake.catalog
+    catalog = on_spark(store.engine.lake).catalog
     store.spark.sql(
         f"CALL `{catalog.name}`.system.{procedure}(table => '{catalog.namespace}.{table_name}'{arguments})"
     ).collect()
