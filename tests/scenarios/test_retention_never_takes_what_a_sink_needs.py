@@ -19,6 +19,7 @@ from floodmark.maintenance import retain
 from floodmark.maintenance.remover import Counted, count_rows
 from floodmark.read import View, view_of
 from floodmark.sequence import SequenceRange, Tally
+from floodmark.testing import MemoryLake
 
 POINTS = ["removal.planned", "removal.max_seq_raised", "removal.deleted", "removal.recorded", "removal.expired"]
 
@@ -125,6 +126,30 @@ def test_all_but_the_newest_rows_go(world: Aged, keep: int, left: list[int]) -> 
     world.flush(world.row(7))
     world.store.retain(NAME, keep_rows=keep)
     assert world.ids() == [*left, 7][-keep:] if keep else world.ids() == []
+
+
+@pytest.mark.parametrize(
+    ("keep", "buckets"), [(1, 1), (700, 1), (1500, 1), (2500, 1), (3000, 0)], ids=["1", "700", "1500", "2500", "all"]
+)
+def test_whole_buckets_are_counted_by_the_tables_lists_and_rows_are_read_of_one(
+    world: Aged, monkeypatch: pytest.MonkeyPatch, keep: int, buckets: int
+) -> None:
+    """Of 10^10 rows to keep half would take hours to count one by one."""
+    monkeypatch.setattr(MemoryLake, "width_of", lambda _lake, _table: 1024)
+    for first in range(0, 3000, 500):
+        world.flush(*[world.row(id) for id in range(first, first + 500)])
+    read: list[SequenceRange] = []
+    scan = MemoryLake.scan
+
+    def noted(*arguments: Any, within: SequenceRange, **options: Any) -> Any:
+        read.append(within)
+        return scan(*arguments, within=within, **options)
+
+    monkeypatch.setattr(MemoryLake, "scan", noted)
+    assert world.store.retain(NAME, keep_rows=keep, dry_run=True).rows == 3000 - keep
+    assert len({item.through // 1024 for item in read}) == buckets
+    world.store.retain(NAME, keep_rows=keep)
+    assert world.ids() == list(range(3000 - keep, 3000))
 
 
 def test_a_sink_in_whose_scope_a_partition_does_not_lie_holds_nothing_back(world: Aged) -> None:

@@ -9,7 +9,9 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import ManifestFile
 
+from floodmark.lake.catalog import table_state
 from floodmark.lake.manifests import Manifests
+from floodmark.lake.spark_maintenance import files_of
 from floodmark.schema import SEQ
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
@@ -95,6 +97,22 @@ def test_a_manifest_is_read_once(table: Any, read: Counted) -> None:
     read.clear()
     assert spans(table, manifests) == [(1, 3), (4, 5)]
     assert read == []
+
+
+def test_the_files_of_a_table_are_listed_from_the_same_memory(table: Any, read: Counted) -> None:
+    append(table, 1, 2, 3)
+    append(table)
+    append(table, 14, 15)
+    manifests = Manifests()
+    spans(table, manifests)
+    read.clear()
+    found = files_of(table, table_state("numbers", table), manifests)
+    assert read == []
+    assert [(file.first, file.last, file.rows, file.bucket) for file in found.files if file.rows] == [
+        (14, 15, 2, SequenceRange(9, 19)),
+        (1, 3, 3, SequenceRange(0, 9)),
+    ]
+    assert len(found.files) == 3  # what has no rows is a file, too
 
 
 def test_manifests_of_other_numbers_are_not_read(table: Any, read: Counted) -> None:

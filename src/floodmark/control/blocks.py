@@ -139,11 +139,6 @@ def newest(connection: Connection, dataset: str) -> Block | None:
     return None if row is None else _block(row)
 
 
-def newest_first(connection: Connection, dataset: str) -> list[Block]:
-    """The committed blocks, from the newest back."""
-    return [_block(row) for row in connection.execute(_NEWEST, {"of": dataset})]
-
-
 def committed_before(connection: Connection, dataset: str, moment: datetime) -> int:
     """The end of the last block up to which every one was committed before a moment; 0 if none was.
 

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from floodmark.lake.files import local_path
 from floodmark.schema import SEQ
@@ -37,6 +37,8 @@ class ListedFile(NamedTuple):
     """The least value of each column of numbers or times, by the column's id."""
     upper: Mapping[int, bytes]
     nulls: Mapping[int, int]
+    partition: tuple[Any, ...] = ()
+    """The values that its rows share, as the table is partitioned."""
 
     def span(self, column: int) -> tuple[int, int] | None:
         """The least and the greatest value of a column; None if the manifest does not say."""
@@ -78,16 +80,16 @@ class Manifests:
         number = table.schema().find_field(SEQ).field_id
         for manifest in listed:
             if _may_hold(table, manifest, number, within):
-                yield from self._entries(table, manifest)
+                yield from (file for file in self.listed(table, manifest) if file.rows)  # a barrier has no rows
 
-    def _entries(self, table: IcebergTable, manifest: ManifestFile) -> tuple[ListedFile, ...]:
+    def listed(self, table: IcebergTable, manifest: ManifestFile) -> tuple[ListedFile, ...]:
+        """All files that a manifest lists."""
         place = manifest.manifest_path
         with self._lock:
             if (found := self._held.get(place)) is not None:
                 self._held.move_to_end(place)
                 return found
-        live = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
-        read = tuple(listed_file(file) for file in live if file.record_count)  # a barrier has no rows
+        read = tuple(listed_file(entry.data_file) for entry in manifest.fetch_manifest_entry(table.io))
         with self._lock:
             if place not in self._held:
                 self._held[place] = read
@@ -106,6 +108,7 @@ def listed_file(file: DataFile) -> ListedFile:
         _numbers(file.lower_bounds),
         _numbers(file.upper_bounds),
         dict(file.null_value_counts or {}),
+        tuple(file.partition),
     )
 
 

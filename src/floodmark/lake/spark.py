@@ -122,7 +122,7 @@ class SparkLake(SparkReader):
         if table is None:
             return TableFiles()
         try:
-            return checked_files(table, state) if check else files_of(table, state)
+            return checked_files(table, state) if check else files_of(table, state, self.manifests)
         except (OSError, ValueError, EOFError) as error:
             self._check_current(state, error)
             raise FilesMissing(

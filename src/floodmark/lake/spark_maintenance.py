@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from floodmark.lake.catalog import MAX_SEQ_PROPERTY, Catalog, table_state
 from floodmark.lake.durable import sync_metadata
 from floodmark.lake.files import local_path
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
-from floodmark.lake.manifests import listed_file
+from floodmark.lake.manifests import ListedFile, Manifests, listed_file
 from floodmark.lake.places import check_answered, files_below
 from floodmark.lake.spark_reading import conditions, in_ranges
 from floodmark.lake.types import quoted
@@ -51,15 +51,16 @@ RAISES_MAX = 5
 # ── the files of a table, without a JVM ──────────────────────────────────────────────────────────────────────────────
 
 
-def files_of(table: IcebergTable, state: TableState) -> TableFiles:
-    """From the head's manifests."""
+def files_of(table: IcebergTable, state: TableState, known: Manifests) -> TableFiles:
+    """From the head's manifests; those that were read before are not read again."""
     snapshot = None if state.head is None else table.snapshot_by_id(state.head)
     if snapshot is None:
         if state.head is None:
             return TableFiles()
         raise Retryable(f"A snapshot of {state.name!r} expired while it was read.", hint="Run it again.")
     manifests = snapshot.manifests(table.io)
-    return TableFiles(tuple(file for one in manifests for file in _listed(table, one)), _small(manifests))
+    files = [file for one in manifests for file in _listed(table, one, known.listed(table, one))]
+    return TableFiles(tuple(files), _small(manifests))
 
 
 def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
@@ -76,7 +77,8 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
             if not _is_whole(table.io, manifest.manifest_path, manifest.manifest_length):
                 missing.add(manifest.manifest_path)
                 continue
-            listed = list(_listed(table, manifest))
+            read = [listed_file(entry.data_file) for entry in manifest.fetch_manifest_entry(table.io)]
+            listed = list(_listed(table, manifest, read))
             missing.update(file.location for file in listed if not _is_whole(table.io, file.location, file.bytes))
             found += listed
     except (OSError, ValueError, EOFError):
@@ -84,17 +86,15 @@ def checked_files(table: IcebergTable, state: TableState) -> TableFiles:
     return TableFiles(tuple(found), _small(manifests), tuple(sorted(missing)))
 
 
-def _listed(table: IcebergTable, manifest: ManifestFile) -> Iterator[TableFile]:
+def _listed(table: IcebergTable, manifest: ManifestFile, files: Iterable[ListedFile]) -> Iterator[TableFile]:
     from pyiceberg.manifest import ManifestContent
 
     number = table.schema().find_field(SEQ).field_id
     width = bucket_width(table)
     deletes = manifest.content == ManifestContent.DELETES
-    for entry in manifest.fetch_manifest_entry(table.io):
-        file = entry.data_file
+    for file in files:
         bucket = SequenceRange(0, SEQUENCE_MAX) if width is None else bucket_range(int(file.partition[0]), width)
-        first, last = listed_file(file).numbers(number)
-        yield TableFile(file.file_path, first, last, file.record_count, file.file_size_in_bytes, bucket, deletes)
+        yield TableFile(file.location, *file.numbers(number), file.rows, file.size, bucket, deletes)
 
 
 def bucket_width(table: IcebergTable) -> int | None:

@@ -23,6 +23,7 @@ from floodmark.control.removals import Operation
 from floodmark.engine import Engine
 from floodmark.errors import InvalidSetting, Retryable
 from floodmark.lake import inventory
+from floodmark.lake.inventory import TableFiles
 from floodmark.maintenance.pending_deliveries import Needs, lag_rows, needs_of
 from floodmark.maintenance.remover import (
     Counted,
@@ -48,7 +49,7 @@ _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRIES_MAX = 20
 """How often rows are counted again because others were removed or changed in the meantime."""
-WINDOW_ROWS_MAX = 1_000_000
+WINDOW_ROWS_MIN, WINDOW_ROWS_MAX = 10_000, 1_000_000
 """How many numbers are scanned at once."""
 
 
@@ -177,7 +178,7 @@ def _selection(
     engine: Engine, declared: Dataset, age: timedelta | None, *, by: str, keep_rows: int | None
 ) -> Selection | None:
     if age is None:
-        through = _all_but(engine, declared, keep_rows or 0)
+        through = rows_to_keep(engine, declared, keep_rows or 0)
         return None if through == 0 else Selection(through)
     until = engine.clock.now() - age
     if by == "ingest_time":
@@ -193,8 +194,13 @@ def _selection(
     return Selection(declared.horizon, event_time=declared.event_time, before=cutoff)
 
 
-def _all_but(engine: Engine, declared: Dataset, keep_rows: int) -> int:
-    """The number of the last row that is not among the newest ones to keep."""
+def rows_to_keep(engine: Engine, declared: Dataset, keep_rows: int) -> int:
+    """The number of the last row that is not among the newest ones to keep.
+
+    Whole buckets are counted by what the table's lists say of their files. Rows are read of one bucket only, in which
+    the newest ones begin, and of buckets whose files do not say it: those with deleted rows, or with rows of a commit
+    that is not decided.
+    """
     lake = engine.lake
     state = lake.load(declared.table_name)
     if state is None or state.head is None:
@@ -202,25 +208,36 @@ def _all_but(engine: Engine, declared: Dataset, keep_rows: int) -> int:
     if keep_rows == 0:
         return declared.horizon
     left = keep_rows
-    for window in _row_windows(engine, declared, rows=keep_rows):
-        parts = lake.scan(declared.table_name, snapshot=state.head, within=window, columns=())
-        numbers = [seq for part in parts for seq in part[SEQ].to_pylist()]
-        if len(numbers) > left:
-            return int(numbers[len(numbers) - left - 1])
-        left -= len(numbers)
+    for within, count in _buckets(lake.files(state), declared.horizon):
+        if count is not None and count <= left:
+            left -= count
+            continue
+        if left == 0:
+            return within.through
+        for window in _windows(within, rows=left):
+            parts = lake.scan(declared.table_name, snapshot=state.head, within=window, columns=())
+            numbers = [seq for part in parts for seq in part[SEQ].to_pylist()]
+            if len(numbers) > left:
+                return int(numbers[len(numbers) - left - 1])
+            left -= len(numbers)
     return 0
 
 
-def _row_windows(engine: Engine, declared: Dataset, *, rows: int) -> Iterator[SequenceRange]:
-    """The dataset from its end back, in windows of about this many rows: earlier removals may have removed some."""
-    through, count = declared.horizon, 0
-    for block in engine.database.read(lambda c: blocks.newest_first(c, declared.name)):
-        count += block.rows
-        if count >= min(rows, WINDOW_ROWS_MAX):
-            yield SequenceRange(block.range.after, through)
-            through, count = block.range.after, 0
-    if through:
-        yield SequenceRange(0, through)
+def _buckets(files: TableFiles, horizon: int) -> Iterator[tuple[SequenceRange, int | None]]:
+    """The buckets from the horizon back, each with the number of its rows, if the files say it."""
+    deletes = any(file.deletes for file in files.files)
+    for bucket in reversed(files.buckets):
+        own = bucket.range.intersect(SequenceRange(0, horizon))
+        if own is not None:
+            known = not deletes and all(file.last <= horizon for file in bucket.files)
+            yield own, sum(file.rows for file in bucket.files) if known else None
+
+
+def _windows(within: SequenceRange, *, rows: int) -> Iterator[SequenceRange]:
+    """A range from its end back, in parts of about so many rows, if no number is missing."""
+    step = min(max(rows, WINDOW_ROWS_MIN), WINDOW_ROWS_MAX)
+    for through in range(within.through, within.after, -step):
+        yield SequenceRange(max(within.after, through - step), through)
 
 
 def _report(
