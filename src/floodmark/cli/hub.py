@@ -50,7 +50,7 @@ from floodmark.cli.output import note
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Requests in progress per token, and per client address. A proxy counts as one address.",
+    help="Most requests of one sender in one worker. A sender never gets more than are free.",
 )
 @click.option(
     "--body-bytes-max",

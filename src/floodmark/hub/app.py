@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -40,6 +40,7 @@ from floodmark.hub.chunks import Chunks
 from floodmark.hub.metrics import Metrics
 from floodmark.hub.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refusal, problem_of
 from floodmark.hub.settings import HubSettings
+from floodmark.hub.shares import Places, Room
 from floodmark.metrics import CONTENT_TYPE as METRICS_TYPE
 from floodmark.spool.capture import Capture, Receipt
 from floodmark.store import Store
@@ -69,13 +70,15 @@ class Hub:
     captures: Captures = field(init=False)
     dashboard: Dashboard = field(init=False)
     metrics: Metrics = field(init=False)
-    busy: int = 0
-    sending: Counter[tuple[str, str]] = field(default_factory=Counter)
+    places: Places = field(init=False)
     _pool: ThreadPoolExecutor = field(init=False)
+    _door: ThreadPoolExecutor = field(init=False)
+    """Looks at tokens: who is refused does not wait for those who are served."""
 
     def __post_init__(self) -> None:
         self.access = Access(self.engine)
-        self.chunks = Chunks(self.engine, self.spool, self.settings.content_bytes_max, self.settings.limits)
+        room = Room()
+        self.chunks = Chunks(self.engine, self.spool, self.settings.content_bytes_max, self.settings.limits, room)
         self.captures = Captures(
             self.engine,
             self.spool,
@@ -83,13 +86,17 @@ class Hub:
             self.settings.limits,
             self.settings.quarantine_max,
             self.settings.quarantine_token_max,
+            room,
         )
         self.dashboard = Dashboard(self.engine, title="hub")
         self.metrics = Metrics(self.dashboard.figures())
+        self.places = Places(self.settings.requests_max, self.settings.client_requests_max)
         self._pool = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hub")
+        self._door = ThreadPoolExecutor(1, thread_name_prefix="hub-door")
 
     def close(self) -> None:
         self.dashboard.stop()
+        self._door.shutdown()
         self._pool.shutdown()
 
     async def run(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -110,8 +117,9 @@ class Hub:
         header = wire.ChunkHeader.parse(text)
         access.check_origin(token, header.origin)
         access.check_path(token, header.path)
-        body = await self._body(request)
-        accepted = await self.run(self.chunks.accept, dataset, header, body, encoding=encoding, media=media)
+        with self._place(request, token, header.origin):
+            body = await self._body(request)
+            accepted = await self.run(self.chunks.accept, dataset, header, body, encoding=encoding, media=media)
         self.metrics.rows.labels("chunks", dataset).inc(accepted.stored)
         return answer(accepted.content())
 
@@ -125,12 +133,13 @@ class Hub:
         key = bodies.one_header(request, wire.KEY_HEADER)
         if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
             raise bodies.bad_request(f"{wire.KEY_HEADER} is a printable text of 1 to {KEY_CHARACTERS_MAX} characters.")
-        body = await self._body(request)
         how = {"encoding": encoding, "media": media, "token": token.name}
-        if key is None:
-            receipt = await self.run(self.captures.accept_unkeyed, dataset, body, **how)
-        else:
-            receipt = await self._capture_once(dataset, body, key=key, **how)
+        with self._place(request, token):
+            body = await self._body(request)
+            if key is None:
+                receipt = await self.run(self.captures.accept_unkeyed, dataset, body, **how)
+            else:
+                receipt = await self._capture_once(dataset, body, key=key, **how)
         self.metrics.rows.labels("capture", dataset).inc(receipt.rows)
         return answer({"rows": receipt.rows, "quarantined": receipt.quarantined})
 
@@ -145,32 +154,30 @@ class Hub:
 
     async def _body(self, request: Request) -> bytes:
         settings = self.settings
-        with self._share(request):
-            body = await bodies.read_body(
-                request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
-            )
+        body = await bodies.read_body(
+            request, bytes_max=settings.body_bytes_max, seconds_max=settings.request_seconds_max
+        )
         self.metrics.bytes.labels(request.scope["floodmark.route"]).inc(len(body))
         return body
 
     @contextlib.contextmanager
-    def _share(self, request: Request) -> Iterator[None]:
-        """Count a body that is being received, by its token and by its address."""
-        token = request.scope.get("floodmark.token")
-        clients = [("token", token)] if token else []
-        clients += [("address", request.client.host)] if request.client else []
-        if any(self.sending[client] >= self.settings.client_requests_max for client in clients):
-            raise Refusal(_crowded("This client has reached its limit of concurrent requests."))
-        self.sending.update(clients)
+    def _place(self, request: Request, token: Token, origin: str = "") -> Iterator[None]:
+        """H6: a place for a request, from its body to its response. A sender is a store with a token, or a token; where
+        there are no tokens, a store or an address.
+        """
+        address = request.client.host if request.client else ""
+        sender = (token.name or address, origin)
+        if not self.places.take(sender):
+            who = "This sender has its share" if self.places.taken < self.settings.requests_max else "The hub is full"
+            raise Refusal(_crowded(f"{who} of concurrent requests."))
         try:
             yield
         finally:
-            self.sending.subtract(clients)
-            for client in clients:
-                if not self.sending[client]:
-                    del self.sending[client]
+            self.places.leave(sender)
 
     async def token(self, request: Request) -> Token:
-        token = await self.run(self.access.token, bodies.one_header(request, "authorization"))
+        given = bodies.one_header(request, "authorization")
+        token = await asyncio.get_running_loop().run_in_executor(self._door, self.access.token, given)
         request.scope["floodmark.token"] = token.name
         return token
 
@@ -257,11 +264,8 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
     async def endpoint(request: Request) -> Response:
         request.scope["floodmark.route"] = route
         started = time.monotonic()
-        hub.busy += 1
         try:
             bodies.check_host(request, hub.settings.hosts)
-            if hub.busy > hub.settings.requests_max and request.method == "POST":
-                raise Refusal(_crowded("The hub has reached its limit of concurrent requests."))
             with traces.span("request", route=route, method=request.method) as attribute:
                 response = await work(request)
                 attribute("status", response.status_code)
@@ -271,8 +275,6 @@ def _guarded(hub: Hub, route: str, work: Work) -> Work:
                 problem = replace(problem, headers=BROWSER_LOGIN)
             _note(request, problem, error)
             response = tell(problem, hub=hub.engine.store_id)
-        finally:
-            hub.busy -= 1
         hub.metrics.requests.labels(route, str(response.status_code)).inc()
         hub.metrics.seconds.labels(route).observe(time.monotonic() - started)
         return response

@@ -20,6 +20,7 @@ from floodmark.control import datasets, quarantine, requests
 from floodmark.control.requests import Request
 from floodmark.engine import Engine
 from floodmark.errors import KeyReused, MalformedChunk, Retryable
+from floodmark.hub.shares import Room
 from floodmark.jsonread import read_json
 from floodmark.rows.jsontext import NotJson, plain_json
 from floodmark.rows.textlines import Problem, not_an_object, parse_lines
@@ -81,6 +82,7 @@ class Captures:
     limits: wire.Limits = field(default_factory=wire.Limits)
     quarantine_max: int = 10_000
     quarantine_token_max: int = 1_000
+    room: Room = field(default_factory=Room)
     _groups: _Groups = field(default_factory=_Groups)
 
     def accept(
@@ -98,7 +100,9 @@ class Captures:
 
     def accept_unkeyed(self, dataset: str, body: bytes, *, encoding: str, media: str, token: str = "") -> Receipt:
         texts = self._texts(self._content(dataset, body, encoding), media)
+        self.room.check(dataset, token, *self.spool.room(dataset))
         receipt = self.spool.capture_texts(dataset, texts, sender=self._sender(dataset, token))
+        self.room.add(dataset, token, len(body))
         faults.reach("hub.accepted")
         return receipt
 
@@ -119,7 +123,9 @@ class Captures:
         if known is not None:
             return _receipt(known, digest)
         texts = self._texts(content, media)
+        self.room.check(dataset, token, *self.spool.room(dataset))
         prepared = self.spool.prepare(dataset, texts, sender=self._sender(dataset, token))
+        self.room.add(dataset, token, len(body))
         receipt = prepared.receipt
         item = Keyed(Request(dataset, token, key, digest, receipt.rows, receipt.quarantined), prepared)
         self._groups.join(dataset, item)

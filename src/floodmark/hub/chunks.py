@@ -25,6 +25,7 @@ from floodmark.control.ledger import Entry
 from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.hub.decision import AlreadyThere, Disagreement, Take, check_loop, decide, state_of
+from floodmark.hub.shares import Room
 from floodmark.rows.fit import Fit, fit, fit_table, reasons_by_row
 from floodmark.schema import JSON, Column, ColumnType, Schema, parse_type
 from floodmark.schema.types import from_arrow, width
@@ -83,6 +84,7 @@ class Chunks:
     spool: Capture
     content_bytes_max: int
     limits: wire.Limits = field(default_factory=wire.Limits)
+    room: Room = field(default_factory=Room)
     _known: dict[str, Dataset] = field(default_factory=dict)
     _parsing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,6 +104,7 @@ class Chunks:
                 return self._accepted(0, header, dataset, _state(header, seen, given_up))
             if content is None:
                 self.spool.check_room(dataset)
+                self.room.check(dataset, header.origin, *self.spool.room(dataset))
                 content = content_of(declared)
             if step.seen is None and not content.sequence and not header.given_up:
                 # Nothing arrived, so nothing is recorded: the next chunk is a first chunk as well. Otherwise a client
@@ -110,6 +113,7 @@ class Chunks:
             if self._take(content, step, header):
                 faults.reach("hub.accepted")
                 self.spool.count(dataset, len(body))
+                self.room.add(dataset, header.origin, len(body))
                 reported = [*given_up, *step.given_up] if step.replayed is None else []
                 return self._accepted(len(content.sequence), header, dataset, _state(header, step.entry, reported))
         raise Retryable(f"This chunk conflicted {RACES_MAX} times with others of its channel of {dataset!r}.")

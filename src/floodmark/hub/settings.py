@@ -29,7 +29,7 @@ class HubSettings:
     requests_max: int = 64
     """Requests that a worker has in memory at the same time; others get a response to retry."""
     client_requests_max: int = 32
-    """… and of them those of one token, and of one address: a slow client blocks only itself."""
+    """… and of them those of one sender, which never gets more than are free (`hub.shares`)."""
     key_days: int = 7
     """How long the key of a capture is remembered."""
     quarantine_max: int = 10_000

@@ -340,17 +340,22 @@ class Capture:
 
     def check_room(self, dataset: str) -> None:
         """`SpoolFull` if the dataset's backlog is at its limit."""
-        backlog = self._backlogs.get(dataset)
-        now = self.engine.clock.monotonic_seconds()
-        limit = self.engine.settings.spool.backlog_bytes_max
-        full = backlog is not None and backlog.bytes >= limit
-        if backlog is None or full or now - backlog.at_seconds > BACKLOG_CHECK_SECONDS:
-            backlog = self._backlogs[dataset] = _BacklogSize(now, self.backlog_bytes(dataset))
-        if backlog.bytes >= limit:
+        waiting, most = self.room(dataset)
+        if waiting >= most:
             raise SpoolFull(
-                f"The spool of {dataset!r} has {backlog.bytes:,} bytes, and its limit is {limit:,}.",
+                f"The spool of {dataset!r} has {waiting:,} bytes, and its limit is {most:,}.",
                 hint="Nothing of this call was stored. Flush (is `floodmark flush` running?), then capture again.",
             )
+
+    def room(self, dataset: str) -> tuple[int, int]:
+        """How many bytes wait, as of a moment ago, and how many may."""
+        backlog = self._backlogs.get(dataset)
+        now = self.engine.clock.monotonic_seconds()
+        most = self.engine.settings.spool.backlog_bytes_max
+        full = backlog is not None and backlog.bytes >= most
+        if backlog is None or full or now - backlog.at_seconds > BACKLOG_CHECK_SECONDS:
+            backlog = self._backlogs[dataset] = _BacklogSize(now, self.backlog_bytes(dataset))
+        return backlog.bytes, most
 
     def backlog_bytes(self, dataset: str) -> int:
         """Bytes that wait: landing lines that are not sealed and segments that are not committed."""

@@ -307,14 +307,14 @@ def test_records_that_contradict_each_other_are_told_in_general(hub, store, send
 def test_more_requests_than_a_worker_takes_are_told_to_come_again(store, start_hub):
     store.add_dataset("events")
     hub = start_hub(store, requests_max=1)
-    hub.hub.busy = 1
+    assert hub.hub.places.take("another")
     response = hub.capture(b"[]")
     problem(response, 429, "Crowded")
     assert int(response.headers["retry-after"]) > 0
     assert hub.get("/healthz").status_code == 200, "who asks for health is not turned away"
-    hub.hub.busy = 0
+    hub.hub.places.leave("another")
     assert hub.capture(b"[]").status_code == 200
-    assert hub.hub.busy == 0
+    assert hub.hub.places.taken == 0
 
 
 def test_an_address_with_a_slash_too_many_is_no_address_and_nobody_is_sent_elsewhere(hub):

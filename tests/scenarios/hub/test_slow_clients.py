@@ -159,7 +159,9 @@ def test_a_hub_raises_its_limit_on_open_files():
 def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start_hub, same):
     store.add_dataset("events")
     hub = start_hub(store, client_requests_max=2, request_seconds_max=5)
-    secrets = [add_token(store, name, rights=["capture"], any_dataset=True)[1] for name in ("a", "b")]
+    secrets = ["", ""]
+    if same == "token":
+        secrets = [add_token(store, name, rights=["capture"], any_dataset=True)[1] for name in ("a", "b")]
 
     async def exchange():
         release, on_their_way = asyncio.Event(), asyncio.Semaphore(0)
@@ -173,7 +175,7 @@ def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start
                 yield b'{"id":1}]'
 
             transport = httpx.ASGITransport(hub.app, client=(host, 1))
-            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret or 'none'}"}
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 response = await client.post("/v1/datasets/events/capture", content=content(), headers=headers)
                 return response.status_code
@@ -193,4 +195,4 @@ def test_a_client_that_sends_slowly_holds_up_itself_and_nobody_else(store, start
 
     crowded, other, slow, later = asyncio.run(exchange())
     assert (crowded, other, slow, later) == (429, 200, [200, 200], 200)
-    assert not hub.hub.sending
+    assert hub.hub.places.taken == 0
