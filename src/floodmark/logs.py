@@ -15,7 +15,6 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 TEXT, JSON = "text", "json"
-FORMS = (TEXT, JSON)
 
 _TIME = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ", utc=True, key="at")
 

@@ -230,9 +230,9 @@ def test_a_token_that_has_expired_is_not_found(database: Database) -> None:
 def test_keys_from_before_tokens_were_noted_with_them_are_still_known(with_datasets: Database) -> None:
     """A retry across an upgrade is stored once."""
     old = Request("events", requests.NOT_KNOWN, "k", "d", 3, 0)
-    with_datasets.transact(lambda c: requests.record(c, old, now=NOW))
+    with_datasets.transact(lambda c: requests.record_all(c, [old], now=NOW))
     assert with_datasets.read(lambda c: requests.find(c, dataset="events", token="edge", key="k")) == old
-    assert not with_datasets.transact(lambda c: requests.record(c, replace(old, token="edge"), now=NOW))
+    assert not with_datasets.transact(lambda c: requests.record_all(c, [replace(old, token="edge")], now=NOW))
 
 
 def test_a_token_bound_to_nothing_allows_nothing(database: Database) -> None:
@@ -294,7 +294,7 @@ def with_datasets(database: Database) -> Database:
 def test_a_key_is_remembered_once_with_its_receipt(with_datasets: Database) -> None:
     """H1, for one request."""
     request = Request("events", "edge", "k", "d", 3, 1)
-    record = lambda item: with_datasets.transact(lambda c: requests.record(c, item, now=NOW))  # noqa: E731
+    record = lambda item: with_datasets.transact(lambda c: requests.record_all(c, [item], now=NOW))  # noqa: E731
     assert record(request)
     assert not record(replace(request, digest="e"))
     assert record(replace(request, dataset="other"))
@@ -306,7 +306,7 @@ def test_a_key_is_remembered_once_with_its_receipt(with_datasets: Database) -> N
 def test_of_several_requests_with_one_key_one_is_recorded(with_datasets: Database) -> None:
     outcomes = together(
         lambda index: with_datasets.transact(
-            lambda c: requests.record(c, Request("events", "edge", "k", f"d{index}", index, 0), now=NOW)
+            lambda c: requests.record_all(c, [Request("events", "edge", "k", f"d{index}", index, 0)], now=NOW)
         )
     )
     assert sorted(outcomes) == [False, False, False, True]
@@ -319,8 +319,8 @@ def test_old_keys_are_forgotten_and_young_ones_are_not(with_datasets: Database) 
     for age in (0, 5, 10):
         moment = NOW - timedelta(days=age)
         with_datasets.transact(
-            lambda c, age=age, moment=moment: requests.record(
-                c, Request("events", "edge", f"{age}", "d", 1, 0), now=moment
+            lambda c, age=age, moment=moment: requests.record_all(
+                c, [Request("events", "edge", f"{age}", "d", 1, 0)], now=moment
             )
         )
     forgotten = with_datasets.transact(lambda c: requests.forget(c, before=NOW - timedelta(days=7)))

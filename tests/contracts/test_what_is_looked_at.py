@@ -125,8 +125,6 @@ def test_a_result_replaces_the_one_before_and_counts_failures_in_a_row(looked_at
     database.transact(lambda c: reports.record(c, "fold", "m", message="ok", failed=False, now=clock.now()))
     (found,) = database.read(reports.everyone)
     assert (found.failures, found.failing_since, found.message) == (0, None, "ok")
-    database.transact(lambda c: reports.forget(c, "m"))
-    assert database.read(reports.everyone) == []
 
 
 def test_a_scrape_has_an_answer(looked_at: Store) -> None:

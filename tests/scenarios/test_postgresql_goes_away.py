@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from floodmark.errors import OutcomeUnknown, Retryable
-from floodmark.maintenance.fold import Kept, fold
+from floodmark.maintenance.fold import Kept, fold_dataset
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
@@ -150,7 +150,7 @@ def test_folding_through_lost_answers_folds_once(line: Line):
     line.clock.advance(86_400 * 30)
     for at in itertools.count(1):
         line.proxy.arm(at, "after")
-        line.until_done(lambda: fold(line.store.engine, kept=kept))
+        line.until_done(lambda: fold_dataset(line.store.engine, DATASET, kept=kept))
         if not line.proxy.tripped:
             break
     line.check()

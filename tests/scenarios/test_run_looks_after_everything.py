@@ -198,7 +198,7 @@ def test_what_is_no_retention_is_refused_when_the_process_starts(store: Store, t
 
 def test_every_task_has_an_interval_and_a_switch() -> None:
     everything = RunSettings(retain={"m": "1d"})
-    assert set(upkeep.intervals(everything, "m")) == set(upkeep.TASKS)
+    assert set(upkeep.intervals(everything, "m")) == {upkeep.EXPIRE, upkeep.RETAIN, upkeep.FOLD, upkeep.ORPHANS}
     off = RunSettings(expire=False, fold=False, orphans=False)
     assert upkeep.intervals(off, "m") == {}
     assert timedelta(seconds=upkeep.intervals(everything, "m")["orphans"]) == timedelta(days=1)

@@ -35,11 +35,6 @@ from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _BY_ID = select(blocks).where(blocks.c.id == bindparam("block"))
 _UNDECIDED = select(blocks).where(blocks.c.dataset == bindparam("of"), blocks.c.state == "reserved")
-_NEWEST = (
-    select(blocks)
-    .where(blocks.c.dataset == bindparam("of"), blocks.c.state == "committed")
-    .order_by(blocks.c.through_seq.desc())
-)
 _HIGHEST = tuple(
     select(func.coalesce(func.max(column), 0))
     for column in (blocks.c.through_seq, datasets.c.horizon, watermarks.c.seq, intents.c.through_seq)
@@ -132,11 +127,6 @@ def committed_within(connection: Connection, dataset: str, within: SequenceRange
         .order_by(blocks.c.through_seq)
     )
     return [_block(row) for row in found]
-
-
-def newest(connection: Connection, dataset: str) -> Block | None:
-    row = connection.execute(_NEWEST.limit(1), {"of": dataset}).one_or_none()
-    return None if row is None else _block(row)
 
 
 def committed_before(connection: Connection, dataset: str, moment: datetime) -> int:

@@ -70,11 +70,6 @@ def record(
     return found
 
 
-def limit(connection: Connection, dataset: str, segments_max: int | None) -> None:
-    """Make the next blocks smaller, or of normal size again."""
-    connection.execute(update(problems).where(problems.c.dataset == dataset).values(segments_max=segments_max))
-
-
 def forget(connection: Connection, dataset: str) -> None:
     connection.execute(problems.delete().where(problems.c.dataset == dataset))
 

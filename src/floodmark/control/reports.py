@@ -68,16 +68,6 @@ def everyone(connection: Connection) -> list[Report]:
     return [_report(row) for row in connection.execute(select(reports).order_by(reports.c.subject, reports.c.task))]
 
 
-def of_task(connection: Connection, task: str) -> dict[str, Report]:
-    """The last results of one task, by subject."""
-    return {row.subject: _report(row) for row in connection.execute(select(reports).where(reports.c.task == task))}
-
-
-def forget(connection: Connection, subject: str) -> None:
-    """What it was about is not there any more."""
-    connection.execute(reports.delete().where(reports.c.subject == subject))
-
-
 def _report(row: Record) -> Report:
     return Report(
         row.task,

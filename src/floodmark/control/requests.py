@@ -57,11 +57,6 @@ def find(connection: Connection, *, dataset: str, token: str, key: str) -> Reque
     return Request(row.dataset, row.token, row.key, row.digest, receipt["rows"], receipt["quarantined"])
 
 
-def record(connection: Connection, request: Request, *, now: datetime) -> bool:
-    """Remember a request; false if the key is taken."""
-    return record_all(connection, [request], now=now)
-
-
 def record_all(connection: Connection, items: Sequence[Request], *, now: datetime) -> bool:
     """Remember requests of one dataset; false, and none of them, if a key is taken, or two of them have the same."""
     wanted = {(item.token, item.key) for item in items}

@@ -179,12 +179,6 @@ def pin_hub(connection: Connection, instance: str, hub: str) -> str:
     return hub_of(connection, instance) or hub
 
 
-def ticked_at(connection: Connection, instance: str) -> datetime | None:
-    """When the sink's last scheduled tick was due."""
-    found = connection.execute(select(sinks.c.ticked_at).where(sinks.c.instance == instance)).scalar_one_or_none()
-    return None if found is None else datetime.fromisoformat(found)
-
-
 def schedules(connection: Connection) -> dict[str, tuple[datetime | None, datetime]]:
     """For every sink, by its instance: when its last scheduled delivery was due, and when it was added."""
     found = connection.execute(

@@ -47,10 +47,6 @@ ROWS_MAX = 100
 """How many rows a table on a page has."""
 
 
-class Missing(Exception):
-    """There is no such page."""
-
-
 @dataclass(slots=True)
 class Dashboard:
     """The pages about one store."""

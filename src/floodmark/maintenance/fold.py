@@ -16,7 +16,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -67,25 +67,6 @@ class DatasetFolding:
     @property
     def records(self) -> int:
         return self.segments + self.blocks + self.intents + self.chunks
-
-
-@dataclass(frozen=True, slots=True)
-class FoldReport:
-    """What folding did."""
-
-    datasets: tuple[DatasetFolding, ...] = field(default_factory=tuple)
-
-    @property
-    def records(self) -> int:
-        return sum(item.records for item in self.datasets)
-
-
-def fold(engine: Engine, dataset: str | None = None, *, kept: Kept = KEPT) -> FoldReport:
-    """Join the old records of one dataset, or of all. Needs no lake, and reports how many records are gone."""
-    declared = engine.database.read(datasets.everyone)
-    if dataset is not None:
-        declared = [engine.database.read(lambda c: datasets.get(c, dataset))]
-    return FoldReport(tuple(fold_dataset(engine, item.name, kept=kept) for item in declared))
 
 
 def fold_dataset(engine: Engine, dataset: str, *, kept: Kept = KEPT) -> DatasetFolding:

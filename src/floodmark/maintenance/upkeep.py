@@ -32,7 +32,6 @@ from floodmark.maintenance.retain import retain
 AUDIT = "audit"
 COMPACT = "compact"
 EXPIRE, RETAIN, FOLD, ORPHANS = "expire", "retain", "fold", "orphans"
-TASKS = (EXPIRE, RETAIN, FOLD, ORPHANS)
 APART = frozenset({EXPIRE, FOLD, ORPHANS})
 """What a compaction of `run` leaves to these tasks."""
 AFTER_COMMITS = frozenset({EXPIRE, FOLD})

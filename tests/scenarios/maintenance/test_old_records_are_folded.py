@@ -15,7 +15,7 @@ from floodmark import faults
 from floodmark.control.schema import metadata
 from floodmark.engine import Engine
 from floodmark.maintenance import fold as folding
-from floodmark.maintenance.fold import FoldReport, Kept
+from floodmark.maintenance.fold import DatasetFolding, Kept
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
 from scenarios import hubs  # noqa: F401 - one more place
@@ -34,8 +34,8 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "BATCH", 7)
 
 
-def fold(engine: Engine) -> FoldReport:
-    return folding.fold(engine, kept=KEPT)
+def fold(engine: Engine) -> DatasetFolding:
+    return folding.fold_dataset(engine, DATASET, kept=KEPT)
 
 
 def rounds(shop: Shop, count: int, *, rows: int = 4) -> None:
@@ -121,7 +121,7 @@ def test_deliveries_go_on_behind_folded_ones_and_a_lost_watermark_is_found_again
 
         deliver(14)
         clock.advance(MONTH)
-        assert fold(store.engine).datasets[0].chunks > 0
+        assert fold(store.engine).chunks > 0
         deliver(2)
         if kind not in ("projection", "keys"):  # the others know what they have
             store.engine.database.transact(lambda c: c.exec_driver_sql("DELETE FROM watermarks"))
@@ -170,7 +170,7 @@ def test_the_record_of_a_segment_stays_as_long_as_its_file(shop: Shop, tmp_path:
     rounds_without_sink(shop, 20)
     shutil.copyfile(kept, segment)  # its removal did not reach the disk
     later(shop)
-    assert fold(shop.store.engine).datasets[0].segments > 0
+    assert fold(shop.store.engine).segments > 0
     store = shop.again()
     store.flush(DATASET)
     assert [row["n"] for row in rows(store)].count(1_000) == 1
@@ -233,7 +233,7 @@ def test_a_sink_that_lags_keeps_its_exact_lag(shop: Shop):
         shop.clock.advance(ROUND)
     later(shop)
     before = (shop.audit().channels, shop.store.status().sinks)
-    assert fold(shop.store.engine).datasets[0].blocks > 0
+    assert fold(shop.store.engine).blocks > 0
     assert (shop.audit().channels, shop.store.status().sinks) == before
     assert shop.store.export(SINK).rows == 80
 
@@ -321,7 +321,7 @@ def test_a_flush_that_slept_through_all_of_it_reports_nothing_and_harms_nothing(
                 other.flush(DATASET)
                 shop.clock.advance(ROUND)
             shop.clock.advance(MONTH)
-            assert fold(other.engine).datasets[0].blocks > 0
+            assert fold(other.engine).blocks > 0
 
     faults.arm("flush.synced", faults.nth_time(1, meanwhile))
     shop.store.flush(DATASET)
