@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floodmark import faults
-from floodmark.commit.exclusions import excluded_places
+from floodmark.commit.block import excluded_places
 from floodmark.commit.protocol import Append, Base, BlockSegment
 from floodmark.control import datasets
 from floodmark.control import segments as segment_records

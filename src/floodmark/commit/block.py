@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.exclusions import Exclusions, exclusions_of
 from floodmark.commit.protocol import (
     Append,
     Barrier,
@@ -26,16 +27,22 @@ from floodmark.commit.protocol import (
     Verdict,
     verdict,
 )
-from floodmark.control import blocks, datasets
+from floodmark.control import blocks, datasets, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
+from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FloodmarkError, Retryable, reason_of
 from floodmark.lake import queries
 from floodmark.lake.generations import is_fenced, table_of
+from floodmark.rows.identities import identity_hashes
+from floodmark.schema import CONTENT_ID
 from floodmark.spool.segments import remove_leftovers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SENDS_MAX = 3
 """How often one call sends the same block before it leaves it, undecided, to a later call."""
@@ -103,10 +110,6 @@ def commit_block(
 def may_land_late(*, fresh: bool, attempt: int) -> bool:
     """B5: whether the block was sent before this attempt, so that it may still land as it was then."""
     return attempt > 0 or not fresh
-
-
-def _exclusions(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> Exclusions:
-    return exclusions_of(engine.database, engine.segments, declared, segments, after=block.range.after)
 
 
 def append_request(
@@ -410,3 +413,87 @@ def _together(old: PartitionStats, new: PartitionStats) -> PartitionStats:
         min(old.first_seq, new.first_seq),
         max(old.last_seq, new.last_seq),
     )
+
+
+# ── rows that a block leaves out ─────────────────────────────────────────────────────────────────────────────────────
+# They depend on the segments, the dataset's cut-off and its purged identities alone. Those two change only while no
+# block is undecided (U13), so a block that is sent again, by whomever, leaves out the same rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """What of a block is not committed, beside duplicates."""
+
+    purged: tuple[int, ...] = ()
+    """Sequence numbers."""
+    expired: int = 0
+    """How many rows there are of both kinds together."""
+
+
+def _exclusions(engine: Engine, block: Block, segments: Sequence[Segment], declared: Dataset) -> Exclusions:
+    """Check the segments of a block; usually their recorded figures are enough."""
+    purges = _has_purged(engine.database, declared)
+    if not purges and not _could_be_old(declared, segments):
+        return Exclusions()
+    gone: list[int] = []
+    count = 0
+    for segment in segments:
+        rows = _columns(engine.segments.path(segment.path), declared)
+        purged = _purged_places(engine.database, rows, declared) if purges else []
+        start = block.range.after + 1 + (segment.block_offset or 0)
+        gone += [start + place for place in purged]
+        count += len({*purged, *_expired_places(rows, declared)})
+    return Exclusions(tuple(gone), count)
+
+
+def excluded_places(database: Database, path: Path, declared: Dataset) -> list[int]:
+    """The places of the rows in a segment's file that flush would leave out."""
+    purges = _has_purged(database, declared)
+    if not purges and declared.event_cutoff is None:
+        return []
+    rows = _columns(path, declared)
+    return sorted({*_expired_places(rows, declared), *(_purged_places(database, rows, declared) if purges else ())})
+
+
+def _has_purged(database: Database, declared: Dataset) -> bool:
+    return bool(declared.identity) and database.read(lambda c: removals.has_purged(c, declared.name))
+
+
+def _could_be_old(declared: Dataset, segments: Sequence[Segment]) -> bool:
+    cutoff = declared.event_cutoff
+    return cutoff is not None and any(s.event_min is not None and s.event_min < cutoff for s in segments)
+
+
+def _columns(path: Path, declared: Dataset) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = {name for names in declared.identity for name in names} | {declared.event_time}
+    wanted |= {CONTENT_ID} if declared.by_content else set()
+    try:
+        held = pq.read_schema(path).names
+        return pq.read_table(path, columns=[name for name in held if name in wanted])
+    except (OSError, pa.ArrowInvalid) as error:
+        raise Retryable(
+            f"A segment of {declared.name!r} cannot be read: {error}.", hint="Nothing was committed; flush again."
+        ) from error
+
+
+def _expired_places(rows: pa.Table, declared: Dataset) -> list[int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if declared.event_cutoff is None or declared.event_time not in rows.column_names:
+        return []
+    times = rows[declared.event_time]
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("us", tz="UTC"))
+    old = pc.fill_null(pc.less(times.cast(pa.int64()), declared.event_cutoff), fill_value=False)
+    return [int(place) for place in pc.indices_nonzero(old).to_pylist()]
+
+
+def _purged_places(database: Database, rows: pa.Table, declared: Dataset) -> list[int]:
+    hashes = identity_hashes(rows, declared.identity, declared.key_time, by_content=declared.by_content)
+    wanted = {item for item in hashes if item is not None}
+    found = database.read(lambda c: removals.purged_among(c, declared.name, wanted))
+    return [place for place, item in enumerate(hashes) if item in found]
