@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from floodmark.commit.flush import FlushReport
     from floodmark.delivery.administration import Replayed, Skipped
-    from floodmark.delivery.context import ExportReport, Stop
+    from floodmark.delivery.channel import ExportReport, Stop
     from floodmark.delivery.preview import Forecast
     from floodmark.delivery.rewind import Rewound
     from floodmark.delivery.tick import Exporter
@@ -508,7 +508,7 @@ class Store:
         `progress` is called with the report as it grows; setting `stop` ends the export after the current chunk. A sink
         that is paused is left out, or raises `Paused` if it is named.
         """
-        from floodmark.delivery.context import together
+        from floodmark.delivery.channel import together
 
         if sink is not None:
             return self._exporter.export(sink, stop=stop, progress=progress)

@@ -11,8 +11,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.control import deliveries
-from floodmark.delivery.channel import INTENT_CHUNKS_MAX
-from floodmark.delivery.context import Stop
+from floodmark.delivery.channel import INTENT_CHUNKS_MAX, Stop
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
 from floodmark.store import Store

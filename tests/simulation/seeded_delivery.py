@@ -13,8 +13,7 @@ from floodmark.control import chunks as chunk_records
 from floodmark.control import deliveries
 from floodmark.control.schema import chunks, intents, watermarks
 from floodmark.delivery import channel
-from floodmark.delivery.channel import Comparison, Shipment
-from floodmark.delivery.context import ChannelTask
+from floodmark.delivery.channel import ChannelTask, Comparison, Shipment
 from floodmark.delivery.outcomes import Holdings
 from floodmark.delivery.sinks import table
 from floodmark.delivery.sinks.blob import BlobSink

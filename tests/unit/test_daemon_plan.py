@@ -30,7 +30,7 @@ from floodmark.daemon.plan import (
     Tend,
     Work,
 )
-from floodmark.delivery.context import ExportReport
+from floodmark.delivery.channel import ExportReport
 from floodmark.errors import Corrupt, Paused, Retryable
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction, SkippedBucket
 from floodmark.maintenance.upkeep import TaskReport

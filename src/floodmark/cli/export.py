@@ -11,7 +11,7 @@ from floodmark.cli.options import json_option, open_store, sink_names
 from floodmark.cli.output import Progress, note, print_json, print_table, progress, size_text
 
 if TYPE_CHECKING:
-    from floodmark.delivery.context import ExportReport
+    from floodmark.delivery.channel import ExportReport
     from floodmark.store import Store
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from floodmark.commit.flush import FlushReport
 from floodmark.daemon.lanes import subject_of
 from floodmark.daemon.plan import Change, Compact, Export, Flush, Outcome, Tend, Work
-from floodmark.delivery.context import ExportReport
+from floodmark.delivery.channel import ExportReport
 from floodmark.errors import Corrupt, FloodmarkError
 from floodmark.maintenance.compact import CompactReport, DatasetCompaction
 from floodmark.maintenance.upkeep import TaskReport

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from floodmark.clock import Clock
 from floodmark.daemon.plan import Compact, Export, Flush, Outcome, Tend, Work
-from floodmark.delivery.context import Stop
+from floodmark.delivery.channel import Stop
 
 JOIN_SECONDS_MAX = 1.0
 

@@ -46,7 +46,7 @@ from floodmark.daemon.plan import (
     Tend,
     Work,
 )
-from floodmark.delivery.context import ExportReport, Stop
+from floodmark.delivery.channel import ExportReport, Stop
 from floodmark.errors import Corrupt, FloodmarkError, Paused, Retryable, UnknownDataset, UnknownSink
 from floodmark.files import PRIVATE_FILE, try_lock
 from floodmark.lake.session import session_lost

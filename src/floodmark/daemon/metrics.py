@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from floodmark.commit.flush import FlushReport
 from floodmark.daemon.plan import Outcome, Tend, Work
-from floodmark.delivery.context import ExportReport
+from floodmark.delivery.channel import ExportReport
 from floodmark.maintenance.compact import CompactReport
 from floodmark.maintenance.upkeep import EXPIRE, FOLD, RETAIN, TaskReport
 

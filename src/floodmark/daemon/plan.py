@@ -30,7 +30,7 @@ from floodmark.commit.flush import FlushReport
 from floodmark.config import RunSettings
 from floodmark.control.sinks import Sink
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.context import ExportReport
+from floodmark.delivery.channel import ExportReport
 from floodmark.delivery.kinds import seconds
 from floodmark.errors import Corrupt, Paused
 from floodmark.maintenance.compact import CompactReport

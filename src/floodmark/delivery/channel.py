@@ -8,37 +8,253 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import uuid
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from floodmark import faults, meters
+from floodmark.clock import Clock
 from floodmark.control import chunks, deliveries, quarantine, removals, sinks
 from floodmark.control.chunks import Chunk, parcel_start
+from floodmark.control.database import Database
+from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel, Intent, Watermark, chunk_ranges
-from floodmark.delivery.context import ChannelTask, Tick
+from floodmark.control.sinks import Sink
 from floodmark.delivery.destination import (
     CopyingDestination,
     Delivered,
     Destination,
+    Kind,
     ParallelDestination,
     Parcel,
     PreparingDestination,
     TransactionalDestination,
 )
 from floodmark.delivery.outcomes import Ahead, Busy, Holdings, Oversized, Refused, StoredByTask, Task
+from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import SCAN_ROWS_MAX, Piece, RowSource
 from floodmark.errors import DivergedHistory, Permanent, Retryable
+from floodmark.read import View
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.wire import GivenUpRange
 
-# ── The delivery of one pinned intent: ship → acknowledge → advance ──────────────────────────────────────────────────
+T = TypeVar("T")
+
+
+# ── the tick: what its channels share ────────────────────────────────────────────────────────────────────────────────
+
+
+class Stop:
+    """Ends a tick after the present chunk, and a wait immediately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; false if the wait was interrupted."""
+        until = self._clock.monotonic_seconds() + seconds
+        while not self.is_set and (left := until - self._clock.monotonic_seconds()) > 0:
+            self._clock.sleep(min(left, 0.1))
+        return not self.is_set
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What one export of a sink did."""
+
+    sink: str
+    rows: int = 0
+    chunks: int = 0
+    bytes: int = 0
+    watermarks: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The watermark of each partition that had new rows, by dataset and partition."""
+    blocked: str | None = None
+    """Why the destination accepts nothing until a user corrects the cause."""
+    errors: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Errors by dataset and partition; the other channels continued."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Datasets of the sink whose rows cannot be committed or read, with the problem. Their new rows wait."""
+    quarantined: int = 0
+    """Rows that the destination refused permanently."""
+    spark_jobs: int = 0
+    """Spark actions that were started."""
+    wait_seconds: float | None = None
+    """How long to wait before the next attempt, if a delivery failed."""
+
+
+def together(reports: Sequence[ExportReport]) -> ExportReport:
+    """Several sinks' reports as one: sums, the lowest watermark of each partition, and every problem by sink."""
+    whole = ExportReport("*")
+    for report in reports:
+        for figure in ("rows", "chunks", "bytes", "quarantined", "spark_jobs"):
+            setattr(whole, figure, getattr(whole, figure) + getattr(report, figure))
+        for key, seq in report.watermarks.items():
+            whole.watermarks[key] = min(seq, whole.watermarks.get(key, seq))
+        whole.damaged |= report.damaged
+        for (dataset, partition), error in report.errors.items():
+            whole.errors[f"{report.sink}: {dataset}", partition] = error
+    blocked = [f"{report.sink}: {report.blocked}" for report in reports if report.blocked]
+    whole.blocked = "; ".join(blocked) or None
+    return whole
+
+
+@dataclass(slots=True)
+class Tick:
+    """What the channels of one tick of one sink share."""
+
+    sink: Sink
+    kind: Kind
+    scope: Scope
+    report: ExportReport
+    database: Database
+    clock: Clock
+    stop: Stop
+    connect: Callable[[Dataset, Channel, dict[str, Any]], Destination]
+    view: Callable[[str], View]
+    """Reads the present view of a dataset."""
+    asked: set[tuple[Channel, int]]
+    """The channels whose holdings this process has already compared, each with the identity of its destination."""
+    progress: Callable[[ExportReport], None] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def acknowledged(self, *, rows: int, bytes: int) -> None:
+        with self.lock:
+            self.report.rows += rows
+            self.report.bytes += bytes
+            self.report.chunks += 1 if rows else 0
+        if self.progress is not None:
+            self.progress(self.report)
+
+
+# ── the channel: ask → pin → plan ────────────────────────────────────────────────────────────────────────────────────
+
+PARALLEL_ROWS_MIN = 200_000
+"""From this many rows on, Spark tasks store chunks in parallel. Fewer are faster here: a task takes time to start."""
+INTENT_CHUNKS_MAX = 64
+"""How many chunks are pinned at once: every acknowledgement reads all chunks of its intent."""
+
+
+@dataclass(slots=True)
+class ChannelTask:
+    """One channel in one tick, and the snapshot of its dataset from which rows are read."""
+
+    tick: Tick
+    channel: Channel
+    source: RowSource
+
+    def refresh_up_to(self, seq: int) -> bool:
+        """Whether our view includes a number. If it does not, it is read again first.
+
+        Since this tick read it, rows may have been committed, and pinned or delivered by another exporter.
+        """
+        if seq > self.source.view.horizon:
+            self.source = RowSource(self.source.lake, self.tick.view(self.channel.dataset))
+        return seq <= self.source.view.horizon
+
+    def connect(self, settings: dict[str, Any]) -> Destination:
+        return self.tick.connect(self.source.view.dataset, self.channel, settings)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self.tick.database.read(work)
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        return self.tick.database.transact(work)
+
+
+def deliver(tick: Tick, channel: Channel, source: RowSource) -> None:
+    """Bring one channel up to the horizon of this tick."""
+    task = ChannelTask(tick, channel, source)
+    ChannelRun(task, Comparison(task)).run()
+
+
+@dataclass(slots=True)
+class ChannelRun:
+    """One channel in one tick."""
+
+    task: ChannelTask
+    comparison: Comparison
+
+    def run(self) -> None:
+        """Deliver everything up to the horizon of this tick."""
+        while not self.task.tick.stop.is_set:
+            self.comparison.ask()
+            intent = self._pin()
+            if intent is None:
+                return
+            # D7: another exporter may have pinned it with a newer view than ours. Our snapshot lacks its newest rows,
+            # and their chunks would be acknowledged as empty: recorded as delivered, and never sent.
+            self.task.refresh_up_to(intent.range.through)
+            self._fulfil(intent)
+
+    def _pin(self) -> Intent | None:
+        """D1: record what is sent, and how, before anything is sent."""
+        tick, channel, view = self.task.tick, self.task.channel, self.task.source.view
+        settings = {key: tick.sink.settings[key] for key in tick.kind.pinned}
+        settings |= {"columns": list(view.dataset.schema.names), "where": tick.sink.settings.get("where")}
+        intent_id = uuid.uuid4().hex
+        faults.reach("delivery.pinning")
+        intent = tick.database.transact(
+            lambda c: deliveries.pin(
+                c,
+                channel,
+                id=intent_id,
+                horizon=view.horizon,
+                settings=settings,
+                start=tick.scope.start(channel),
+                rows_max=INTENT_CHUNKS_MAX * tick.sink.settings["chunk_rows"],
+                uncut=self.comparison.fixed,
+                removals_seen=view.removals,
+                now=tick.clock.now(),
+            ),
+            landed=lambda c: deliveries.open_intent(c, channel) is not None,
+        )
+        faults.reach("delivery.pinned")
+        return intent
+
+    def _fulfil(self, intent: Intent) -> None:
+        """Ship the intent's pending chunks in order."""
+        destination = self.task.connect(intent.settings)
+        planned, rows = self.task.transact(lambda c: self._plan(c, intent))
+        faults.reach("delivery.planned")
+        pending = [chunk for chunk in planned if chunk.state == "pending"]
+        shipment = Shipment(self.task, self.comparison, intent, destination)
+        if not pending:
+            self.task.transact(lambda c: chunks.advance(c, intent))
+        elif isinstance(destination, CopyingDestination):
+            shipment.copy(destination, pending)
+        elif isinstance(destination, ParallelDestination) and rows >= PARALLEL_ROWS_MIN and len(pending) > 1:
+            shipment.in_parallel(destination.task(self.task.channel), pending)
+        else:
+            shipment.in_turn(pending)
+
+    def _plan(self, connection: Connection, intent: Intent) -> tuple[list[Chunk], int]:
+        """The intent's chunks, and about how many rows it has."""
+        found = deliveries.stretches(connection, self.task.channel, intent.range)
+        recorded = chunks.of_intent(connection, intent)
+        if not recorded:
+            fixed = [item for item in self.comparison.fixed if intent.range.intersect(item) == item]
+            rows_max = intent.settings["chunk_rows"]
+            ranges = chunk_ranges(intent.range, found, rows_max=rows_max, fixed=fixed)
+            recorded = chunks.plan(connection, intent, ranges)
+        return recorded, sum(stretch.rows for stretch in found)
+
+
+# ── the shipment of one pinned intent: ship → acknowledge → advance ──────────────────────────────────────────────────
 # Poison. A chunk that the destination refuses is split repeatedly, until each refused row is a chunk of its own; each
 # split is recorded before one of its halves is sent. A single refused row is given up, and quarantined. But if *no* row
 # of a chunk of more than a hundred is accepted, the rows are not the cause: nothing is given up, and the sink is
@@ -336,93 +552,6 @@ def _scans(pending: Sequence[Chunk], *, rows_max: int, chunk_rows: int) -> Itera
         group.append(chunk)
     if group:
         yield group
-
-
-# ── Channel ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-PARALLEL_ROWS_MIN = 200_000
-"""From this many rows on, Spark tasks store chunks in parallel. Fewer are faster here: a task takes time to start."""
-INTENT_CHUNKS_MAX = 64
-"""How many chunks are pinned at once: every acknowledgement reads all chunks of its intent."""
-
-
-def deliver(tick: Tick, channel: Channel, source: RowSource) -> None:
-    """Bring one channel up to the horizon of this tick."""
-    task = ChannelTask(tick, channel, source)
-    ChannelRun(task, Comparison(task)).run()
-
-
-@dataclass(slots=True)
-class ChannelRun:
-    """One channel in one tick."""
-
-    task: ChannelTask
-    comparison: Comparison
-
-    def run(self) -> None:
-        """Deliver everything up to the horizon of this tick."""
-        while not self.task.tick.stop.is_set:
-            self.comparison.ask()
-            intent = self._pin()
-            if intent is None:
-                return
-            # D7: another exporter may have pinned it with a newer view than ours. Our snapshot lacks its newest rows,
-            # and their chunks would be acknowledged as empty: recorded as delivered, and never sent.
-            self.task.refresh_up_to(intent.range.through)
-            self._fulfil(intent)
-
-    def _pin(self) -> Intent | None:
-        """D1: record what is sent, and how, before anything is sent."""
-        tick, channel, view = self.task.tick, self.task.channel, self.task.source.view
-        settings = {key: tick.sink.settings[key] for key in tick.kind.pinned}
-        settings |= {"columns": list(view.dataset.schema.names), "where": tick.sink.settings.get("where")}
-        intent_id = uuid.uuid4().hex
-        faults.reach("delivery.pinning")
-        intent = tick.database.transact(
-            lambda c: deliveries.pin(
-                c,
-                channel,
-                id=intent_id,
-                horizon=view.horizon,
-                settings=settings,
-                start=tick.scope.start(channel),
-                rows_max=INTENT_CHUNKS_MAX * tick.sink.settings["chunk_rows"],
-                uncut=self.comparison.fixed,
-                removals_seen=view.removals,
-                now=tick.clock.now(),
-            ),
-            landed=lambda c: deliveries.open_intent(c, channel) is not None,
-        )
-        faults.reach("delivery.pinned")
-        return intent
-
-    def _fulfil(self, intent: Intent) -> None:
-        """Ship the intent's pending chunks in order."""
-        destination = self.task.connect(intent.settings)
-        planned, rows = self.task.transact(lambda c: self._plan(c, intent))
-        faults.reach("delivery.planned")
-        pending = [chunk for chunk in planned if chunk.state == "pending"]
-        shipment = Shipment(self.task, self.comparison, intent, destination)
-        if not pending:
-            self.task.transact(lambda c: chunks.advance(c, intent))
-        elif isinstance(destination, CopyingDestination):
-            shipment.copy(destination, pending)
-        elif isinstance(destination, ParallelDestination) and rows >= PARALLEL_ROWS_MIN and len(pending) > 1:
-            shipment.in_parallel(destination.task(self.task.channel), pending)
-        else:
-            shipment.in_turn(pending)
-
-    def _plan(self, connection: Connection, intent: Intent) -> tuple[list[Chunk], int]:
-        """The intent's chunks, and about how many rows it has."""
-        found = deliveries.stretches(connection, self.task.channel, intent.range)
-        recorded = chunks.of_intent(connection, intent)
-        if not recorded:
-            fixed = [item for item in self.comparison.fixed if intent.range.intersect(item) == item]
-            rows_max = intent.settings["chunk_rows"]
-            ranges = chunk_ranges(intent.range, found, rows_max=rows_max, fixed=fixed)
-            recorded = chunks.plan(connection, intent, ranges)
-        return recorded, sum(stretch.rows for stretch in found)
 
 
 # ── what the destination already has ─────────────────────────────────────────────────────────────────────────────────

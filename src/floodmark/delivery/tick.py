@@ -26,7 +26,7 @@ from floodmark.control.deliveries import Channel, Lag
 from floodmark.control.sinks import Sink
 from floodmark.delivery import channel
 from floodmark.delivery.backoff import wait_seconds
-from floodmark.delivery.context import ExportReport, Stop, Tick
+from floodmark.delivery.channel import ExportReport, Stop, Tick
 from floodmark.delivery.destination import Destination
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.outcomes import Busy

@@ -23,7 +23,7 @@ from floodmark.cli.demo.writer import WriterReport
 from floodmark.errors import Permanent
 
 if TYPE_CHECKING:
-    from floodmark.delivery.context import ExportReport
+    from floodmark.delivery.channel import ExportReport
     from floodmark.maintenance.compact import CompactReport
     from floodmark.sequence import Cursor
     from floodmark.store import Store
