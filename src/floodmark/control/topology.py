@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, delete, insert, select
 
-from floodmark.config import FILE_NAME, Settings, lake_values
+from floodmark.config import FILE_NAME, Settings, catalog_values
 from floodmark.control.schema import meta
 from floodmark.errors import InvalidSetting
 
@@ -46,7 +46,7 @@ class Topology:
 
 def topology_of(settings: Settings) -> Topology:
     """The part of a host's settings that its store's other hosts need."""
-    lake = {} if settings.lake is None else lake_values(settings.lake)
+    lake = {} if settings.lake is None else catalog_values(settings.lake)
     if lake.get("uri") and lake["uri"] == settings.control.url:
         lake["uri"] = _CONTROL
     withheld = tuple(sorted(key for key, value in lake.items() if _is_secret(key, value)))
