@@ -1,7 +1,7 @@
 """How large the control database is after 1,000, 10,000 and 100,000 commits and deliveries, with and without folding.
 
 Every commit and delivery is recorded by the product's own functions, one second apart on a manual clock; lake and
-destination do not take part, and many are recorded in one transaction. `fold` runs after every 1,000 commits.
+destination do not take part, and many are recorded in one transaction. Folding runs after every 1,000 commits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from floodmark.control.schema import metadata
 from floodmark.control.segments import SegmentContent
 from floodmark.control.sinks import Sink
 from floodmark.engine import Engine
-from floodmark.maintenance.fold import fold
+from floodmark.maintenance.fold import fold_dataset
 from floodmark.schema import Schema
 from floodmark.sequence import Tally
 from floodmark.testing import ManualClock, MemoryLake
@@ -56,7 +56,7 @@ def _grown(counts: list[int], *, folding: bool) -> dict[str, Any]:
             _some(engine, range(number - AT_ONCE + 1, number + 1))
             if folding and number % FOLD_EVERY == 0:
                 before = time.perf_counter()
-                fold(engine)
+                fold_dataset(engine, "d")
                 fold_seconds += time.perf_counter() - before
             if number in counts:
                 found[f"{number:,} commits and deliveries"] = _size(engine, Path(folder)) | {
