@@ -48,12 +48,12 @@ from floodmark.errors import (
     UnserialisableValue,
     VersionConflict,
 )
-from floodmark.providers import provider
 from floodmark.sequence import Cursor, RangeSet, SequenceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from floodmark.providers import provider
     from floodmark.store import Store
 
 __all__ = [
@@ -97,12 +97,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
-    """`__version__`, read from the installed package when it is asked for: that takes longer than a short command."""
+def __getattr__(name: str) -> _Any:
+    """What takes a noticeable part of a short command, when it is asked for: `__version__`, read from the installed
+    package, and `provider`.
+    """
     if name == "__version__":
         from importlib.metadata import version
 
         return version("floodmark")
+    if name == "provider":
+        from floodmark.providers import provider
+
+        return provider
     raise AttributeError(f"module 'floodmark' has no attribute {name!r}")
 
 

@@ -44,7 +44,6 @@ from floodmark.read import (
     known_columns,
     row_windows,
     rows_within,
-    slice_of,
     view_of,
 )
 from floodmark.rows.identities import found_among, key_columns, key_rows, repeated
@@ -127,7 +126,7 @@ def read_with_pending(
     """The committed rows in sequence order, then those that wait: sealed ones, then landed ones, in capture order."""
     with pending_view(engine, dataset) as seen:
         view = seen.view
-        _, values = slice_of(view.dataset, partition)
+        _, values = view.dataset.slice(partition)
         wanted = known_columns(view.dataset, columns)
         for window in row_windows(engine, dataset, SequenceRange(0, view.horizon)):
             for rows in rows_within(engine, view, window, None if columns is None else wanted, values):

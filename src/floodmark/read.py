@@ -11,7 +11,7 @@ from floodmark.control.datasets import Dataset
 from floodmark.engine import Engine
 from floodmark.errors import InvalidCursor, SchemaConflict
 from floodmark.lake.generations import find_table
-from floodmark.schema import CONTENT_ID, SEQ, parse_partition_key, partition_key
+from floodmark.schema import CONTENT_ID, SEQ
 from floodmark.sequence import Cursor, SequenceRange
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def read_since(
 ) -> Iterator[Batch]:
     """What is new since a cursor, in sequence order, in batches of bounded size."""
     view = view_of(engine, dataset)
-    partition, partition_values = slice_of(view.dataset, partition)
+    partition, partition_values = view.dataset.slice(partition)
     after = cursor_position(engine, view, since, partition=partition)
     wanted = known_columns(view.dataset, columns)
     if view.snapshot is None or after >= view.horizon:
@@ -179,16 +179,6 @@ def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str,
                 f"Dataset {dataset.name!r} has no column {name!r}.", hint=f"It has {', '.join(dataset.schema.names)}."
             )
     return tuple(columns)
-
-
-def slice_of(dataset: Dataset, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
-    """A partition's key and the column values it stands for, given either of them."""
-    by = dataset.partition_by
-    if partition is None:
-        return None, None
-    if not isinstance(partition, str):
-        partition = partition_key(by, [partition.get(name) for name in by])
-    return partition, dict(zip(by, parse_partition_key(by, partition, dataset.schema), strict=True))
 
 
 def _slice(partition: str | None) -> str:

@@ -16,11 +16,9 @@ from sqlalchemy import Connection
 from floodmark import config
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
-from floodmark.control import deliveries
 from floodmark.control import sinks as sink_records
 from floodmark.control.database import Database, claim, migrate, owner, sqlite_url
 from floodmark.control.datasets import Dataset
-from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.control.topology import Topology, lake_for, record_topology, recorded_topology
 from floodmark.engine import CONTROL_FILE, control_database, open_engine
@@ -541,16 +539,15 @@ class Store:
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""
-        from floodmark.read import slice_of
+        from floodmark.control.deliveries import Channel
+        from floodmark.control.deliveries import watermark as recorded
 
         def work(connection: Connection) -> int:
             instance = sink_records.get(connection, sink).instance
             declared = dataset_records.get(connection, dataset)
-            key, _ = slice_of(declared, partition)
+            key, _ = declared.slice(partition)
             keys = [item.partition for item in dataset_records.partition_totals(connection, dataset)]
-            marks = [
-                deliveries.watermark(connection, Channel(instance, dataset, one)) for one in ([key] if key else keys)
-            ]
+            marks = [recorded(connection, Channel(instance, dataset, one)) for one in ([key] if key else keys)]
             return min((mark.seq if mark else 0 for mark in marks), default=0)
 
         return self.engine.database.read(work)

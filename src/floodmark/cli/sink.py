@@ -143,14 +143,15 @@ def _say(text: str, report: dict[str, Any], *, as_json: bool) -> None:
         click.echo(text)
 
 
-def _described(item: Any) -> dict[str, Any]:
+def _described(item: Any, *, settings: bool = True) -> dict[str, Any]:
+    """Its settings need its kind, with libraries of its own, for what is secret among them."""
     from floodmark.delivery.kinds import place_of, shown
 
     return {
         "name": item.name,
         "kind": item.kind,
         "place": place_of(item),
-        "settings": shown(item),
+        "settings": shown(item) if settings else None,
         "state": item.state if item.paused_at is None else "paused",
         "reason": item.reason,
     }
@@ -169,7 +170,7 @@ def list_(as_json: bool) -> None:
         names = [item.name for item in store.datasets()]
         found: list[dict[str, Any]] = [
             {
-                **_described(item),
+                **_described(item, settings=as_json),
                 "watermarks": {
                     name: store.watermark(item.name, name)
                     for name in names

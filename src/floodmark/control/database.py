@@ -23,7 +23,6 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -53,6 +52,7 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
 _OWNER = "store_id"
+_SCRIPTS = Path(__file__).with_name("migrations")
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
 
@@ -505,21 +505,19 @@ def _version(connection: Connection) -> int | None:
 @functools.cache
 def _migrations() -> tuple[list[str], set[str]]:
     """The names of the migrations in their order, and those of all files."""
-    folder = resources.files("floodmark.control") / "migrations"
-    names = {entry.name for entry in folder.iterdir() if entry.name.endswith(".sql")}
+    names = {entry.name for entry in _SCRIPTS.iterdir() if entry.suffix == ".sql"}
     return sorted(name for name in names if name.count(".") == 1), names
 
 
 def migration_scripts(dialect: str) -> list[list[str]]:
     """Every numbered migration as a list of statements: the common part, then the dialect's own."""
     common, names = _migrations()
-    folder = resources.files("floodmark.control") / "migrations"
     result = []
     for name in common:
-        statements = _statements((folder / name).read_text())
+        statements = _statements((_SCRIPTS / name).read_text())
         own = name.replace(".sql", f".{dialect}.sql")
         if own in names:
-            statements += _statements((folder / own).read_text())
+            statements += _statements((_SCRIPTS / own).read_text())
         result.append(statements)
     return result
 

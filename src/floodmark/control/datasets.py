@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
@@ -13,7 +14,7 @@ from floodmark.config import SpoolSettings
 from floodmark.control.schema import Record, datasets, partitions, read_back, removed_datasets, texts
 from floodmark.errors import DatasetExists, Paused, SchemaChanged, UnknownDataset
 from floodmark.layout import Layout
-from floodmark.schema import Column, Schema, parse_identity
+from floodmark.schema import Column, Schema, parse_identity, parse_partition_key, partition_key
 from floodmark.schema.types import holds
 from floodmark.sequence import Tally
 
@@ -116,6 +117,15 @@ class Dataset:
             "layout": self.layout.to_json(),
         }
         return json.dumps(held, sort_keys=True)
+
+    def slice(self, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
+        """A partition's key and the column values it stands for, given either of them."""
+        by = self.partition_by
+        if partition is None:
+            return None, None
+        if not isinstance(partition, str):
+            partition = partition_key(by, [partition.get(name) for name in by])
+        return partition, dict(zip(by, parse_partition_key(by, partition, self.schema), strict=True))
 
     def of_generation(self, generation: int) -> Dataset:
         """The dataset with the names of one of its generations, past, present or staging."""

@@ -21,7 +21,6 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
-from floodmark.control import removals as removal_records
 from floodmark.control import sinks
 from floodmark.control.schema import Record, block_partitions, blocks, datasets, intents, partitions, watermarks
 from floodmark.errors import Retryable
@@ -350,6 +349,8 @@ def check_unremoved(connection: Connection, channel: Channel, *, after: int, see
     """U14: what is pinned is what is there. Rows that are being removed would leave now and be missing at a retry; rows
     that are being settled again would be others then.
     """
+    from floodmark.control import removals as removal_records  # only for those who deliver
+
     if removal_records.under_way(connection, channel, after=after):
         raise Retryable(
             f"Another process is removing or settling rows of {channel.dataset!r} that this sink does not have yet.",
@@ -363,6 +364,8 @@ def _check_none_went(connection: Connection, channel: Channel, within: SequenceR
     """U14: rows that were removed or changed since they were read must not be sent, also not with an intent of another
     process.
     """
+    from floodmark.control import removals as removal_records  # only for those who deliver
+
     if seen is None or removal_records.moment(connection, channel.dataset) == seen:
         return
     if removal_records.touched_since(connection, channel, within, seen=seen):

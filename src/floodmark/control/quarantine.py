@@ -12,13 +12,16 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, case, func, select, update
 
-from floodmark.control.deliveries import Channel
 from floodmark.control.schema import Record, quarantine
 from floodmark.errors import UnknownQuarantineEntry
 from floodmark.sequence import Tally
+
+if TYPE_CHECKING:
+    from floodmark.control.deliveries import Channel
 
 KEYS_AT_ONCE = 500
 """So many keys are asked for in one query."""

@@ -17,13 +17,16 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
-from floodmark.commit.protocol import PartitionRows
 from floodmark.control.schema import Record, counters, landing, segment_partitions, segments
 from floodmark.errors import Retryable
 from floodmark.sequence import Tally
+
+if TYPE_CHECKING:
+    from floodmark.commit.protocol import PartitionRows
 
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _OWN = segments.c.dataset == bindparam("of")
@@ -299,6 +302,8 @@ def _parts(connection: Connection, row: Record) -> list[Record]:
 
 
 def partitions_of(connection: Connection, ids: Sequence[int]) -> dict[int, list[PartitionRows]]:
+    from floodmark.commit.protocol import PartitionRows  # which a command that only reads the records does not need
+
     result: dict[int, list[PartitionRows]] = {}
     found = connection.execute(_PARTITIONS, {"ids": list(ids)})
     for row in found:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from floodmark.clock import Clock
-from floodmark.control import datasets, generations
+from floodmark.control import datasets
 from floodmark.control.database import Database, migrate, sqlite_url
 from floodmark.control.datasets import Dataset, from_declaration
 from floodmark.engine import CONTROL_FILE
@@ -122,6 +122,8 @@ def _declared(lake: Lake) -> tuple[list[Dataset], tuple[str, ...], tuple[str, ..
 
 
 def _insert(connection: Connection, found: list[Dataset], lake: Lake, clock: Clock) -> None:
+    from floodmark.control import generations  # opening a store needs only the check above
+
     names = set(lake.table_names())
     for item in found:
         datasets.insert(connection, item, now=clock.now())

@@ -27,7 +27,6 @@ from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import Retryable, SchemaConflict
 from floodmark.schema import Schema
-from floodmark.spool.segments import add_segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +92,8 @@ def store(
     returning false.
     """
     if table is not None and table.num_rows:
+        from floodmark.spool.segments import add_segment  # a row that goes to the landing log needs none of it
+
         return add_segment(engine, dataset, table, lines=lines, held=held, also=also)
 
     def consume(connection: Connection) -> bool:

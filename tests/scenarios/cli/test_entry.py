@@ -45,6 +45,20 @@ def test_questions_to_the_records_and_a_captured_row_need_no_arrow_and_no_lake(t
         store.add_sink("archive", "blob", url=(tmp_path / "out").as_uri())
     loaded = modules_after("-s", str(tmp_path / "store"), *arguments, stdin='{"n": 1, "text": "a"}\n')
     assert loaded.isdisjoint({"pyarrow", "numpy", "pandas", "pyspark", "pyiceberg", "floodmark.lake.table"})
+    # Nor what commits, delivers and removes rows: every dataclass of it would be made first.
+    writing = ("commit.protocol", "control.removals", "delivery.destination", "providers", "spool.segments")
+    assert loaded.isdisjoint(f"floodmark.{name}" for name in writing)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("--version",), 0), (("no-such-command",), 2)])
+def test_a_process_that_is_left_at_once_has_done_all_that_it_would_do_at_its_end(arguments, code):
+    program = (
+        "import atexit, sys; from floodmark.cli import main; "
+        "atexit.register(lambda: sys.stdout.write('said at the end')); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout.endswith("said at the end")
 
 
 def test_help_answers_in_well_under_half_a_second():
