@@ -107,7 +107,7 @@ def capture(dataset: str, source: str, kind: str | None, batch_rows: int, as_jso
             note(f"Stopped: {_so_far(report)}")
             raise
     if report.quarantined:
-        note(f"Quarantined: {report.quarantined:,}. See them with `floodmark quarantine list {dataset}`.")
+        note(f"`floodmark quarantine list {dataset}` shows what was quarantined.")
     if as_json:
         print_json(report)
     else:
