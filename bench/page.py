@@ -202,6 +202,14 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("store", "capture", "rows_per_call_1_threads_16", "rows_per_second"),
             goal=5_000,
         ),
+        Row(
+            "capture over HTTP with an idempotency key, 24 clients, 100 rows a request (plain: without a key)",
+            "rows/s",
+            ("captures", "with a key", "rows_per_second"),
+            plain=("captures", "without a key", "rows_per_second"),
+            against="plain",
+            goal=0.5,
+        ),
     ),
     "Delivery": (
         *(

@@ -562,7 +562,7 @@ def test_a_wait_inside_a_tick_ends_at_once_when_it_is_asked_to_stop(ending: Step
     assert ending.said("problem") == ["sink out: Come back later. Next try in 3600 s."]
 
 
-def test_asked_twice_it_gives_up_what_hangs_and_nothing_is_lost(
+def test_asked_again_it_gives_up_what_hangs_and_nothing_is_lost(
     ending: Stepped, places: Places, clock: ManualClock, reopen
 ) -> None:
     released = threading.Event()
@@ -570,10 +570,10 @@ def test_asked_twice_it_gives_up_what_hangs_and_nothing_is_lost(
     ending.store.add_sink("out", "test", url="a")
     capture(ending.store, 1, 2)
     ending.until(lambda: places.at_once["a"] == 1)
-    ending.daemon.ask_to_stop("SIGTERM")
+    ending.daemon.ask_to_stop("Spark's JVM exited")
     ending.daemon.ask_to_stop("SIGTERM")
 
-    assert ending.daemon.run() == loop.INTERRUPTED
+    assert ending.daemon.run() == loop.FAILED
 
     assert ending.said("stopped") == ["Stopped. Not finished: sink out; the next start continues them."]
     released.set()  # the process would be gone; here its thread still has to end

@@ -6,7 +6,7 @@
 | 1    | failed, or done in part (a line that is not a row)           |
 | 2    | wrong usage; nothing was done                                |
 | 3    | stored state contradicts itself (`Corrupt`)                  |
-| 130  | interrupted from the keyboard                                |
+| 130  | interrupted: Ctrl-C, or a second signal to `run` or `hub`    |
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import click
 
 from floodmark.cli.group import app
 from floodmark.errors import Corrupt, FloodmarkError, Retryable
+from floodmark.signals import INTERRUPTED
 
-FAILED, USAGE, CORRUPT, INTERRUPTED = 1, 2, 3, 130
+FAILED, USAGE, CORRUPT = 1, 2, 3
 
 TRACEBACK_VARIABLE = "FLOODMARK_TRACEBACK"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import click
 
 from floodmark.cli.options import Amount, store_path
 from floodmark.cli.output import note
+from floodmark.signals import StopSignals, say_now
 
 
 @click.command()
@@ -154,7 +154,11 @@ def hub(
     itself never starts Spark.
 
     Without tokens the hub listens on this machine only. Create one with `floodmark token add`; every request that sends
-    rows then needs a token. SIGTERM or Ctrl-C stops the hub after the current requests.
+    rows then needs a token.
+
+    SIGTERM or Ctrl-C stops the hub after the current requests. A second signal stops it at once: requests in progress
+    get no response, and their senders repeat them. Exit codes: 0 stopped; 1 it could not start; 130 stopped at once by
+    a second signal.
 
     \b
     Examples:
@@ -162,6 +166,7 @@ def hub(
       floodmark hub --host 0.0.0.0 --port 8443 --tls-cert hub.pem --tls-key hub.key
       curl -d '[{"id": 1}]' -H 'Content-Type: application/json' http://127.0.0.1:8080/v1/datasets/orders/capture
     """
+    signals = StopSignals()
     from floodmark.hub.serve import Tls, serve
     from floodmark.hub.settings import HubSettings
 
@@ -193,20 +198,22 @@ def hub(
         tls=None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key),
         allowed_hosts=allowed_hosts,
         warn=note,
+        signals=signals,
         listening=lambda address: _tell(
             f"Hub on {address}, {workers} {'worker' if workers == 1 else 'workers'}. SIGTERM or Ctrl-C stops it.",
             {"event": "listening", "address": address, "workers": workers},
             as_json=as_json,
         ),
+        stopped_at_once=lambda: _tell(
+            "Hub stopped by a second signal. Requests in progress got no response: their senders must repeat them.",
+            {"event": "stopped", "at_once": True},
+            as_json=as_json,
+        ),
     )
-    _tell("Hub stopped.", {"event": "stopped"}, as_json=as_json)
+    _tell("Hub stopped.", {"event": "stopped", "at_once": False}, as_json=as_json)
 
 
 def _tell(text: str, event: dict[str, object], *, as_json: bool) -> None:
-    if not as_json:
-        note(text)
-        return
     import orjson
 
-    with contextlib.suppress(OSError):  # the reader of the output may close the pipe
-        click.echo(orjson.dumps(event))
+    say_now(orjson.dumps(event).decode() if as_json else text, to_output=as_json)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +17,7 @@ import click
 from floodmark import logs, traces
 from floodmark.cli.options import open_store
 from floodmark.cli.output import note
+from floodmark.signals import StopSignals, keep_for_the_next_program, say_now
 
 if TYPE_CHECKING:
     from floodmark.daemon.events import Event
@@ -53,8 +54,8 @@ def run(context: click.Context, once: bool, beside: bool, listen: str | None, as
     With --listen it serves a dashboard (/), metrics for Prometheus (/metrics) and health (/healthz, /readyz). On an
     address that other machines reach, they need a token: `floodmark token add`.
 
-    On SIGTERM or Ctrl-C it finishes the work in progress, then stops. On a second signal it stops at once, and the next
-    start completes that work. No row is lost in either case.
+    On SIGTERM or Ctrl-C it finishes the work in progress, then stops. On a second signal it stops at once and says what
+    is not finished; the next start completes it. No row is lost in either case.
 
     \b
     Examples:
@@ -65,38 +66,32 @@ def run(context: click.Context, once: bool, beside: bool, listen: str | None, as
 
     Events go to standard error, one line each; with --log json each is a JSON object. Exit codes: 0 stopped, all work
     finished; 1 the work in progress took longer than run.stop_seconds_max, or a step failed with --once; 3 corruption
-    found with --once; 130 stopped by a second signal.
+    found with --once; 130 stopped at once by a second signal, at any time until the process has ended.
     """
-    from floodmark.daemon.loop import FAILED, RESTART, Daemon, present
+    signals = StopSignals()
+    from floodmark.daemon.events import Voice
+    from floodmark.daemon.loop import DONE, FAILED, RESTART, Daemon, present
 
     store = open_store()
     store.check_writable()
     end_traces = traces.start("floodmark-run", **{"floodmark.store": store.store_id})
     with present(store.path, beside=beside) as another:
-        daemon = Daemon(store, _telling("json" if as_json else log, to_output=as_json))
+        form = "json" if as_json else log
+        daemon = Daemon(store, _telling(form, lambda line: _say(lambda: click.echo(line, err=not as_json))))
+        ended = Voice(_telling(form, partial(say_now, to_output=as_json)))
+        signals.ask(daemon.ask_to_stop, last_words=lambda: ended.stopped(daemon.under_way, at_once=True))
         begun = time.monotonic()
-        with _signals(daemon), _listening(daemon, store, "" if once else listen):
+        with _listening(daemon, store, "" if once else listen):
             code = daemon.once() if once else daemon.run(beside=another)
         end_traces()
         if code == RESTART and not once:
-            _begin_anew(lasted_seconds=time.monotonic() - begun)
+            _begin_anew(signals, lasted_seconds=time.monotonic() - begun)
+            code = FAILED if daemon.under_way else DONE
         code = FAILED if code == RESTART else code
         if daemon.under_way:
             _leave(code)
         store.close()
     context.exit(code)
-
-
-@contextlib.contextmanager
-def _signals(daemon: Daemon) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT while the loop runs; restore the old handlers afterwards."""
-    asking = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda got, _: daemon.ask_to_stop(signal.Signals(got).name)) for number in asking]
-    try:
-        yield
-    finally:
-        for number, handler in zip(asking, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -113,9 +108,9 @@ def _listening(daemon: Daemon, store: Store, address: str | None) -> Iterator[No
         yield
 
 
-def _begin_anew(*, lasted_seconds: float) -> None:
+def _begin_anew(signals: StopSignals, *, lasted_seconds: float) -> None:
     """Replace this process by a new one with the same arguments: Python cannot start a second JVM. The lock is released
-    with the old one.
+    with the old one. Returns only if a signal asks for a stop instead.
 
     If the JVM dies repeatedly, the wait before each restart grows.
     """
@@ -125,11 +120,13 @@ def _begin_anew(*, lasted_seconds: float) -> None:
     wait = 0.0 if times == 1 else wait_seconds(times - 1)
     if wait:
         click.echo(f"{_time()} The JVM has exited {times} times: restarting in {wait:.0f} s.", err=True)
-        time.sleep(wait)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
     os.environ[_RESTARTS] = str(times)
+    if signals.arrived(wait):
+        return
+    keep_for_the_next_program()
     # By module: the called file may be a wrapper.
     os.execv(sys.executable, [sys.executable, "-m", "floodmark.cli", *sys.argv[1:]])  # noqa: S606 - ourselves
 
@@ -142,9 +139,9 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _telling(form: str, *, to_output: bool) -> Callable[[Event], None]:
+def _telling(form: str, write: Callable[[str], None]) -> Callable[[Event], None]:
     """How events become lines."""
-    logger = logs.event_logger(form, lambda line: _say(lambda: click.echo(line, err=not to_output)))
+    logger = logs.event_logger(form, write)
 
     def tell(event: Event) -> None:
         say = logger.warning if event.name in {"problem", "slow"} else logger.info

@@ -114,10 +114,11 @@ class Voice:
         rest = f"; waiting up to {seconds_max} s for {', '.join(subjects)}" if subjects else ""
         self.tell(Event("stopping", f"Stopping ({reason}){rest}.", {"reason": reason, "under_way": subjects}))
 
-    def stopped(self, under_way: Sequence[Work]) -> None:
+    def stopped(self, under_way: Sequence[Work], *, at_once: bool = False) -> None:
         subjects = [subject_of(work) for work in under_way]
+        how = " by a second signal" if at_once else ""
         given_up = f" Not finished: {', '.join(subjects)}; the next start continues them." if subjects else ""
-        self.tell(Event("stopped", f"Stopped.{given_up}", {"given_up": subjects}))
+        self.tell(Event("stopped", f"Stopped{how}.{given_up}", {"given_up": subjects}))
 
     def _flushed(self, report: FlushReport, seconds: float) -> None:
         if not (report.rows or report.duplicates or report.quarantined):

@@ -6,8 +6,8 @@ handler may post to it at any time (`SimpleQueue` is reentrant; a lock is not).
 
 How it stops
 - Asked once: nothing new begins, waits end immediately, the present chunk or commit is finished. Exit code 0.
-- Asked again: running work is abandoned. Exit code 130.
-- After `run.stop_seconds_max`, too. Exit code 1.
+- After `run.stop_seconds_max` running work is abandoned. Exit code 1. Asked again, too: the JVM had died, and then a
+  signal arrived. (A second signal ends the process itself: `floodmark.signals`.)
 - A compaction or another task of maintenance is not waited for: what it has not committed is done again by the next.
 - If Spark's JVM has died, it stops automatically: this process cannot start another JVM. It asks its caller for a
   restart (`RESTART`): one dataset that crashes the JVM must not stop the others.
@@ -166,7 +166,7 @@ JVM_LOST = (
     "repeatedly, increase spark.driver_memory in floodmark.toml."
 )
 
-DONE, FAILED, CORRUPT, INTERRUPTED = 0, 1, 3, 130
+DONE, FAILED, CORRUPT = 0, 1, 3
 RESTART = 75
 """Not an exit code: the process must restart, because its JVM exited."""
 
@@ -409,7 +409,7 @@ class Daemon:
         if self._lost and len(self._asked) == 1:
             return RESTART  # work that hangs is waiting for the JVM
         if self._unfinished():
-            return INTERRUPTED if len(self._asked) > 1 else FAILED
+            return FAILED
         self._close()
         return DONE
 

@@ -12,7 +12,9 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,13 +25,15 @@ from weakref import WeakKeyDictionary
 
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import Server
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from floodmark.control import tokens
-from floodmark.errors import InvalidSetting, Permanent, reason_of
+from floodmark.errors import FloodmarkError, InvalidSetting, Permanent, Retryable, reason_of
 from floodmark.files import make_directory
 from floodmark.hub.settings import HubSettings
 from floodmark.process import is_certainly_dead, process_identity
+from floodmark.signals import StopSignals
 from floodmark.store import Store, open_store
 
 log = logging.getLogger("floodmark.hub")
@@ -150,43 +154,134 @@ class BoundedProtocol(H11Protocol):
 # ── The process that starts workers and replaces those that die or hang ──────────────────────────────────────────────
 
 
-class Supervisor(Multiprocess):
-    """uvicorn's, but a worker that dies is replaced at the next check, half a second later, whatever others do."""
+START_SECONDS_MAX = 120.0
+"""A hub without any worker that serves, after this time, stops."""
+START_LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.5
+RETRY_DOUBLINGS_MAX = 6
+"""A replacement that cannot start is followed by another after half a second, then one, and at most half a minute."""
 
-    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+
+class Worker(Process):
+    """uvicorn's, but it tells its supervisor why it could not start, and leaves Ctrl-C to it.
+
+    A terminal sends SIGINT to every process that it started. A worker that stopped by itself would end requests that an
+    orderly stop finishes, or print a traceback if it had only begun to start.
+    """
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().target(sockets)
+        except Exception as error:  # noqa: BLE001 - a sentence for the supervisor, never a page of code
+            if os.environ.get("FLOODMARK_TRACEBACK"):
+                traceback.print_exc()
+            unexpected = FloodmarkError(f"Unexpected failure ({type(error).__name__}: {reason_of(error)}).")
+            told = error if isinstance(error, FloodmarkError) else unexpected
+            self.child_conn.send((told.message, told.hint))
+            sys.exit(STARTUP_FAILURE)
+
+
+class Supervisor(Multiprocess):
+    """uvicorn's, but a worker that dies is replaced at the next check, half a second later, whatever others do.
+
+    `serving` is called once, when the first worker serves requests. `Retryable` if a worker cannot start before that,
+    or none does in time. Afterwards one that cannot start, because a database is away, is tried again.
+    """
+
+    def __init__(self, config: Config, sockets: list[socket.socket], serving: Callable[[], None]) -> None:
         super().__init__(config, sockets)
+        self._serving = serving
+        self._served = False
+        self._began = time.monotonic()
+        self._failed: tuple[str, str | None] | None = None
+        self._failures = 0
+        self._retry_at = 0.0
         self._asked: WeakKeyDictionary[Process, float] = WeakKeyDictionary()
         """When each worker was pinged, if it has not responded yet."""
+
+    def init_processes(self) -> None:
+        self.processes = [self._new() for _ in range(self.processes_num)]
+
+    def run(self) -> None:
+        self.init_processes()
+        try:
+            while not self.should_exit.wait(LOOK_SECONDS if self._served else START_LOOK_SECONDS):
+                self.handle_signals()
+                self.keep_subprocess_alive()
+        finally:
+            self.terminate_all()
+            self.join_all()
+
+    def kill_all(self) -> None:
+        """End the workers at once. For a signal handler: it takes no lock, and waits for nobody."""
+        for worker in self.processes:
+            if worker.pid is not None and worker.exitcode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
 
     def keep_subprocess_alive(self) -> None:
         for index, worker in enumerate(self.processes):
             if self.should_exit.is_set():
                 return
             lives = worker.process.is_alive()
-            if lives and self._answers(worker):
+            if (lives and self._answers(worker)) or time.monotonic() < self._retry_at:
                 continue
+            if not lives:
+                with contextlib.suppress(OSError, EOFError):
+                    self._read(worker)  # what it said before it exited
             self._end(worker, hangs=lives)
             if worker.exitcode == STARTUP_FAILURE:
-                log.error("A worker could not start; the hub stops.")
-                self.should_exit.set()
-                return
-            replacement = Process(self.config, self.sockets)
-            replacement.start()
-            self.processes[index] = replacement
+                self._could_not_start()
+            self.processes[index] = self._new()
+        if not self._served and time.monotonic() - self._began > START_SECONDS_MAX:
+            raise Retryable(
+                f"No worker of the hub served requests within {START_SECONDS_MAX:.0f} s.",
+                hint="Check the control database and the load of the machine (`floodmark doctor`), then try again.",
+            )
+
+    def _new(self) -> Worker:
+        worker = Worker(self.config, self.sockets)
+        worker.start()
+        return worker
+
+    def _could_not_start(self) -> None:
+        reason, hint = self._failed or ("It exited without a reason.", None)
+        if not self._served:
+            raise Retryable(f"The hub could not start. {reason}", hint=hint)
+        log.error("A worker could not start: %s", reason)
+        self._retry_at = time.monotonic() + LOOK_SECONDS * 2 ** min(self._failures, RETRY_DOUBLINGS_MAX)
+        self._failures += 1
 
     def _answers(self, worker: Process) -> bool:
         """Never waits: a worker that dies after its ping would block the supervision of all others."""
         now = time.monotonic()
         try:
-            while worker.parent_conn.poll(0):
-                worker.parent_conn.recv()
-                self._asked.pop(worker, None)
+            self._read(worker)
             if worker not in self._asked:
                 worker.parent_conn.send(b"ping")
                 self._asked[worker] = now
         except (OSError, EOFError):
             return False
         return now - self._asked[worker] < self.config.timeout_worker_healthcheck
+
+    def _read(self, worker: Process) -> None:
+        while worker.parent_conn.poll(0):
+            said = worker.parent_conn.recv()
+            self._asked.pop(worker, None)
+            if isinstance(said, tuple):
+                self._failed = said
+            elif said:
+                self._failures = 0
+                if not self._served:
+                    self._served = True
+                    self._serving()
 
     @staticmethod
     def _end(worker: Process, *, hangs: bool) -> None:
@@ -238,14 +333,17 @@ def serve(
     port: int,
     workers: int,
     settings: HubSettings,
+    signals: StopSignals,
     listening: Callable[[str], None],
+    stopped_at_once: Callable[[], None],
     warn: Callable[[str], None],
     allowed_hosts: Sequence[str] = (),
     tls: Tls | None = None,
 ) -> None:
-    """Serve the store until SIGTERM or SIGINT; present requests are finished first.
+    """Serve the store until a signal; present requests are finished first, unless a second one arrives.
 
-    `listening` is called with the address before the first request is accepted, and `warn` with what is unsafe.
+    `listening` is called with the address when a worker serves requests, and `warn` with what is unsafe. A second
+    signal calls `stopped_at_once`, in its handler.
     """
     if tls is not None:
         tls.check()
@@ -255,7 +353,6 @@ def serve(
         check_exposure(store, host)
         root = store.path
     listener = listen(host, port)
-    listening(_address(host, listener, tls))
     if tls is None and not is_loopback(host):
         warn(
             f"WARNING: The hub listens on {host} without TLS. Tokens and rows are sent unencrypted, and anyone who "
@@ -264,7 +361,16 @@ def serve(
     settings = replace(settings, hosts=hosts_of(host, allowed_hosts))
     try:
         with _shared_counters(root):
-            run_workers(path, listener, workers=workers, settings=settings, tls=tls)
+            run_workers(
+                path,
+                listener,
+                workers=workers,
+                settings=settings,
+                tls=tls,
+                signals=signals,
+                serving=lambda: listening(_address(host, listener, tls)),
+                stopped_at_once=stopped_at_once,
+            )
     finally:
         listener.close()
 
@@ -285,14 +391,22 @@ def _shared_counters(root: Path) -> Iterator[None]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def run_workers(path: Path, listener: socket.socket, *, workers: int, settings: HubSettings, tls: Tls | None) -> None:
-    import uvicorn
-
+def run_workers(
+    path: Path,
+    listener: socket.socket,
+    *,
+    workers: int,
+    settings: HubSettings,
+    tls: Tls | None,
+    signals: StopSignals,
+    serving: Callable[[], None],
+    stopped_at_once: Callable[[], None],
+) -> None:
     from floodmark.hub.app import worker_app
 
-    supervisor = os.getpid() if workers > 1 else None
-    config = uvicorn.Config(
-        partial(worker_app, partial(open_store, path), settings, supervisor),
+    parent = os.getpid() if workers > 1 else None
+    config = Config(
+        partial(worker_app, partial(open_store, path), settings, parent),
         factory=True,
         http=BoundedProtocol,
         ws="none",
@@ -312,22 +426,36 @@ def run_workers(path: Path, listener: socket.socket, *, workers: int, settings: 
         ssl_keyfile=None if tls is None else tls.key,
     )
     if workers > 1:
-        Supervisor(config, sockets=[listener]).run()
+        supervisor = Supervisor(config, [listener], serving)
+        signals.install()  # uvicorn has replaced the handlers
+
+        def end() -> None:
+            supervisor.kill_all()
+            stopped_at_once()
+
+        signals.ask(lambda _: supervisor.signal_queue.append(signal.SIGTERM), last_words=end)
+        supervisor.run()
         return
-    # uvicorn stops gracefully, and then raises the signal again for the previous handler: without this the process
-    # would end before it has cleaned up.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-    with contextlib.suppress(_Stopped):
-        uvicorn.Server(config).run(sockets=[listener])
+    server = _OnlyWorker(config, serving)
+    signals.ask(lambda _: setattr(server, "should_exit", True), last_words=stopped_at_once)
+    server.run(sockets=[listener])
 
 
-class _Stopped(BaseException):
-    """A signal requested the stop."""
+class _OnlyWorker(Server):
+    """The worker of a hub that has no other: it says itself when it serves, and the process handles its signals."""
 
+    def __init__(self, config: Config, serving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._serving = serving
 
-def _stop(_number: int, _frame: object) -> None:
-    raise _Stopped
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._serving()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def check_exposure(store: Store, host: str, *, what: str = "The hub", danger: str = "send rows") -> None:

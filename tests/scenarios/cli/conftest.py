@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 
 import floodmark.store
 from floodmark.cli.entry import run
+from floodmark.signals import SIGNALS
 from floodmark.testing import MemoryLake
 
 
@@ -53,7 +55,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     def call(*arguments: str, stdin: bytes = b"") -> Outcome:
         capfd.readouterr()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        before = [signal.getsignal(number) for number in SIGNALS]
         code = run(["-s", str(tmp_path / "store"), *arguments])
+        for number, handler in zip(SIGNALS, before, strict=True):  # the end of the process does it otherwise
+            signal.signal(number, handler)
         out, err = capfd.readouterr()
         return Outcome(code, out, err)
 

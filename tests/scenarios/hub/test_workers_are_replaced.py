@@ -25,7 +25,7 @@ def supervisor():
             nothing, workers=1, lifespan="off", log_config=None, ws="none", timeout_worker_healthcheck=60
         )
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-        made = Supervisor(config, [listener])
+        made = Supervisor(config, [listener], lambda: None)
         made.init_processes()
         yield made
         for worker in made.processes:
