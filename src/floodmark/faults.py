@@ -70,6 +70,7 @@ POINTS: dict[str, str] = {
     "backfill.read": "rows of a source are read and fitted, none is stored",
     "backfill.stored": "rows of a source are a registered segment, and the positions are after them",
     "backfill.loaded": "all rows of a source are in the spool, not yet committed",
+    "settle.looked": "the settle function was called beside flushes to see if rows change, nothing is recorded",
     "settle.asked": "the settle function was called with committed rows, nothing is recorded",
     "settle.planned": "the changes of settling again are recorded, the commit is not sent",
     "settle.committed": "the commit that settles rows again returned, the table was not read since",

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import update
 
 from floodmark import compaction
-from floodmark.commit import block
+from floodmark.commit import block, flush
 from floodmark.commit import recovery as recovery_module
 from floodmark.commit.protocol import Verdict
 from floodmark.control import datasets, deliveries, generations, removals, segments
@@ -244,7 +244,7 @@ def _() -> Iterator[None]:
     with (
         replaced(removals, "check_decided", lambda *_arguments: None),
         replaced(remover, "decide", lambda *_arguments: None),
-        replaced(purge, "decide", lambda *_arguments: None),
+        replaced(flush, "decide", lambda *_arguments: None),
         replaced(segments, "is_waiting", lambda *_arguments: False),
     ):
         yield

@@ -38,7 +38,7 @@ from functools import partial
 from floodmark import faults, meters, traces
 from floodmark.commit.block import Decided, commit_block, decide_block, raise_barrier
 from floodmark.commit.protocol import Base, TableState
-from floodmark.commit.recovery import catch_up, recover_dataset, remember_problem
+from floodmark.commit.recovery import catch_up, decide, recover, recover_dataset, remember_problem
 from floodmark.control import blocks, datasets, problems
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
@@ -190,6 +190,15 @@ def flush_lock(engine: Engine, dataset: str) -> Iterator[None]:
     make_directory(directory, private=True)
     with advisory_lock(directory / "flush.lock", wait_seconds_max=engine.settings.flush.patience_seconds):
         yield
+
+
+def decide_beside_flushes(engine: Engine, dataset: str) -> None:
+    """Decide a block that was left undecided (I8). A flush on this machine that is not finished decides its own: sent
+    from here too, its rows would be written twice, at the same time.
+    """
+    recover(engine, dataset)
+    with flush_lock(engine, dataset):
+        decide(engine, dataset)
 
 
 def _flush_batch(engine: Engine, dataset: str, *, registered: int, backoff: _Backoff) -> Decided | None:

@@ -21,9 +21,8 @@ from datetime import timedelta
 from typing import TypeVar
 
 from floodmark import faults, traces
-from floodmark.commit.flush import flush_lock
+from floodmark.commit.flush import decide_beside_flushes
 from floodmark.commit.protocol import TableState
-from floodmark.commit.recovery import decide, recover
 from floodmark.compaction import Bucket, Choice, Limits, choose
 from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
@@ -343,15 +342,6 @@ class _Run:
     def _tell(self, text: str) -> None:
         if self.parts.progress is not None:
             self.parts.progress(f"{self.declared.name}: {text}")
-
-
-def decide_beside_flushes(engine: Engine, dataset: str) -> None:
-    """Decide a block that was left undecided (I8). A flush on this machine that is not finished decides its own: sent
-    from here too, its rows would be written twice, at the same time.
-    """
-    recover(engine, dataset)
-    with flush_lock(engine, dataset):
-        decide(engine, dataset)
 
 
 def orphan_age(engine: Engine) -> timedelta:

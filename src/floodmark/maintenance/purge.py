@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.commit.recovery import decide
+from floodmark.commit.flush import decide_beside_flushes, flush_lock
 from floodmark.control import datasets, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import BlockUndecided
@@ -240,7 +240,7 @@ def _remember(engine: Engine, dataset: str, hashes: list[str]) -> int:
         try:
             return engine.database.transact(lambda c: removals.remember_purged(c, dataset, hashes, operation="purge"))
         except BlockUndecided:
-            decide(engine, dataset)
+            decide_beside_flushes(engine, dataset)
     raise Retryable(f"Dataset {dataset!r} is flushed too often for this purge.", hint="Run it again.")
 
 
@@ -252,7 +252,7 @@ def _purge_spool(engine: Engine, declared: Dataset, where: str) -> tuple[int, in
         waiting = engine.database.read(lambda c: segment_records.sealed_so_far(c, declared.name, registered))
         if not any(block is not None for _, _, block in waiting):
             break
-        decide(engine, declared.name)
+        decide_beside_flushes(engine, declared.name)
     for id, path, _ in waiting:
         found, new = _purge_segment(engine, _declared(engine, declared.name), id, path, where)
         rows, hashes = rows + found, hashes + new
@@ -274,14 +274,14 @@ def _purge_segment(engine: Engine, declared: Dataset, id: int, path: str, where:
         try:
             replaced, new = _replace(engine, declared, id, left, hashes)
         except BlockUndecided:
-            decide(engine, declared.name)
+            decide_beside_flushes(engine, declared.name)
             continue
         if replaced:
             remove_leftovers(engine, declared.name)
             return len(places), new
         if not engine.database.read(lambda c: segment_records.is_waiting(c, id)):
             return 0, 0  # a flush was first: the rows are in the lake, which is next
-        decide(engine, declared.name)
+        decide_beside_flushes(engine, declared.name)
     raise Retryable(f"Dataset {declared.name!r} is flushed too often for this purge.", hint="Run it again.")
 
 
@@ -367,7 +367,8 @@ def _plan(
             engine, connection, records, verdict, kind="purge", selection=selection, counted=counted, reason="purge"
         )
 
-    operation = plan_operation(engine, declared.name, work)
+    with flush_lock(engine, declared.name):
+        operation = plan_operation(engine, declared.name, work)
     return operation, remembered[0]
 
 

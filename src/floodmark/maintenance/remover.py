@@ -25,8 +25,9 @@ from functools import partial
 from sqlalchemy import Connection
 
 from floodmark import faults, removal
+from floodmark.commit.flush import decide_beside_flushes
 from floodmark.commit.protocol import Snapshot, TableState, Verdict
-from floodmark.commit.recovery import decide, recover
+from floodmark.commit.recovery import decide
 from floodmark.control import datasets, generations, removals
 from floodmark.control.blocks import BlockUndecided
 from floodmark.control.datasets import Dataset
@@ -98,8 +99,7 @@ def tables_of(engine: Engine, declared: Dataset) -> list[str]:
 
 def prepare(engine: Engine, dataset: str) -> Dataset:
     """Bring the dataset into order before anything is decided about it, and end what another left unfinished."""
-    recover(engine, dataset)
-    decide(engine, dataset)
+    decide_beside_flushes(engine, dataset)
     end_unfinished(engine, dataset)
     return engine.database.read(lambda c: datasets.get(c, dataset))
 
@@ -153,7 +153,10 @@ def count_rows(engine: Engine, records: Records, selection: Selection, *, state:
 
 
 def plan_operation(engine: Engine, dataset: str, work: Callable[[Connection], Operation | None]) -> Operation | None:
-    """Run a planning transaction; an undecided block is decided first (U13)."""
+    """Run a planning transaction; an undecided block is decided first (U13).
+
+    Under the flush lock: otherwise it could be the block of a flush on this machine that is not finished.
+    """
     for _ in range(PLANS_MAX):
         try:
             planned = engine.database.transact(work)
@@ -205,7 +208,7 @@ def carry_out(engine: Engine, operation: Operation) -> Gone:
         for table in tables:
             _delete(engine, table, declared, operation)
         _record_gone(engine, declared, operation, partial(taken_rows, engine))
-    decide(engine, declared.name)
+    decide_beside_flushes(engine, declared.name)
     expire_snapshots(engine, declared.name, tables)
     faults.reach("removal.expired")
     _end_operation(engine, operation)

@@ -2,6 +2,7 @@
 
 The rule is an age, by event time or by ingest time, or a number of rows to keep. Which rows it names is counted in the
 table; which of them go is decided in the transaction that records it, from the sinks' positions at that instant (U10).
+Only that transaction keeps flushes on this machine waiting: rows are counted and deleted beside them.
 A retention by event time is remembered: rows from before its cutoff that arrive later are not committed any more
 (counted as `expired`), so that a backfill does not restore removed rows.
 """
@@ -117,20 +118,19 @@ def retain(
     given_up = _instances(engine, give_up)
     if not dry_run:
         prepare(engine, dataset)
-    with flush_lock(engine, dataset):
-        for _ in range(TRIES_MAX):
-            if not dry_run:
-                end_unfinished(engine, dataset)
-            records = read_records(engine, dataset)
-            with retry_if_changed(engine, records):
-                selection = _selection(engine, records.declared, age, by=by, keep_rows=keep_rows)
-                if selection is None:
-                    return RetainReport(dataset, dry_run=dry_run)
-                counted = count_rows(engine, records, selection)
-                if dry_run:
-                    verdict = judge(counted.stretches, records.needs.by_partition, given_up=given_up)
-                    return _report(engine, records.declared, verdict, records.needs, selection, dry_run=True)
-                return _go(engine, records, selection, counted, given_up)
+    for _ in range(TRIES_MAX):
+        if not dry_run:
+            end_unfinished(engine, dataset)
+        records = read_records(engine, dataset)
+        with retry_if_changed(engine, records):
+            selection = _selection(engine, records.declared, age, by=by, keep_rows=keep_rows)
+            if selection is None:
+                return RetainReport(dataset, dry_run=dry_run)
+            counted = count_rows(engine, records, selection)
+            if dry_run:
+                verdict = judge(counted.stretches, records.needs.by_partition, given_up=given_up)
+                return _report(engine, records.declared, verdict, records.needs, selection, dry_run=True)
+            return _go(engine, records, selection, counted, given_up)
     raise Retryable(f"Rows of {dataset!r} are changed too often for this retention.", hint="Run it again.")
 
 
@@ -160,7 +160,8 @@ def _go(engine: Engine, records: Records, selection: Selection, counted: Counted
             reason=_reason(selection),
         )
 
-    operation = plan_operation(engine, declared.name, work)
+    with flush_lock(engine, declared.name):
+        operation = plan_operation(engine, declared.name, work)
     verdict, needs = decided[0]
     report = _report(engine, declared, verdict, needs, selection, dry_run=False)
     if operation is None:

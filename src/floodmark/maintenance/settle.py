@@ -3,6 +3,9 @@
     run the function → record the plan → one commit: new values in, collapsed and dropped rows out
       → the table says whether it has landed → durable, recorded; or the plan is dropped
 
+Mostly the function says what it said before. So it runs beside flushes first; only if there is something to change, it
+runs again while flushes on this machine wait, because one in between would prevent the commit (B7).
+
 - B7 Rows are settled again by one commit that lands only if nothing was appended since the function ran, and
   beside no undecided block. It is always an operation (U17), decided by the table (U18): removed rows
   are counted with that commit or not at all.
@@ -67,8 +70,10 @@ def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX
     declared = engine.database.read(lambda c: datasets.get(c, dataset))
     if declared.settle is None:
         return SettledAgain()
-    for _ in range(TRIES_MAX):
+    for attempt in range(TRIES_MAX):
         prepare(engine, dataset)
+        if attempt == 0 and (looked := _looked(engine, dataset, changed_max)) is not None:
+            return looked
         with flush_lock(engine, dataset):
             decide(engine, dataset)
             records = read_records(engine, dataset)
@@ -77,16 +82,32 @@ def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX
     raise Retryable(f"Rows of {dataset!r} are removed too often for this settlement.", hint="Compact it again.")
 
 
+def _looked(engine: Engine, dataset: str, changed_max: int) -> SettledAgain | None:
+    """The result where there is nothing to change, or None."""
+    records = read_records(engine, dataset)
+    with retry_if_changed(engine, records):
+        found = _asked(engine, records, engine.lake.load(records.declared.table_name), changed_max)
+        faults.reach("settle.looked")
+        return _unchanged(found)
+    return None
+
+
 def _once(engine: Engine, records: Records, changed_max: int) -> SettledAgain:
     state = engine.lake.load(records.declared.table_name)
     found = _asked(engine, records, state, changed_max)
     faults.reach("settle.asked")
-    if found.problem is not None or not found.touched:
-        return SettledAgain(waiting=found.waiting, problem=found.problem)
+    if (unchanged := _unchanged(found)) is not None:
+        return unchanged
     operation = _planned(engine, records, found, state)
     if operation is None:
         return SettledAgain(problem="Rows to change are being delivered to a sink: settle again later.")
     return _carry_out(engine, records.declared, operation, found)
+
+
+def _unchanged(found: Resettled) -> SettledAgain | None:
+    if found.problem is None and found.touched:
+        return None
+    return SettledAgain(waiting=found.waiting, problem=found.problem)
 
 
 def _asked(engine: Engine, records: Records, state: TableState | None, changed_max: int) -> Resettled:
