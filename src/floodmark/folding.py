@@ -36,7 +36,7 @@ class BlockSpan:
     """When its first commit began, and when its last one was recorded."""
     until: datetime
     final: bool = True
-    """Whether no segment refers to it any more."""
+    """Whether nothing refers to it any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whatever upkeep asks of the lake, a flush that begins meanwhile goes through: the flush lock is free all that time."""
+"""Whatever upkeep asks of the lake, a flush that begins meanwhile goes through: the flush lock is free."""
 
 from __future__ import annotations
 

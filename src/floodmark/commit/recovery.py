@@ -2,7 +2,8 @@
 
     raise: the allocator above everything that carries a number, in every dataset (once per process)
     roll back: changes of a table whose files were lost in a power loss → to the snapshot before them
-    catch up: commits that the table shows and a restored control database has forgotten → recorded
+    catch up: commits that the table shows and a restored control database has forgotten → recorded, and on each host
+        the lines of its landing logs that are in them → passed over
     register: segment files without a record in a restored control database → registered
     clean up: segments of dead writers dropped, files of committed segments removed
 
@@ -17,6 +18,8 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -26,15 +29,21 @@ from floodmark.control import blocks, datasets, losses, problems, quarantine, re
 from floodmark.control import segments as segment_records
 from floodmark.control.blocks import Block
 from floodmark.control.datasets import Dataset
+from floodmark.control.quarantine import QuarantineInput
 from floodmark.control.removals import Operation
+from floodmark.control.segments import LandingRange
 from floodmark.engine import Engine
 from floodmark.errors import Corrupt, FilesMissing, FloodmarkError, UnknownDataset, reason_of
+from floodmark.files import make_directory
 from floodmark.lake import inventory, queries
 from floodmark.lake.generations import find_table
 from floodmark.sequence import SequenceRange
 from floodmark.spool.sealing import landing_lines
 from floodmark.spool.segments import drop_dead_writers, remove_leftovers, segment_files
 from floodmark.spool.unregistered import register_files
+
+CAUGHT_UP = "caught-up"
+"""A file in a dataset's spool: which commits, found by any host, this host has looked for its own lines in."""
 
 
 def recover(engine: Engine, dataset: str) -> None:
@@ -79,6 +88,7 @@ def recover_dataset(engine: Engine, dataset: str) -> None:
     declared, state = find_table(engine.database, engine.lake, declared)
     if state is not None:
         catch_up(engine, declared, state)
+        _pass_over_own_lines(engine, declared, state)
     drop_dead_writers(engine, dataset)
     remove_leftovers(engine, dataset)
     register_files(engine, declared)
@@ -189,7 +199,7 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
         engine.lake, state.name, snapshot=state.head, within=forgotten, partition_by=declared.partition_by
     )
     block = Block(
-        id=f"found-{state.head}",
+        id=f"{blocks.FOUND}{state.head}",
         dataset=declared.name,
         # From its own first number: below it, another dataset's block may begin.
         range=SequenceRange(min(item.first_seq for item in stats) - 1, highest),
@@ -211,15 +221,43 @@ def catch_up(engine: Engine, declared: Dataset, state: TableState) -> None:
         for lost in losses.of_dataset(connection, declared.name):
             if lost.segment in committed:  # U33: its block landed after all
                 losses.forget(connection, lost.segment)
-        for _, item, held in lines:
-            segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
-            if segment_records.advance_landing(connection, item):
-                quarantine.hold(connection, declared.name, held, now=engine.clock.now())
+        _pass_over(connection, engine=engine, declared=declared, lines=lines)
         rows = sum(item.tally.rows for item in stats)
         blocks.record_found(connection, block, rows=rows, stats=stats, now=engine.clock.now())
         blocks.raise_allocator(connection, seen_through=highest)
 
     engine.database.transact(work)
+
+
+def _pass_over_own_lines(engine: Engine, declared: Dataset, state: TableState) -> None:
+    """I7: the lines of this host's landing logs that are in commits which another host has caught up with: only
+    their own host sees them. Once per host.
+    """
+    found = engine.database.read(lambda c: blocks.found(c, declared.name))
+    noted = engine.root / "spool" / declared.name / CAUGHT_UP
+    text = "".join(f"{block.id}\n" for block in found)
+    if not found or (noted.exists() and noted.read_text() == text):
+        return
+    for block in found if state.head is not None else ():
+        own = queries.segment_rows(engine.lake, state.name, snapshot=state.head, within=block.range)
+        lines = list(landing_lines(engine, declared.name, set(own)))
+        engine.database.transact(partial(_pass_over, engine=engine, declared=declared, lines=lines))
+    make_directory(noted.parent, private=True)
+    noted.write_text(text)  # if it is lost, they are looked for again
+
+
+def _pass_over(
+    connection: Connection,
+    *,
+    engine: Engine,
+    declared: Dataset,
+    lines: Sequence[tuple[int, LandingRange, list[QuarantineInput]]],
+) -> None:
+    """Lines whose rows are committed count as sealed; what among them was no row goes to quarantine."""
+    for _, item, held in lines:
+        segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
+        if segment_records.advance_landing(connection, item):
+            quarantine.hold(connection, declared.name, held, now=engine.clock.now())
 
 
 def is_droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:

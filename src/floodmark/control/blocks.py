@@ -32,6 +32,9 @@ from floodmark.control.segments import Segment
 from floodmark.errors import Corrupt, Permanent, Retryable
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 
+FOUND = "found-"
+"""How the ids of commits begin that were found in the table: no process of this database reserved them."""
+
 # Asked all the time. Built once: to put a statement together takes longer than to run it.
 _BY_ID = select(blocks).where(blocks.c.id == bindparam("block"))
 _UNDECIDED = select(blocks).where(blocks.c.dataset == bindparam("of"), blocks.c.state == "reserved")
@@ -286,6 +289,14 @@ def void(
     released = {"state": "consumed"} if consume else {"block": None, "block_offset": None}
     connection.execute(update(segments).where(segments.c.block == block.id).values(**released))
     return True
+
+
+def found(connection: Connection, dataset: str) -> list[Block]:
+    """The commits that were entered by `record_found`, in order."""
+    rows = connection.execute(
+        select(blocks).where(blocks.c.dataset == dataset, blocks.c.id.startswith(FOUND)).order_by(blocks.c.through_seq)
+    )
+    return [_block(row) for row in rows]
 
 
 def record_found(

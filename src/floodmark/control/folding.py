@@ -11,6 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, exists, func, select, update
 
+from floodmark.control.blocks import FOUND
 from floodmark.control.deliveries import Channel, channel_values, of_channel
 from floodmark.control.schema import (
     Record,
@@ -116,7 +117,8 @@ def _block_span(row: Record) -> BlockSpan:
         row.row_count,
         datetime.fromisoformat(row.reserved_at),
         datetime.fromisoformat(row.decided_at or row.reserved_at),
-        final=row.state != "reserved" and not row.used,
+        # One that was found is kept: each host looks for its own lines in it, whenever it comes.
+        final=row.state != "reserved" and not row.used and not row.id.startswith(FOUND),
     )
 
 
