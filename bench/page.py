@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import left_alone
 from bench.records import Record, records
 
 ROOT = Path(__file__).parents[1]
@@ -270,8 +271,10 @@ def render(kept: Mapping[str, Record]) -> str:
 
 
 def write_page() -> Path:
-    """The page, and the README's table, from the records as they are now."""
+    """The page, the README's table, and what is said of a store left alone: from the records as they are now."""
     found = records()
+    if "watch" in found:
+        left_alone.write(found["watch"])
     PAGE.write_text(render(found), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
     before, rest = readme.split(BEGIN)
@@ -301,6 +304,7 @@ def _origin(kept: Mapping[str, Record]) -> str:
             "; ".join(filter(None, ["" if one.quiet else "other work beside it", one.note])),
         ]
         for one in kept.values()
+        if one.part != "watch"  # it has its own page
     ]
     return _table(["part", "measured", "commit", "scale", "machine", "about it"], lines)
 

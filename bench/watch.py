@@ -1,13 +1,15 @@
 """A store that is left alone: `run` and a hub under load for half an hour, and what grows meanwhile.
 
-Two processes send rows to the hub. `floodmark run` commits them about once a second, delivers them to files and to a
-table, removes rows that are older than a few minutes, and does all other upkeep. Every few seconds memory, files,
-snapshots, the control database and the store's directories are measured, from outside. The plot is for the documents.
+Two processes send rows to the hub. `floodmark run` commits them about once a second, delivers them to files, removes
+rows that are older than a few minutes, and does all other upkeep. Every few seconds memory, descriptors, files,
+snapshots, the control database and the store's directories are measured, from outside. `bench.left_alone` makes the
+plot and the text of the documents of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ RATE = 500
 WRITERS = 2
 SAMPLE_SECONDS = 10.0
 PATIENCE_SECONDS = 180.0
+STOP_SECONDS_MAX = 90
 SETTINGS = {
     "FLOODMARK_RUN__FLUSH_SECONDS": "0.5",
     "FLOODMARK_RUN__EXPORT_SECONDS": "1",
@@ -37,7 +41,6 @@ SETTINGS = {
     "FLOODMARK_UPKEEP__SNAPSHOTS_MAX": "60",
 }
 KEPT = "4m ingest"
-PLOT = Path("docs/images/left-alone.svg")
 _METRIC = re.compile(r"^(\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
@@ -45,11 +48,15 @@ def run(*, scale: float = 1.0) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix="floodmark-watch-"))
     try:
         samples = watched(directory, seconds=60 * MINUTES * scale)
+        return {
+            "rows a second": RATE,
+            "rows kept": KEPT,
+            "commits": commits((directory / "run.log").read_text()),
+            "audit": _audited(directory / "store"),
+            "samples": [",".join(samples[0]), *(",".join(f"{value:g}" for value in one.values()) for one in samples)],
+        }
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    PLOT.parent.mkdir(parents=True, exist_ok=True)
-    PLOT.write_text(plot(samples), encoding="utf-8")
-    return {**summary(samples), "samples": len(samples), "plot": str(PLOT)}
 
 
 # ── the processes ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -75,17 +82,18 @@ def watched(directory: Path, *, seconds: float) -> list[dict[str, float]]:
             process.terminate()
         for process in reversed(started):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(90)
+                process.wait(STOP_SECONDS_MAX)
             process.kill()
 
 
 def _start(started: list[Any], root: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    (scratch := root.parent / "spark").mkdir(exist_ok=True)
     with log.open("wb") as stream:
         made = subprocess.Popen(
             [sys.executable, "-m", "floodmark.cli", "-s", str(root), *arguments],
             stdout=stream,
             stderr=stream,
-            env={**os.environ, **SETTINGS},
+            env={**os.environ, **SETTINGS, "SPARK_LOCAL_DIRS": str(scratch)},
         )
     started.append(made)
     return made
@@ -143,20 +151,21 @@ def _measure(
         found = _metrics(address)
         samples.append(
             {
-                "minutes": passed / 60,
-                "run_mib": _memory(daemon.pid, java=False),
-                "jvm_mib": _memory(daemon.pid, java=True),
-                "hub_mib": _memory(hub.pid, java=False),
+                "minutes": round(passed / 60, 2),
+                **_processes("run", daemon.pid, java=False),
+                **_processes("jvm", daemon.pid, java=True),
+                **_processes("hub", hub.pid, java=False),
                 "files": found.get("floodmark_table_files", 0.0),
                 "snapshots": found.get("floodmark_table_snapshots", 0.0),
-                "control_mib": found.get("floodmark_control_bytes", 0.0) / 2**20,
-                "lake_mib": _size(root / "lake"),
-                "spool_mib": _size(root / "spool"),
+                "control_mib": round(found.get("floodmark_control_bytes", 0.0) / 2**20, 2),
+                **_directory("lake", root / "lake"),
+                **_directory("spool", root / "spool"),
+                **_directory("logs", root / "logs"),
+                **_directory("scratch", root.parent / "spark"),
                 "rows": found.get("floodmark_dataset_rows", 0.0),
                 "committed": found.get("floodmark_flush_rows_total", 0.0),
-                "commits": found.get("floodmark_flush_seconds_count", 0.0),
-                "lag_seconds": found.get("floodmark_sink_lag_seconds", 0.0),
-                "waiting_seconds": found.get("floodmark_spool_oldest_seconds", 0.0),
+                "lag_seconds": round(found.get("floodmark_sink_lag_seconds", 0.0), 1),
+                "waiting_seconds": round(found.get("floodmark_spool_oldest_seconds", 0.0), 1),
             }
         )
         last = samples[-1]
@@ -171,100 +180,61 @@ def _metrics(address: str) -> dict[str, float]:
     return {name: float(value) for name, value in _METRIC.findall(text)}
 
 
-def _memory(pid: int, *, java: bool) -> float:
-    """MiB of a process and its children: those that are Java, or the others."""
+def _processes(name: str, pid: int, *, java: bool) -> dict[str, float]:
+    """Of a process and its children: those that are Java, or the others."""
     parent = psutil.Process(pid)
-    total = 0
+    memory = descriptors = threads = 0
     for process in (parent, *parent.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
             if (process.name() == "java") == java:
-                total += process.memory_info().rss
-    return total / 2**20
+                memory += process.memory_info().rss
+                descriptors += process.num_fds()
+                threads += process.num_threads()
+    return {f"{name}_mib": round(memory / 2**20, 1), f"{name}_descriptors": descriptors, f"{name}_threads": threads}
 
 
-def _size(directory: Path) -> float:
-    total = 0
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total / 2**20
+def _directory(name: str, directory: Path) -> dict[str, float]:
+    """How many files, and how much, is in a directory. Files may go while it is read."""
+    files = size = 0
+    for place, _, names in os.walk(directory):
+        for one in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(Path(place) / one).st_size
+                files += 1
+    return {f"{name}_files": files, f"{name}_mib": round(size / 2**20, 2)}
 
 
-def summary(samples: list[dict[str, float]]) -> dict[str, Any]:
-    """Each figure as the median of the second quarter and of the last one: what does not grow is about the same."""
-    quarter = max(1, len(samples) // 4)
-    early, late = samples[quarter : 2 * quarter], samples[-quarter:]
-
-    def middle(part: list[dict[str, float]], name: str) -> float:
-        values = sorted(one[name] for one in part)
-        return round(values[len(values) // 2], 1)
-
-    names = ("run_mib", "jvm_mib", "hub_mib", "files", "snapshots", "control_mib", "lake_mib", "spool_mib", "rows")
+def commits(log: str) -> dict[str, Any]:
+    """What `run` said: how long commits took, which upkeep it did, and what went wrong."""
+    events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    took = [one["seconds"] for one in events if one["event"] == "flushed"]
+    upkeep = Counter(one["task"] for one in events if one["event"] == "tended")
+    upkeep["compact"] = sum(one["event"] == "compacted" for one in events)
+    half = len(took) // 2
     return {
-        "minutes": round(samples[-1]["minutes"], 1),
-        "rows committed": int(samples[-1]["committed"]),
-        "commits": int(samples[-1]["commits"]),
-        "longest lag, seconds": round(max(one["lag_seconds"] for one in samples), 1),
-        **{f"{name}, second quarter → last quarter": f"{middle(early, name)} → {middle(late, name)}" for name in names},
+        "number": len(took),
+        "seconds, median of the first half": _share(took[:half], 0.5),
+        "seconds, median of the second half": _share(took[half:], 0.5),
+        "seconds, 99 of 100": _share(took, 0.99),
+        "seconds, longest": _share(took, 1.0),
+        "upkeep": dict(sorted(upkeep.items())),
+        "problems": [one["text"] for one in events if one["event"] == "problem"],
     }
 
 
-# ── the plot ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-PANELS: list[tuple[str, list[tuple[str, str]]]] = [
-    ("Memory, MiB", [("jvm_mib", "JVM"), ("run_mib", "run"), ("hub_mib", "hub")]),
-    ("Data files", [("files", "files")]),
-    ("Snapshots", [("snapshots", "snapshots")]),
-    ("Control database, MiB", [("control_mib", "database")]),
-    ("Rows in the table", [("rows", "rows")]),
-    ("Rows committed in all", [("committed", "committed")]),
-]
-WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 180, 62, 34, 28
-FONT = 'font-family="system-ui, sans-serif" font-size="12"'
-SHADES = ("#0b7285", "#868e96", "#ced4da")
+def _share(values: list[float], share: float) -> float:
+    ordered = sorted(values) or [0.0]
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2)
 
 
-def plot(samples: list[dict[str, float]]) -> str:
-    """Small charts side by side, as SVG."""
-    wide, high = 2 * (WIDTH + GAP), 3 * (HEIGHT + GAP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" {FONT} fill="#495057">',
-        f'<rect width="{wide}" height="{high}" fill="#ffffff"/>',
-    ]
-    for index, (title, lines) in enumerate(PANELS):
-        x, y = (index % 2) * (WIDTH + GAP), (index // 2) * (HEIGHT + GAP)
-        parts.append(f'<g transform="translate({x},{y})">{_panel(title, lines, samples)}</g>')
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _panel(title: str, lines: list[tuple[str, str]], samples: list[dict[str, float]]) -> str:
-    top = max((one[name] for name, _ in lines for one in samples), default=0.0) * 1.1 or 1.0
-    end = max(samples[-1]["minutes"], 0.1)
-
-    def across(minutes: float) -> float:
-        return LEFT + (WIDTH - LEFT - 12) * minutes / end
-
-    def up(value: float) -> float:
-        return TOP + (HEIGHT - TOP - 24) * (1 - value / top)
-
-    parts = [f'<text x="{LEFT}" y="18" font-weight="600" fill="#212529">{title}</text>']
-    for share in (0.0, 0.5, 1.0):
-        y = up(top * share)
-        shown = f"{top * share:,.0f}" if top >= 10 else f"{top * share:.1f}"
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 12}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e9ecef"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>')
-    for share in (0.0, 0.5, 1.0):
-        parts.append(
-            f'<text x="{across(end * share):.1f}" y="{HEIGHT - 4}" text-anchor="middle">{end * share:.0f} min</text>'
-        )
-    for number, (name, label) in enumerate(lines):
-        points = " ".join(f"{across(one['minutes']):.1f},{up(one[name]):.1f}" for one in samples)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{SHADES[number]}" stroke-width="1.8"/>')
-        if len(lines) > 1:
-            parts.append(
-                f'<text x="{WIDTH - 12 - 60 * number}" y="18" text-anchor="end" fill="{SHADES[number]}">{label}</text>'
-            )
-    return "".join(parts)
+def _audited(root: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "floodmark.cli", "-s", str(root), "audit", "archive"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return f"exit code {done.returncode}: {(done.stdout or done.stderr).strip().splitlines()[-1]}"
 
 
 if __name__ == "__main__":

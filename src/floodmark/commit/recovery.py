@@ -236,9 +236,9 @@ def _pass_over_own_lines(engine: Engine, declared: Dataset, state: TableState) -
     found = engine.database.read(lambda c: blocks.found(c, declared.name))
     noted = engine.root / "spool" / declared.name / CAUGHT_UP
     text = "".join(f"{block.id}\n" for block in found)
-    if not found or (noted.exists() and noted.read_text() == text):
+    if not found or state.head is None or (noted.exists() and noted.read_text() == text):
         return
-    for block in found if state.head is not None else ():
+    for block in found:
         own = queries.segment_rows(engine.lake, state.name, snapshot=state.head, within=block.range)
         lines = list(landing_lines(engine, declared.name, set(own)))
         engine.database.transact(partial(_pass_over, engine=engine, declared=declared, lines=lines))

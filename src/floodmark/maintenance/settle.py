@@ -85,11 +85,11 @@ def settle_again(engine: Engine, dataset: str, *, changed_max: int = CHANGED_MAX
 def _looked(engine: Engine, dataset: str, changed_max: int) -> SettledAgain | None:
     """The result where there is nothing to change, or None."""
     records = read_records(engine, dataset)
+    result: SettledAgain | None = None
     with retry_if_changed(engine, records):
-        found = _asked(engine, records, engine.lake.load(records.declared.table_name), changed_max)
+        result = _unchanged(_asked(engine, records, engine.lake.load(records.declared.table_name), changed_max))
         faults.reach("settle.looked")
-        return _unchanged(found)
-    return None
+    return result
 
 
 def _once(engine: Engine, records: Records, changed_max: int) -> SettledAgain:
