@@ -16,6 +16,7 @@ unset PYTHONDONTWRITEBYTECODE
 # Their code needs more room than such a JVM has by itself; without it, code is dropped and compiled again.
 export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS:-}"
 .venv/bin/python -m floodmark.cli jars --archive >/dev/null || echo "The tests start Spark without a class archive." >&2
+.venv/bin/python tests/rest.py || echo "The REST catalog server of the tests was not fetched: tests that need it will fail." >&2
 # Single steps have a few rows each: compiling and planning anew costs more than running them. Whole jobs do both.
 export SMALL_JOBS="-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 SMALL_JOBS+=" -Dspark.sql.adaptive.enabled=false"

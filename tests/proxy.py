@@ -21,21 +21,21 @@ class Proxy:
 
     target: int
     port: int = 0
-    commits_only: bool = True
     tripped: bool = False
     seen: int = 0
     """How many messages that count have passed since it was armed."""
     _at: int = 0
     _fate: str = ""
+    _only: bytes = COMMIT
     _action: Callable[[], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _listener: socket.socket | None = None
 
-    def arm(self, at: int, fate: str, *, commits_only: bool = True, action: Callable[[], None] | None = None) -> None:
-        """Cut at the message of this number from now on. The action runs at that moment."""
+    def arm(self, at: int, fate: str, *, only: bytes = COMMIT, action: Callable[[], None] | None = None) -> None:
+        """Cut at the message of this number from now on, of those with these bytes. The action runs at that moment."""
         with self._lock:
             self._at, self._fate, self._action = at, fate, action
-            self.commits_only, self.tripped, self.seen = commits_only, False, 0
+            self._only, self.tripped, self.seen = only, False, 0
 
     def disarm(self) -> None:
         with self._lock:
@@ -86,7 +86,7 @@ class Proxy:
 
     def _judge(self, data: bytes) -> str:
         """What becomes of what a client sent."""
-        if self.commits_only and COMMIT not in data:
+        if self._only not in data:
             return ""
         with self._lock:
             self.seen += 1

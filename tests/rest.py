@@ -1,203 +1,186 @@
-"""An Iceberg REST catalog for the tests: a process of its own that keeps every snapshot, as the specification asks.
+"""Iceberg's own REST catalog server for the tests, behind a proxy that can lose the answer to a commit.
 
-It serves PyIceberg's SQL catalog over HTTP. Metadata is changed by the updates that a client sends, under the
-requirements that come with them. (Nessie, a single jar, shows only a table's newest snapshot: it cannot be a lake.)
+Iceberg publishes it in parts, for tests of other programs, with a JDBC catalog behind it. `python tests/rest.py`
+fetches the parts by coordinates, with the resolver that Spark brings; each is pinned by its checksum. (Nessie, a single
+jar, shows only the newest snapshot of a table: it cannot be a lake.)
 """
 
 from __future__ import annotations
 
-import json
+import functools
+import hashlib
+import http.client
 import os
+import re
+import shutil
 import subprocess
-import sys
-import threading
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from s3 import SECRET, S3Server, free_port, wait_for
+import pyspark
+import pytest
+
+from floodmark.files import advisory_lock
+from floodmark.lake.jars import FOR, JARS, S3, jar_directory, ready_jars
+from s3 import SECRET, Reply, Request, S3Server, free_port, scripted, wait_for
+
+PARTS = Path(__file__).with_name("rest_catalog.lock")
+OF_SPARK = ("slf4j-api", "hadoop-client", "avro-1", "jackson-[acd]*-2", "aircompressor", "RoaringBitmap")
+"""What PySpark has of the rest."""
+COMMIT = re.compile(r"/v1/namespaces/[^/]+/tables/[^/]+")
+LOST, UNSENT = 0, -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class RestCatalog:
     """A running catalog, whose tables are in a bucket."""
 
-    port: int
+    server: int
     bucket: str
-    control: Path
-    """While this file exists, the answer to a commit is lost: the connection is closed after the commit."""
+    uri: str = ""
+    fates: list[int] = field(default_factory=list)
+    """What becomes of the next commits: `LOST` is made and its answer lost, `UNSENT` never arrives, and any other is
+    made and answered with that status.
+    """
 
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def answer(self, request: Request) -> Reply:
+        fate = None
+        if request.method == "POST" and COMMIT.fullmatch(request.path) and self.fates:
+            fate = self.fates.pop(0)
+        if fate == UNSENT:
+            return Reply(0)
+        reply = self._forwarded(request)
+        if fate is None:
+            return reply
+        assert reply.status == 200, f"a commit that was to land was answered with {reply.status}: {reply.body!r}"
+        told = b'{"error": {"message": "as the proxy says", "type": "CommitFailedException", "code": %d}}' % fate
+        return Reply(fate, told if fate else b"", {"Content-Type": "application/json"})
 
-    @contextmanager
-    def losing_answers(self, commits: int = 1) -> Iterator[None]:
-        """The next commits happen, and nobody hears of them."""
-        self.control.write_text(str(commits))
+    def _forwarded(self, request: Request) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server, timeout=60)
+        headers = {key: value for key, value in request.headers.items() if key not in ("host", "connection")}
         try:
-            yield
+            connection.request(request.method, request.path, request.body, headers)
+            found = connection.getresponse()
+            kept = {key: found.headers[key] for key in ("Content-Type", "Content-Encoding") if key in found.headers}
+            return Reply(found.status, found.read(), kept)
         finally:
-            self.control.unlink(missing_ok=True)
+            connection.close()
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    with running(tmp_path_factory.mktemp("rest"), s3_server) as found, scripted(found.answer) as proxy:
+        found.uri = proxy.endpoint
+        yield found
 
 
 @contextmanager
-def rest_catalog(home: Path, s3: S3Server) -> Iterator[RestCatalog]:
+def running(home: Path, s3: S3Server) -> Iterator[RestCatalog]:
     port, bucket = free_port(), s3.create_bucket()
+    # The server takes its settings from the environment, where `_` stands for a dot and `__` for a dash.
     settings = {
-        "uri": f"sqlite:///{home / 'catalog.db'}",
-        "warehouse": f"s3://{bucket}/rest",
-        "s3.endpoint": s3.endpoint,
-        "s3.region": "us-east-1",
-        "s3.access-key-id": "AKIDEXAMPLE",
-        "s3.secret-access-key": SECRET,
+        "CATALOG_REST_PORT": str(port),
+        "CATALOG_URI": f"jdbc:sqlite:{home / 'catalog.db'}?busy_timeout=60000",
+        "CATALOG_WAREHOUSE": f"s3://{bucket}/rest",
+        "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+        "CATALOG_S3_ENDPOINT": s3.endpoint,
+        "CATALOG_S3_PATH__STYLE__ACCESS": "true",
+        "CATALOG_S3_ACCESS__KEY__ID": "AKIDEXAMPLE",
+        "CATALOG_S3_SECRET__ACCESS__KEY": SECRET,
+        "CATALOG_CLIENT_REGION": "us-east-1",
     }
-    control = home / "lose"
+    options = ["-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     process = subprocess.Popen(
-        [sys.executable, __file__, str(port), str(control)],
+        [java(), *options, "-cp", class_path(), "org.apache.iceberg.rest.RESTCatalogServer"],
         stdin=subprocess.DEVNULL,
         stdout=(home / "rest.log").open("wb"),
         stderr=subprocess.STDOUT,
-        env={**os.environ, "REST_CATALOG": json.dumps(settings)},
+        env={**os.environ, **settings},
     )
     try:
         wait_for(port, process)
-        yield RestCatalog(port, bucket, control)
+        yield RestCatalog(port, bucket)
     finally:
         process.terminate()
         process.wait(timeout=30)
 
 
-# ── the server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the server's parts ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def serve(port: int, control: Path) -> None:
-    import uvicorn
-    from pyiceberg import exceptions
-    from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.schema import Schema
-    from pyiceberg.table import CommitTableRequest, Table
-    from pyiceberg.table.sorting import SortOrder
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
+def class_path() -> str:
+    of_spark = Path(pyspark.__file__).parent / "jars"
+    bundle, driver = FOR[S3].file_name, next(jar.file_name for jar in JARS if jar.artifact == "sqlite-jdbc")
+    ready = [path for path in ready_jars(needs=[S3]) if path.name in (bundle, driver)]
+    shared = [path for name in OF_SPARK for path in sorted(of_spark.glob(f"{name}*.jar"))]
+    return os.pathsep.join(map(str, [*fetched(), *ready, *shared]))
 
-    catalog = SqlCatalog("rest", **json.loads(os.environ["REST_CATALOG"]))
-    turn = threading.Lock()
-    statuses = {
-        exceptions.NoSuchTableError: (404, "NoSuchTableException"),
-        exceptions.NoSuchNamespaceError: (404, "NoSuchNamespaceException"),
-        exceptions.TableAlreadyExistsError: (409, "AlreadyExistsException"),
-        exceptions.NamespaceAlreadyExistsError: (409, "AlreadyExistsException"),
-        exceptions.CommitFailedException: (409, "CommitFailedException"),
-    }
 
-    def loaded(table: Table) -> Response:
-        text = table.metadata.model_dump_json(by_alias=True)
-        location = json.dumps(table.metadata_location)
-        return Response(
-            f'{{"metadata-location":{location},"metadata":{text},"config":{{}}}}', media_type="application/json"
+@functools.cache
+def fetched() -> tuple[Path, ...]:
+    """The server's parts, each with the pinned content."""
+    parts = [Part(*line.split()) for line in PARTS.read_text().splitlines()]
+    directory = jar_directory() / "rest-catalog"
+    directory.mkdir(parents=True, exist_ok=True)
+    with advisory_lock(directory / ".lock", wait_seconds_max=600) as alone:
+        assert alone, "another process fetches the REST catalog server, and does not finish"
+        missing = [part for part in parts if not part.is_good(directory)]
+        if missing:
+            _resolve(missing, directory)
+    assert all(part.is_good(directory) for part in parts), f"{directory} has other parts than those of the tests"
+    return tuple(directory / part.file_name for part in parts)
+
+
+@dataclass(frozen=True)
+class Part:
+    sha256: str
+    coordinate: str
+
+    @property
+    def file_name(self) -> str:
+        return "-".join(self.coordinate.split(":")[1:]) + ".jar"
+
+    @property
+    def dependency(self) -> str:
+        group, artifact, version, *classifier = self.coordinate.split(":")
+        which = f' m:classifier="{classifier[0]}"' if classifier else ""
+        return (
+            f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->*">'
+            f'<artifact name="{artifact}" type="jar"{which}/></dependency>'
         )
 
-    def is_lost() -> bool:
-        left = int(control.read_text() or 0) if control.exists() else 0
-        if left:
-            control.write_text(str(left - 1))
-        return left > 0
+    def is_good(self, directory: Path) -> bool:
+        file = directory / self.file_name
+        return file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == self.sha256
 
-    async def config(_: Request) -> Response:
-        return JSONResponse({"defaults": {}, "overrides": {}})
 
-    async def namespaces(request: Request) -> Response:
-        if request.method == "GET":
-            return JSONResponse({"namespaces": [list(item) for item in catalog.list_namespaces()]})
-        body = await request.json()
-        catalog.create_namespace(tuple(body["namespace"]), body.get("properties") or {})
-        return JSONResponse({"namespace": body["namespace"], "properties": {}})
-
-    async def namespace(request: Request) -> Response:
-        name = request.path_params["namespace"]
-        properties = catalog.load_namespace_properties(name)
-        return JSONResponse({"namespace": [name], "properties": properties})
-
-    async def tables(request: Request) -> Response:
-        name = request.path_params["namespace"]
-        if request.method == "GET":
-            found = catalog.list_tables(name)
-            return JSONResponse({"identifiers": [{"namespace": list(item[:-1]), "name": item[-1]} for item in found]})
-        body = await request.json()
-        made = catalog.create_table(
-            (name, body["name"]),
-            Schema.model_validate(body["schema"]),
-            location=body.get("location"),
-            partition_spec=PartitionSpec.model_validate(body.get("partition-spec") or {"spec-id": 0, "fields": []}),
-            sort_order=SortOrder.model_validate(body.get("write-order") or {"order-id": 0, "fields": []}),
-            properties=body.get("properties") or {},
+def _resolve(parts: list[Part], directory: Path) -> None:
+    """By Ivy itself: Spark's `spark.jars.packages` takes no classifier."""
+    ivy = Path(pyspark.__file__).parent / "jars"
+    with tempfile.TemporaryDirectory(prefix="rest-catalog-") as scratch:
+        wanted = Path(scratch) / "ivy.xml"
+        wanted.write_text(
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="t" module="t"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{''.join(part.dependency for part in parts)}</dependencies></ivy-module>"
         )
-        return loaded(made)
+        command = [java(), "-cp", os.pathsep.join(map(str, [*ivy.glob("ivy-*.jar"), *ivy.glob("commons-cli-*.jar")]))]
+        command += ["org.apache.ivy.Main", "-ivy", str(wanted), "-cache", f"{scratch}/cache", "-retrieve"]
+        pattern = f"{scratch}/found/[artifact]-[revision](-[classifier]).[ext]"
+        done = subprocess.run([*command, pattern], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"the REST catalog server could not be fetched:\n{done.stdout}\n{done.stderr}"
+        for part in parts:
+            shutil.move(f"{scratch}/found/{part.file_name}", directory / part.file_name)
 
-    async def table(request: Request) -> Response:
-        name = (request.path_params["namespace"], request.path_params["table"])
-        if request.method == "GET":
-            return loaded(catalog.load_table(name))
-        if request.method == "DELETE":
-            catalog.drop_table(name)
-            return Response(status_code=204)
-        own = {"identifier": {"namespace": [name[0]], "name": name[1]}}  # Iceberg's own client leaves it out
-        asked = CommitTableRequest.model_validate_json(json.dumps(own | json.loads(await request.body())))
-        done = catalog.commit_table(catalog.load_table(name), asked.requirements, asked.updates)
-        if is_lost():
-            raise Lost
-        return Response(done.model_dump_json(by_alias=True), media_type="application/json")
 
-    async def rename(request: Request) -> Response:
-        body = await request.json()
-        source, target = ((*body[key]["namespace"], body[key]["name"]) for key in ("source", "destination"))
-        catalog.rename_table(source, target)
-        return Response(status_code=204)
-
-    class Lost(Exception):
-        pass
-
-    def told(endpoint):
-        """Errors as the specification has them."""
-
-        async def called(request: Request) -> Response:
-            try:
-                with turn:
-                    return await endpoint(request)
-            except Lost:
-                return LostAnswer()
-            except Exception as error:
-                known = (said for kind, said in statuses.items() if isinstance(error, kind))
-                status, name = next(known, (500, "ServerError"))
-                return JSONResponse({"error": {"message": str(error), "type": name, "code": status}}, status)
-
-        return called
-
-    class LostAnswer(Response):
-        """An answer that breaks off after its first line: the server closes the connection."""
-
-        async def __call__(self, scope, receive, send):
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"999")]})
-            raise ConnectionAbortedError
-
-    below = "/v1/namespaces/{namespace}"
-    app = Starlette(
-        routes=[
-            Route("/v1/config", told(config)),
-            Route("/v1/namespaces", told(namespaces), methods=["GET", "POST"]),
-            Route(below, told(namespace)),
-            Route(f"{below}/tables", told(tables), methods=["GET", "POST"]),
-            Route(f"{below}/tables/{{table}}", told(table), methods=["GET", "POST", "DELETE"]),
-            Route("/v1/tables/rename", told(rename), methods=["POST"]),
-        ]
-    )
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+def java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]))
+    fetched()

@@ -188,7 +188,7 @@ def scripted(answer: Callable[[Request], Reply]) -> Iterator[ScriptedServer]:
             if self.command != "HEAD":
                 self.wfile.write(reply.body)
 
-        do_GET = do_PUT = do_HEAD = do_POST = answer  # noqa: N815 - as the base class has them
+        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 - as the base class has them
 
         def log_message(self, *_: object) -> None:
             pass

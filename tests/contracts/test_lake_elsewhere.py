@@ -1,4 +1,4 @@
-"""The lake in a bucket, with its catalog in PostgreSQL: what the contract says holds there as well.
+"""The lake in a bucket, with its catalog in PostgreSQL or behind REST: what the contract says holds there as well.
 
 One proof per method. What a method promises in detail is tried on a lake in a directory.
 """
@@ -6,6 +6,7 @@ One proof per method. What a method promises in detail is tried on a lake in a d
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from contracts.lakes import EVERYTHING, SIMPLE, TABLE, Blocks, SparkDriver, numbers, some
 from floodmark.commit.protocol import Base, Verdict
 from floodmark.config import CatalogSettings
-from floodmark.errors import FilesMissing, Retryable
+from floodmark.errors import FilesMissing, FloodmarkError, Retryable
 from floodmark.lake import queries
 from floodmark.lake.catalogs import configured, prepare
 from floodmark.layout import Layout
@@ -23,6 +24,8 @@ from floodmark.removal import Selection
 from floodmark.schema import SEQ
 from floodmark.sequence import SequenceRange
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
+from proxy import Proxy
+from rest import LOST, UNSENT, RestCatalog, rest_catalog  # noqa: F401 - a fixture
 from s3 import SECRET, S3Server
 
 pytestmark = pytest.mark.spark
@@ -33,7 +36,6 @@ class BucketDriver(SparkDriver):
     """A lake in a bucket, and hands on its objects."""
 
     server: S3Server
-    bucket: str
 
     def lose_data_files(self, table: str, within: SequenceRange) -> int:
         files = self.lake.files(self.lake.load(table)).files
@@ -43,26 +45,48 @@ class BucketDriver(SparkDriver):
         return len(lost)
 
 
+@dataclass
+class Elsewhere:
+    """Where a lake's tables and their catalog are."""
+
+    server: S3Server
+    postgres: PostgresServer
+    rest: RestCatalog | None
+
+    def lake(self) -> dict[str, str]:
+        """The settings of a new lake."""
+        reached = {
+            "s3.endpoint": self.server.endpoint,
+            "s3.region": "us-east-1",
+            "s3.path-style-access": "true",
+            "s3.access-key-id": "AKIDEXAMPLE",
+            "s3.secret-access-key": SECRET,
+        }
+        if self.rest is not None:
+            return {"type": "rest", "uri": self.rest.uri, **reached}
+        bucket = self.server.create_bucket()
+        return {"type": "sql", "uri": self.postgres.create_schema(), "warehouse": f"s3://{bucket}/lake", **reached}
+
+
+@pytest.fixture(params=["sql", "rest"])
+def elsewhere(request: pytest.FixtureRequest, s3_server: S3Server) -> Elsewhere:
+    rest = request.getfixturevalue("rest_catalog") if request.param == "rest" else None
+    return Elsewhere(s3_server, request.getfixturevalue("postgres_server"), rest)
+
+
 @pytest.fixture
-def driver(request: pytest.FixtureRequest, s3_server: S3Server) -> BucketDriver:
+def driver(request: pytest.FixtureRequest, elsewhere: Elsewhere) -> BucketDriver:
     from floodmark.lake.spark import SparkLake
 
     spark = request.getfixturevalue("spark")
-    properties = {
-        "s3.endpoint": s3_server.endpoint,
-        "s3.region": "us-east-1",
-        "s3.path-style-access": "true",
-        "s3.access-key-id": "AKIDEXAMPLE",
-        "s3.secret-access-key": SECRET,
-    }
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    bucket = s3_server.create_bucket()
-    settings = CatalogSettings("sql", server.create_schema(), f"s3://{bucket}/lake", properties)
+    lake = elsewhere.lake()
+    kind, uri, warehouse = (lake.pop(key, None) for key in ("type", "uri", "warehouse"))
+    settings = CatalogSettings(kind or "", uri or "", warehouse, lake)
     name = f"lake_{uuid.uuid4().hex[:12]}"
     catalog = configured(name, settings, namespace=f"datasets_{name}", section="lake")
     prepare(catalog)
     made = BucketDriver(SparkLake(catalog, lambda: spark), spark)
-    made.server, made.bucket = s3_server, bucket
+    made.server = elsewhere.server
     return made
 
 
@@ -72,39 +96,40 @@ def blocks(driver: BucketDriver, tmp_path: Path) -> Blocks:
 
 
 def test_a_store_with_everything_elsewhere_delivers_each_row_once(
-    request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path
+    request: pytest.FixtureRequest, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments are read from the bucket by tasks, and so are the tables."""
-    from floodmark.store import init, open_store
+    """Segments are read from the bucket by tasks, and so are the tables. Two hosts share them."""
+    from floodmark.cli.entry import run
+    from floodmark.store import open_store
 
-    server: PostgresServer = request.getfixturevalue("postgres_server")
     spark = request.getfixturevalue("spark")
-    bucket = s3_server.create_bucket()
-    lake = {
-        "s3.endpoint": s3_server.endpoint,
-        "s3.region": "us-east-1",
-        "s3.path-style-access": "true",
-        "s3.access-key-id": "AKIDEXAMPLE",
-        "s3.secret-access-key": SECRET,
-    }
-    lake["warehouse"] = f"s3://{bucket}/lake"
-    where = {"control": server.create_schema(), "lake": lake, "segments": f"s3://{bucket}/segments"}
-    init(tmp_path / "store", **where).close()  # type: ignore[arg-type]
-    with open_store(tmp_path / "store", spark=spark) as store:
-        store.engine.lake.rows_here_max = 0  # type: ignore[attr-defined]
+    bucket = elsewhere.server.create_bucket()
+    lake = {**elsewhere.lake(), "s3.secret-access-key": "env:TEST_SECRET"}
+    monkeypatch.setenv("TEST_SECRET", SECRET)
+    monkeypatch.setenv("TEST_CONTROL", elsewhere.postgres.create_schema())
+    options = [option for key, value in lake.items() if "." in key for option in ("--lake", f"{key}={value}")]
+    options += [f"--lake-type={lake['type']}", f"--lake-uri={lake['uri']}", f"--segments=s3://{bucket}/segments"]
+    options += [f"--warehouse={lake['warehouse']}"] if "warehouse" in lake else []
+    assert run(["init", str(tmp_path / "one"), "--control", "env:TEST_CONTROL", *options]) == 0
+    key = "s3.access-key-id=AKIDEXAMPLE"  # given as text, so it is not in the control database
+    assert run(["attach", str(tmp_path / "two"), "--control", "env:TEST_CONTROL", "--lake", key]) == 0
+    with open_store(tmp_path / "one", spark=spark) as store, open_store(tmp_path / "two", spark=spark) as other:
+        for one in (store, other):
+            one.engine.lake.rows_here_max = 0  # type: ignore[attr-defined]
         store.add_dataset("rows", ["id"], schema={"id": "long", "name": "string"})
-        store.add_sink("files", "blob", format="jsonl", chunk_rows=4, **s3_server.settings(f"s3://{bucket}/files"))
+        place = elsewhere.server.settings(f"s3://{bucket}/files")
+        store.add_sink("files", "blob", format="jsonl", chunk_rows=4, **place)
         store.capture("rows", some(6))
         assert store.flush("rows").rows == 6
-        store.capture("rows", some(6, start=3))
-        assert store.flush("rows").rows == 3
+        other.capture("rows", some(6, start=3))
+        assert other.flush("rows").rows == 3
         assert store.export("files").rows == 9
-        store.compact("rows")
+        other.compact("rows")
         assert store.export("files").rows == 0
         assert store.audit("files", deep=True).sound
-        assert sorted(row["id"] for row in store.read("rows").collect()) == list(range(9))
+        assert sorted(row["id"] for row in other.read("rows").collect()) == list(range(9))
         assert store.fsck().sound
-    assert not [key for key in s3_server.keys(bucket) if key.startswith("segments/")]
+    assert not [key for key in elsewhere.server.keys(bucket) if key.startswith("segments/")]
 
 
 def test_rows_are_committed_once_and_read_in_every_way(blocks: Blocks) -> None:
@@ -198,14 +223,14 @@ def test_an_object_that_is_gone_is_noticed_and_one_that_is_not_reached_is_not_da
     assert sorted(numbers(blocks.rows())) == [0, 1, 5, 6]
 
 
-def test_what_the_bucket_says_of_numbers_when_metadata_is_lost(blocks: Blocks) -> None:
+def test_what_the_bucket_says_of_numbers_when_metadata_is_lost(blocks: Blocks, elsewhere: Elsewhere) -> None:
     blocks.commit(some(3))
-    assert blocks.lake.numbers_bound(TABLE, width=Layout().bucket_width) == Layout().bucket_width
+    width = Layout().bucket_width
+    # A REST catalog keeps the metadata itself: no one else knows where the table is.
+    assert blocks.lake.numbers_bound(TABLE, width=width) == (width if elsewhere.rest is None else None)
 
 
-def test_a_table_is_copied_renamed_and_dropped_with_its_objects(
-    blocks: Blocks, driver: BucketDriver, s3_server: S3Server
-) -> None:
+def test_a_table_is_copied_renamed_and_dropped_with_its_objects(blocks: Blocks, s3_server: S3Server) -> None:
     from floodmark.lake.table import Copy
 
     lake = blocks.lake
@@ -225,8 +250,84 @@ def test_a_table_is_copied_renamed_and_dropped_with_its_objects(
     assert copied.head is not None
     rows = [row for part in lake.scan("events_g3", snapshot=copied.head, within=EVERYTHING) for row in part.to_pylist()]
     assert [row[SEQ] for row in rows] == [1, 2, 3]
-    place = copied.location.removeprefix(f"s3://{driver.bucket}/")
-    assert [key for key in s3_server.keys(driver.bucket) if key.startswith(f"{place}/data")]
+    bucket, _, place = copied.location.removeprefix("s3://").partition("/")
+    assert [key for key in s3_server.keys(bucket) if key.startswith(f"{place}/data")]
     lake.drop("events_g3")
     assert lake.load("events_g3") is None
-    assert [key for key in s3_server.keys(driver.bucket) if key.startswith(f"{place}/data")] == []
+    assert [key for key in s3_server.keys(bucket) if key.startswith(f"{place}/data")] == []
+
+
+# ── answers that are lost ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ticking:
+    """A store that flushes one row after the other, while answers of its catalog are lost."""
+
+    def __init__(self, spark: Any, home: Path, lake: dict[str, str]) -> None:
+        from floodmark.store import init, open_store
+
+        init(home / "store", lake=lake).close()
+        self.store = open_store(home / "store", spark=spark)
+        self.store.add_dataset("rows", schema={"id": "long"})
+        self.store.add_sink("out", "blob", url=(home / "out").as_uri(), format="jsonl")
+        self.captured = 0
+        self.flush()
+
+    def flush(self) -> None:
+        self.store.capture("rows", [{"id": self.captured}])
+        self.captured += 1
+        self.store.flush("rows")
+
+    def flush_in_trouble(self) -> str:
+        """Flush a row, and again after an error; what the error was."""
+        try:
+            self.flush()
+        except FloodmarkError as error:
+            self.store.flush("rows")
+            return type(error).__name__
+        return ""
+
+    def check(self) -> None:
+        with self.store as store:
+            found = [row["id"] for batch in store.read_since("rows") for row in batch.table.to_pylist()]
+            assert found == list(range(self.captured))  # each once, and in order
+            assert store.export("out").rows == self.captured
+            assert store.audit("out", deep=True).sound
+            assert store.fsck().sound
+
+
+def test_a_rest_catalog_whose_answer_is_lost_neither_loses_nor_doubles_a_row(
+    request: pytest.FixtureRequest,
+    rest_catalog: RestCatalog,  # noqa: F811
+    s3_server: S3Server,
+    tmp_path: Path,
+) -> None:
+    """I7: what became of a commit is read from the table. A 503 is repeated by Iceberg's client, which then meets its
+    own commit, and a 409 tells it that another won: after both it deletes the files of what it committed.
+    """
+    lake = Elsewhere(s3_server, request.getfixturevalue("postgres_server"), rest_catalog).lake()
+    world = Ticking(request.getfixturevalue("spark"), tmp_path, lake)
+    for fate in (LOST, UNSENT, 500, 502, 503, 504, 409):
+        rest_catalog.fates = [fate]
+        world.flush_in_trouble()
+        assert rest_catalog.fates == [], "no commit was sent"
+    world.check()
+
+
+def test_a_catalog_in_postgresql_whose_answer_is_lost_neither_loses_nor_doubles_a_row(
+    request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path
+) -> None:
+    """I7: Iceberg's client repeats the update, takes its own commit for another's, and deletes the files of it."""
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    lake = Elsewhere(s3_server, server, None).lake()
+    proxy = Proxy(server.port).start()
+    try:
+        lake["uri"] = lake["uri"].replace(f":{server.port}/", f":{proxy.port}/")
+        world = Ticking(request.getfixturevalue("spark"), tmp_path, lake)
+        for fate in ("after", "before"):
+            proxy.arm(1, fate, only=b"UPDATE iceberg_tables")
+            world.flush_in_trouble()
+            assert proxy.tripped, "no commit was sent"
+        world.check()
+    finally:
+        proxy.stop()

@@ -117,7 +117,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_any_transaction_loses_and_do
     line.step()
     messages = 0
     for at in itertools.count(1, 7):
-        line.proxy.arm(at, "before", commits_only=False)
+        line.proxy.arm(at, "before", only=b"")
         line.step()
         if not line.proxy.tripped:
             break

@@ -5,15 +5,19 @@ even where the newest metadata itself never reached the disk. Where neither of t
 searched for what is known to be on the disk: nothing newer is believed there, for not every file in it was ever
 committed. The catalog's pointer is moved by a guarded update: of two
 processes that repair the same table one moves it, and a commit that came in between stays.
+
+A REST catalog moves its pointer itself. There the newest commits are removed from the table by another commit, which is
+guarded by the head that was looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from floodmark.commit.protocol import Snapshot, TableState
-from floodmark.errors import FilesMissing
+from floodmark.errors import FilesMissing, Retryable, reason_of
 from floodmark.lake.catalog import Catalog, table_state
 from floodmark.lake.durable import sync_commits
 from floodmark.lake.files import local_location
@@ -32,11 +36,11 @@ _MOVE_BACK = (
 
 
 def rollback(catalog: Catalog, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]) -> bool:
-    """Whether every file of the table's head is there now. Only for catalogs that are a SQL database."""
+    """Whether every file of the table's head is there now."""
     from sqlalchemy import create_engine
 
     if catalog.python_settings.get("type") != "sql":
-        return False
+        return _removed_by_commit(catalog, table, durable=durable, droppable=droppable)
     engine = create_engine(catalog.python_settings["uri"])
     here = {"catalog": catalog.name, "namespace": catalog.namespace, "table": table}
     try:
@@ -71,6 +75,57 @@ def _rollback(
         return True  # another process has mended it
     moved = connection.execute(text(_MOVE_BACK), {**here, "previous": location, "now": row.metadata_location})
     return moved.rowcount == 1
+
+
+def _removed_by_commit(
+    catalog: Catalog, table: str, *, durable: int | None, droppable: Callable[[Snapshot], bool]
+) -> bool:
+    loaded = catalog.table(table)
+    if loaded is None:
+        return False
+    newest = table_state(table, loaded)
+    for count in range(len(newest.lineage) + 1):
+        gone, left = newest.lineage[:count], newest.lineage[count:]
+        if not all(droppable(one) for one in gone[-1:]) or (not left and gone and gone[-1].parent is not None):
+            return False
+        state = replace(newest, lineage=left)
+        if state.since(durable) is None:
+            return False
+        if _is_whole(loaded, state, durable):
+            return not gone or _remove(catalog, loaded, gone, head=state.head)
+    return False
+
+
+def _remove(catalog: Catalog, loaded: IcebergTable, gone: tuple[Snapshot, ...], *, head: int | None) -> bool:
+    """Whether the newest commits are removed, and another is the head."""
+    from pyiceberg.exceptions import CommitFailedException, RESTError
+    from pyiceberg.table.refs import SnapshotRefType
+    from pyiceberg.table.update import (
+        AssertRefSnapshotId,
+        AssertTableUUID,
+        RemoveSnapshotRefUpdate,
+        RemoveSnapshotsUpdate,
+        SetSnapshotRefUpdate,
+        TableUpdate,
+    )
+
+    main = "main"
+    moved: TableUpdate = RemoveSnapshotRefUpdate(ref_name=main)
+    if head is not None:
+        moved = SetSnapshotRefUpdate(ref_name=main, type=SnapshotRefType.BRANCH, snapshot_id=head)
+    unchanged = (
+        AssertTableUUID(uuid=loaded.metadata.table_uuid),
+        AssertRefSnapshotId(ref=main, snapshot_id=gone[0].id),
+    )
+    try:
+        catalog.python.commit_table(
+            loaded, unchanged, (moved, RemoveSnapshotsUpdate(snapshot_ids=[one.id for one in gone]))
+        )
+    except CommitFailedException:
+        return False  # another process has mended it, or committed
+    except (RESTError, OSError) as error:
+        raise Retryable(f"It is not known whether the table went back: {reason_of(error)}.") from error
+    return True
 
 
 def _newest_whole(
