@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from hypothesis import settings
 
 import seeds
 from floodmark import faults
-from floodmark.control.database import Database, migrate, sqlite_url
+from floodmark.control.database import Database, migrate
 from floodmark.lake.catalog import Catalog
 from floodmark.store import Store, init, open_store
 from floodmark.testing import ManualClock, MemoryLake
 from s3 import s3_server  # noqa: F401 - a fixture
+from tables import lay_out
 
 ROOT = Path(__file__).parent.parent
 # How long an example takes is the machine's affair, not the product's. What failed here once is not remembered: every
@@ -54,22 +56,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _new_stores_copy_their_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A new store begins with a copy of an empty control database: for each of them to run all migrations would be half
-    of a short test. The contract of the control database runs them, and so does every process that a test starts.
-    """
-    file = tmp_path_factory.mktemp("tables") / "control.db"
-    made = Database(sqlite_url(file))
-    migrate(made)
-    made.close()
-    tables = file.read_bytes()
-
-    def copied(database: Database, **options: Any) -> None:
-        if database.dialect == "sqlite" and options.get("create", True):
-            new = Path(database.url.database or "")
-            if new.stat().st_size == 0:
-                new.write_bytes(tables)
-        migrate(database, **options)
+def _new_stores_copy_their_tables() -> Iterator[None]:
+    def copied(database: Database, *, create: bool = True) -> None:
+        if create:
+            lay_out(database)
+        migrate(database, create=create)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("floodmark.store.migrate", copied)
@@ -114,10 +105,19 @@ def lake() -> MemoryLake:
     return MemoryLake()
 
 
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `init` makes, to be copied."""
+    place = tmp_path_factory.mktemp("new") / "store"
+    init(place, lake=MemoryLake()).close()
+    return place
+
+
 @pytest.fixture
-def store(tmp_path: Path, lake: MemoryLake, clock: ManualClock) -> Iterator[Store]:
+def store(new_store: Path, tmp_path: Path, lake: MemoryLake, clock: ManualClock) -> Iterator[Store]:
     """An embedded store on the memory lake."""
-    with init(tmp_path / "store", lake=lake, clock=clock) as made:
+    shutil.copytree(new_store, tmp_path / "store")
+    with open_store(tmp_path / "store", lake=lake, clock=clock) as made:
         yield made
 
 

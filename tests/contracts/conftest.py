@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lakes import blocks, driver, spark_driver  # noqa: F401 - fixtures
 
-from floodmark.control.database import Database, migrate
-from postgres import postgres_server  # noqa: F401 - a fixture
+from floodmark.control.database import Database, sqlite_url
+from tables import lay_out, postgres_schemas, postgres_server  # noqa: F401 - fixtures
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)], scope="session")
@@ -26,9 +27,13 @@ def database_url(request: pytest.FixtureRequest, dialect: str, tmp_path: Path) -
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, dialect: str, tmp_path: Path) -> Iterator[Database]:
     """A control database with its tables."""
-    made = Database(database_url)
-    migrate(made)
-    yield made
-    made.close()
+    with contextlib.ExitStack() as stack:
+        if dialect == "sqlite":
+            made = Database(sqlite_url(tmp_path / "control.db"))
+            lay_out(made)
+        else:
+            made = Database(stack.enter_context(request.getfixturevalue("postgres_schemas").lend()))
+        stack.callback(made.close)
+        yield made

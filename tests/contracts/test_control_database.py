@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, MetaData, event, func, inspect, select, text, update
+from sqlalchemy import Connection, MetaData, func, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from floodmark.commit.protocol import Base
@@ -1304,7 +1304,8 @@ def test_sqlite_commits_survive_a_power_loss(tmp_path: Any) -> None:
     """An answered commit was synced: write-ahead log, `synchronous=FULL`, foreign keys on, the lock first (I5)."""
     database = Database(f"sqlite:///{tmp_path / 'c.db'}")
     statements: list[str] = []
-    event.listen(database.read(lambda c: c.engine), "before_cursor_execute", lambda *args: statements.append(args[2]))
+    database.read(lambda c: c.connection.driver_connection.set_trace_callback(statements.append))
+    statements.clear()
     pragmas = ("journal_mode", "synchronous", "foreign_keys")
     found = database.transact(lambda c: [c.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas])
     assert found == ["wal", 2, 1]

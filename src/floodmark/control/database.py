@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, create_engine, delete, event, insert, inspect, select, text, update
+from sqlalchemy import Connection, create_engine, delete, event, insert, select, text, update
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import URL, Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, Pool
@@ -53,6 +55,8 @@ ATTEMPTS_MAX = 50
 BUSY_SECONDS_MAX = 60.0
 _OWNER = "store_id"
 _SCRIPTS = Path(__file__).with_name("migrations")
+_READING = "floodmark reads"
+"""Noted at a connection whose next transaction only reads."""
 _NOT_SERIAL = {"40001", "40P01"}
 """PostgreSQL: serialization failure, deadlock detected. Nothing of such a transaction happened."""
 
@@ -138,7 +142,7 @@ class Database:
         """Run `work` on one consistent view; it must not write."""
         for attempt in range(ATTEMPTS_MAX):
             with self._connection() as connection:
-                connection.execution_options(floodmark_read=True)
+                connection.info[_READING] = True
                 before = self._unlocked_state()
                 try:
                     with connection.begin():
@@ -239,13 +243,12 @@ def _engine_of_its_own(url: URL, *, read_only: bool) -> Engine:
     if read_only:
         # A new connection each time: whether others have the file open may have changed.
         file = Path(url.database or "")
-        looking = create_engine("sqlite://", creator=lambda: _look_only(file), poolclass=NullPool, **_SILENT)
-        event.listen(looking, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-        return looking
+        return create_engine(f"{_DRIVER}://", creator=lambda: _look_only(file), poolclass=NullPool, **_SILENT)
     if url.database and url.database != ":memory:":
         with contextlib.suppress(OSError):  # the connection will tell what is wrong with the place
             create_private(Path(url.database))
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS_MAX, "check_same_thread": False}, **_SILENT)
+    waiting = {"timeout": BUSY_SECONDS_MAX, "check_same_thread": False}
+    engine = create_engine(url.set(drivername=_DRIVER), connect_args=waiting, **_SILENT)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
@@ -256,14 +259,25 @@ def _engine_of_its_own(url: URL, *, read_only: bool) -> Engine:
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        reading = connection.get_execution_options().get("floodmark_read", False)
+    return engine
+
+
+class _Sqlite(SQLiteDialect_pysqlite):
+    """Says BEGIN itself, and not by an event of the engine: with one, SQLAlchemy asks for listeners at every statement,
+    which takes longer than most of them.
+    """
+
+    supports_statement_cache = True
+
+    def do_begin(self, dbapi_connection: Any) -> None:
         # I5: the write lock comes before the first read. A deferred transaction would read, decide, and only then find
         # that another process had written in between.
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        reading = dbapi_connection.info.pop(_READING, False)
+        dbapi_connection.driver_connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
 
-    return engine
+
+_DRIVER = "sqlite+floodmark"
+registry.register("sqlite.floodmark", __name__, _Sqlite.__name__)
 
 
 def _in_use(file: Path) -> bool:
@@ -497,7 +511,7 @@ def _too_new(version: int, known: int) -> StoreTooNew:
 
 
 def _version(connection: Connection) -> int | None:
-    if not inspect(connection).has_table("meta"):
+    if not connection.dialect.has_table(connection, "meta"):
         return None
     return int(connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one())
 

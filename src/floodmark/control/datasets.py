@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, func, select, update
@@ -327,18 +328,28 @@ def _dataset(row: Record) -> Dataset:
 def _read(row: Record) -> Dataset:
     return Dataset(
         name=row.name,
-        identity=parse_identity(json.loads(row.identity_columns)),
+        identity=_identity(row.identity_columns),
         event_time=row.event_time,
         partition_by=texts(row.partition_by),
-        schema=Schema.from_json(row.columns),
+        schema=_schema(row.columns),
         settle=row.settle,
         generation=row.generation,
         fenced=bool(row.fenced),
         horizon=row.horizon,
         synced_snapshot=row.synced_snapshot,
         event_cutoff=row.event_cutoff,
-        layout=Layout.from_json(row.layout),
+        layout=_layout(row.layout),
         identity_null=row.identity_null,
         identity_scope=row.identity_scope,
         paused_at=row.paused_at,
     )
+
+
+# A dataset is read in every transaction that has to do with it, and these texts hardly ever change.
+_schema = lru_cache(maxsize=256)(Schema.from_json)
+_layout = lru_cache(maxsize=256)(Layout.from_json)
+
+
+@lru_cache(maxsize=256)
+def _identity(text: str) -> tuple[tuple[str, ...], ...]:
+    return parse_identity(json.loads(text))

@@ -12,7 +12,7 @@ import pytest
 
 from engines import engine_of
 from floodmark.control import datasets
-from floodmark.control.database import Database, migrate
+from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.delivery.backoff import wait_seconds
@@ -25,6 +25,7 @@ from floodmark.schema import Schema
 from floodmark.sequence import SequenceRange
 from floodmark.testing import ManualClock, MemoryLake
 from scenarios.delivery.servers import Answer, Reaction, ScriptedServer, always, hub_says
+from tables import lay_out
 
 STORE = "5d1f6f1e-0000-4000-8000-00000000000a"
 CHANNEL = Channel("sink-1", "m", "all")
@@ -41,7 +42,7 @@ class Sender:
     @classmethod
     def make(cls, directory: Path, schema: dict[str, str] | None = None) -> Sender:
         database = Database(f"sqlite:///{directory}/control.db")
-        migrate(database)
+        lay_out(database)
         sender = cls(database)
         declared = Dataset(
             name="m",
