@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from floodmark import faults
-from floodmark.control import datasets, deliveries, rewinding, sinks
+from floodmark.control import datasets, deliveries, sinks
 from floodmark.control.deliveries import Channel
 from floodmark.control.sinks import Sink
 from floodmark.delivery.scope import Scope
@@ -120,14 +120,14 @@ def _planned(connection: Connection, sink: Sink, wanted: Sequence[tuple[str, str
                     hint="A sink is rewound, never advanced: rows in between would not be delivered.",
                 )
             if sink.kind == "blob":
-                at = rewinding.chunk_beginning(connection, channel, at)
+                at = deliveries.chunk_beginning(connection, channel, at)
             _check_nothing_on_its_way(connection, sink, channel)
             found.append(RewoundChannel(declared.name, totals.partition, here, at))
     if wanted and not found:
         raise Permanent(f"Sink {sink.name!r} delivers no dataset that a cursor names.", hint="Give other cursors.")
     again = [] if _asks(sink) else [Channel(sink.instance, one.dataset, one.partition) for one in found]
     held = sum(
-        rewinding.held_after(connection, channel, one.position)
+        deliveries.held_after(connection, channel, one.position)
         for channel, one in zip(again, found, strict=bool(again))
     )
     return Rewound(sink.name, _asks(sink), tuple(found), held)
@@ -159,7 +159,7 @@ def _carried_out(engine: Engine, connection: Connection, plan: Rewound, sink: Si
             *(entry for entry in others if entry[2]),
             *([one.dataset, one.partition, one.position] for one in plan.channels if one.position),
         ]
-    rewinding.begin_anew(
+    deliveries.begin_anew(
         connection,
         sink,
         instance=new,
