@@ -62,5 +62,5 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        held = json.loads(text)
-        return cls(**{**held, "sort": tuple(held.get("sort", ()))})
+        content = json.loads(text)
+        return cls(**{**content, "sort": tuple(content.get("sort", ()))})

@@ -340,9 +340,9 @@ def _batches(seen: PendingView, columns: Sequence[str]) -> Iterator[tuple[int, p
     for item in seen.waiting:
         number = 1 + item.offset
         with _opened(item) as file:
-            held = set(file.schema_arrow.names)
+            present = set(file.schema_arrow.names)
             # The segment's id too: a batch without columns would not say how many rows it has.
-            names = [*(name for name in columns if name in held), SEGMENT]
+            names = [*(name for name in columns if name in present), SEGMENT]
             for batch in file.iter_batches(BATCH_ROWS_MAX, columns=names, use_threads=True):
                 yield number, pa.Table.from_batches([batch])
                 number += batch.num_rows

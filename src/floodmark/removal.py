@@ -72,14 +72,14 @@ class Selection:
 
     @classmethod
     def from_json(cls, text: str) -> Selection:
-        held: dict[str, Any] = json.loads(text)
+        content: dict[str, Any] = json.loads(text)
         spared = [
-            Spared(partition, tuple(SequenceRange(*pair) for pair in ranges)) for partition, ranges in held["spared"]
+            Spared(partition, tuple(SequenceRange(*pair) for pair in ranges)) for partition, ranges in content["spared"]
         ]
-        numbers = held.get("numbers")
+        numbers = content.get("numbers")
         named = None if numbers is None else tuple(numbers)
-        without = tuple(held.get("without", ()))
-        return cls(**{**held, "numbers": named, "spared": tuple(spared), "without": without})
+        without = tuple(content.get("without", ()))
+        return cls(**{**content, "numbers": named, "spared": tuple(spared), "without": without})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Verdict:
 
     parts: list[Part] = field(default_factory=list)
     forfeits: list[Forfeit] = field(default_factory=list)
-    held: dict[str, Tally] = field(default_factory=dict)
+    held_back: dict[str, Tally] = field(default_factory=dict)
     """Sink → the selected rows that stay because of it."""
     spared: list[Spared] = field(default_factory=list)
 
@@ -177,7 +177,7 @@ def judge(selected: dict[str, list[Stretch]], needs: dict[str, list[Need]], *, g
         for sink, ranges in spared.items():
             lost = [item.tally for item in stretches if any(item.range.intersect(one) for one in ranges)]
             if lost:
-                verdict.held[sink] = verdict.held.get(sink, Tally()) + sum(lost, Tally())
+                verdict.held_back[sink] = verdict.held_back.get(sink, Tally()) + sum(lost, Tally())
         whole = [one for ranges in spared.values() for one in ranges]
         # A position that moved since the rows were counted lies inside a stretch: then all of the stretch stays.
         straddled = [need.after for need in here if need.sink in ruled_out]

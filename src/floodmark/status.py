@@ -238,7 +238,7 @@ def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
     def work(connection: Connection) -> Status:
         offsets = segment_records.sealed_offsets(connection, [file for files in landed.values() for file in files])
         backlogs, commits = overview.backlogs(connection), overview.commits(connection)
-        totals, held, lost = (
+        totals, quarantined, lost = (
             overview.partition_totals(connection),
             overview.quarantined(connection),
             overview.lost(connection),
@@ -251,7 +251,7 @@ def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
                 backlogs.get(item.name, Backlog()),
                 commits.get(item.name, Commits()),
                 totals.get(item.name, []),
-                held=held.get(item.name, 0),
+                quarantined=quarantined.get(item.name, 0),
                 lost=lost.get(item.name, 0),
                 problem=failing.get(item.name),
             )
@@ -307,7 +307,7 @@ def _dataset_status(
     commits: Commits,
     totals: list[PartitionTotals],
     *,
-    held: int,
+    quarantined: int,
     lost: int,
     problem: DatasetProblem | None,
 ) -> DatasetStatus:
@@ -331,7 +331,7 @@ def _dataset_status(
             backlog.set_aside_rows,
             earliest((backlog.oldest, landing[1])),
         ),
-        quarantined=held,
+        quarantined=quarantined,
         expired=commits.expired,
         dropped=commits.dropped,
         unsettled_blocks=commits.unsettled,

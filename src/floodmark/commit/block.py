@@ -471,8 +471,8 @@ def _columns(path: Path, declared: Dataset) -> pa.Table:
     wanted = {name for names in declared.identity for name in names} | {declared.event_time}
     wanted |= {CONTENT_ID} if declared.by_content else set()
     try:
-        held = pq.read_schema(path).names
-        return pq.read_table(path, columns=[name for name in held if name in wanted])
+        present = pq.read_schema(path).names
+        return pq.read_table(path, columns=[name for name in present if name in wanted])
     except (OSError, pa.ArrowInvalid) as error:
         raise Retryable(
             f"A segment of {declared.name!r} cannot be read: {error}.", hint="Nothing was committed; flush again."

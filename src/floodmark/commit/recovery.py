@@ -254,10 +254,10 @@ def _pass_over(
     lines: Sequence[tuple[int, LandingRange, list[QuarantineInput]]],
 ) -> None:
     """Lines whose rows are committed count as sealed; what among them was no row goes to quarantine."""
-    for _, item, held in lines:
+    for _, item, quarantined in lines:
         segment_records.landing_offset(connection, file=item.file, dataset=declared.name)
         if segment_records.advance_landing(connection, item):
-            quarantine.hold(connection, declared.name, held, now=engine.clock.now())
+            quarantine.hold(connection, declared.name, quarantined, now=engine.clock.now())
 
 
 def is_droppable(snapshot: Snapshot, *, block: Block | None, removing: Operation | None) -> bool:

@@ -106,7 +106,7 @@ class Dataset:
     @property
     def declaration(self) -> str:
         """What was declared, as one stable line of text: the table keeps it, for a control database that is lost."""
-        held = {
+        content = {
             "version": DECLARATION_VERSION,
             "identity": self.identity,
             "event_time": self.event_time,
@@ -117,7 +117,7 @@ class Dataset:
             "schema": self.schema.to_json(),
             "layout": self.layout.to_json(),
         }
-        return json.dumps(held, sort_keys=True)
+        return json.dumps(content, sort_keys=True)
 
     def slice(self, partition: str | Mapping[str, Any] | None) -> tuple[str | None, dict[str, Any] | None]:
         """A partition's key and the column values it stands for, given either of them."""
@@ -137,21 +137,21 @@ def from_declaration(name: str, generation: int, text: str) -> Dataset:
     """A dataset from what its table keeps; `Corrupt` if that cannot be read."""
 
     def read() -> Dataset:
-        held = json.loads(text)
-        if held["version"] != DECLARATION_VERSION:
-            raise ValueError(f"version {held['version']!r}")
+        content = json.loads(text)
+        if content["version"] != DECLARATION_VERSION:
+            raise ValueError(f"version {content['version']!r}")
         return Dataset(
             name,
-            parse_identity(held["identity"]),
-            held["event_time"],
-            tuple(held["partition_by"]),
-            Schema.from_json(held["schema"]),
-            held["settle"],
+            parse_identity(content["identity"]),
+            content["event_time"],
+            tuple(content["partition_by"]),
+            Schema.from_json(content["schema"]),
+            content["settle"],
             generation,
-            layout=Layout.from_json(held["layout"]),
+            layout=Layout.from_json(content["layout"]),
             # A table of before says nothing of these, and its rows were compared in this way.
-            identity_null=held.get("identity_null", KEEP),
-            identity_scope=held.get("identity_scope", EVENT_TIME),
+            identity_null=content.get("identity_null", KEEP),
+            identity_scope=content.get("identity_scope", EVENT_TIME),
         )
 
     return read_back(f"dataset {name!r}, as stored in its table", read)

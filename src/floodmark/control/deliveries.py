@@ -85,13 +85,13 @@ def chunk_ranges(
 
 def _cut(whole: SequenceRange, found: Sequence[Stretch], *, rows_max: int) -> list[SequenceRange]:
     cuts: list[int] = []
-    held = 0
+    rows = 0
     inside = [stretch for stretch in found if stretch.last_seq > whole.after and stretch.first_seq <= whole.through]
     for piece in (piece for stretch in inside for piece in _pieces(stretch, rows_max=rows_max)):
-        if held and held + piece.rows > rows_max:
+        if rows and rows + piece.rows > rows_max:
             cuts.append(piece.first_seq - 1)
-            held = 0
-        held += piece.rows
+            rows = 0
+        rows += piece.rows
     edges = [whole.after, *(cut for cut in cuts if whole.after < cut < whole.through), whole.through]
     return [SequenceRange(after, through) for after, through in itertools.pairwise(edges)]
 
@@ -120,13 +120,13 @@ def exact_rows(ranges: Sequence[SequenceRange], found: Sequence[Stretch]) -> lis
 
 def rows_through(found: Sequence[Stretch], *, rows_max: int) -> int | None:
     """The number at which about `rows_max` rows are reached; None if there are not so many."""
-    held = 0
+    rows = 0
     for stretch in found:
-        if held + stretch.rows >= rows_max:
-            share = rows_max - held
+        if rows + stretch.rows >= rows_max:
+            share = rows_max - rows
             width = stretch.last_seq - stretch.first_seq + 1
             return stretch.first_seq + max(width * share // stretch.rows, 1) - 1
-        held += stretch.rows
+        rows += stretch.rows
     return None
 
 

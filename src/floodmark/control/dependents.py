@@ -155,5 +155,5 @@ def nothing_left(connection: Connection, name: str) -> None:
 
 
 def _leftovers(text: str | None) -> Leftovers:
-    held = {} if text is None else json.loads(text)
-    return Leftovers(tuple(held.get("tables", ())), tuple(held.get("directories", ())))
+    content = {} if text is None else json.loads(text)
+    return Leftovers(tuple(content.get("tables", ())), tuple(content.get("directories", ())))

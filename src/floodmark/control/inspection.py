@@ -179,12 +179,12 @@ def every_intent(connection: Connection, dataset: str) -> list[IntentRecord]:
 
 def _intents(connection: Connection, condition: ColumnElement[bool]) -> list[IntentRecord]:
     rows = connection.execute(select(intents).where(condition).order_by(intents.c.pinned_at, intents.c.after_seq)).all()
-    held: dict[str, list[ChunkRecord]] = {row.id: [] for row in rows}
+    by_intent: dict[str, list[ChunkRecord]] = {row.id: [] for row in rows}
     found = connection.execute(
         select(chunks).join(intents, intents.c.id == chunks.c.intent).where(condition).order_by(chunks.c.after_seq)
     )
     for row in found:
-        held[row.intent].append(_chunk(row))
+        by_intent[row.intent].append(_chunk(row))
     return [
         IntentRecord(
             Intent(
@@ -195,7 +195,7 @@ def _intents(connection: Connection, condition: ColumnElement[bool]) -> list[Int
             ),
             row.state,
             row.pinned_at,
-            tuple(held[row.id]),
+            tuple(by_intent[row.id]),
         )
         for row in rows
     ]

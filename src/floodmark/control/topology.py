@@ -88,8 +88,8 @@ def recorded_topology(connection: Connection) -> Topology:
     text = connection.execute(select(meta.c.value).where(meta.c.name == _NAME)).scalar_one_or_none()
     if text is None:
         return Topology()
-    held = json.loads(text)
-    return Topology(held["lake"], tuple(held["withheld"]), held["segments"], held["spark"])
+    content = json.loads(text)
+    return Topology(content["lake"], tuple(content["withheld"]), content["segments"], content["spark"])
 
 
 def check_topology(connection: Connection, settings: Settings) -> None:

@@ -208,7 +208,6 @@ def accounts(
     places: dict[str, list[ExpectedRange]] = {_place(sink, today): []}
     settings = {_place(sink, today): today.settings}
     given_up = {row.seq: row.tally for row in records.given_up if row.state != "replayed"}
-    held = frozenset(given_up)
 
     def add(intent: Intent, item: ExpectedRange) -> None:
         places.setdefault(_place(sink, intent), []).append(item)
@@ -249,7 +248,7 @@ def accounts(
                 source.view.horizon,
                 0 if start is None else start.after,
                 Tally() if start is None else start.before,
-                held,
+                frozenset(given_up),
             ),
         )
 
@@ -557,7 +556,9 @@ def _from_records(
         yield Finding("watermark-differs", what, where, _FSCK, SequenceRange(min(start, mark.seq), mark.seq))
     for chunk in settled:
         if chunk.state == "quarantined":
-            held = sum((row.tally for row in records.given_up if row.seq in chunk.range), Tally())
-            if held != chunk.tally:
-                what = f"{chunk.tally.rows} rows of {chunk.range} were given up, and {held.rows} are in quarantine."
+            quarantined = sum((row.tally for row in records.given_up if row.seq in chunk.range), Tally())
+            if quarantined != chunk.tally:
+                what = (
+                    f"{chunk.tally.rows} rows of {chunk.range} were given up, and {quarantined.rows} are in quarantine."
+                )
                 yield Finding("quarantine-differs", what, where, _FSCK, chunk.range)

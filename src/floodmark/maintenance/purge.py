@@ -358,7 +358,7 @@ def _plan(
         needs = needs_of(connection, declared)
         check_same(counted, needs)
         verdict = judge(counted.stretches, needs.by_partition, given_up=[need.sink for need in needs.everyone])
-        _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held})
+        _check_nothing_under_way(verdict, {sink: needs.names[sink] for sink in verdict.held_back})
         if verdict.spared:
             raise RowsMoved(f"A sink of {declared.name!r} delivered rows in the meantime.", hint="Purge again.")
         new = removals.remember_purged(connection, declared.name, hashes, operation="purge")
@@ -421,9 +421,9 @@ def _check_not_rebuilding(connection: Connection, dataset: str) -> None:
 
 def _check_nothing_under_way(verdict: Verdict, names: dict[str, str]) -> None:
     """U11: a chunk that may have arrived cannot lose rows; it is acknowledged first."""
-    if verdict.held:
-        sink = names[next(iter(verdict.held))]
-        rows = next(iter(verdict.held.values())).rows
+    if verdict.held_back:
+        sink = names[next(iter(verdict.held_back))]
+        rows = next(iter(verdict.held_back.values())).rows
         raise Permanent(
             f"{rows} of the rows are being delivered to sink {sink!r}: it is not known yet whether they arrived.",
             hint=f"Run `floodmark export {sink}` until it succeeds, or `floodmark sink skip {sink}`, or remove "

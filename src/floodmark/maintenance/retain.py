@@ -246,7 +246,7 @@ def _report(
 ) -> RetainReport:
     database, lake = engine.database, engine.lake
     rows = max(1, database.read(lambda c: datasets.row_count(c, declared.name)))
-    each = inventory.stored_bytes(lake, declared.table_name) / rows if verdict.held else 0
+    each = inventory.stored_bytes(lake, declared.table_name) / rows if verdict.held_back else 0
     holding = [
         HoldingSink(
             needs.names[sink],
@@ -254,7 +254,7 @@ def _report(
             tally.rows,
             round(tally.rows * each),
         )
-        for sink, tally in verdict.held.items()
+        for sink, tally in verdict.held_back.items()
     ]
     return RetainReport(
         declared.name,

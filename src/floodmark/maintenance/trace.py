@@ -81,23 +81,23 @@ class RowSelector:
         kept = pa.array([True] * rows.num_rows)
         for name, value in self.values.items():
             if name in rows.column_names:
-                held = rows[name]
+                column = rows[name]
             elif name == CONTENT_ID:
-                held = content_ids(rows)[0]
+                column = content_ids(rows)[0]
             else:
-                held = pa.nulls(rows.num_rows)
-            same = pc.is_null(held) if value is None else _equal(held, value)
+                column = pa.nulls(rows.num_rows)
+            same = pc.is_null(column) if value is None else _equal(column, value)
             kept = pc.and_(kept, pc.fill_null(same, fill_value=False))
         return [place for place, mine in enumerate(kept.to_pylist()) if mine]
 
 
-def _equal(held: Any, value: Any) -> Any:
+def _equal(column: Any, value: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_null(held.type):
-        return pa.array([False] * len(held))
-    return pc.equal(held, pa.scalar(value, held.type))
+    if pa.types.is_null(column.type):
+        return pa.array([False] * len(column))
+    return pc.equal(column, pa.scalar(value, column.type))
 
 
 def _fitted(name: str, value: Any, schema: Schema) -> Any:
@@ -221,14 +221,14 @@ class Tracer:
         view = view_of(self.engine, dataset)
         selector = RowSelector.of(asked, view.dataset.schema)
         spooled = (*self._landing(view.dataset, selector), *self._segments(view.dataset, selector))
-        held = [*self._quarantined(view.dataset, selector)]
+        quarantined = [*self._quarantined(view.dataset, selector)]
         committed = self._committed(view_of(self.engine, dataset), selector)
         numbers = {row.seq for row in committed}
-        held += [item for item in self._undelivered(dataset) if item.seq in numbers]
+        quarantined += [item for item in self._undelivered(dataset) if item.seq in numbers]
         gone = {row.segment for row in committed}
         spooled = tuple(row for row in spooled if row.segment is None or row.segment not in gone)
         notes = self._notes(dataset, found=bool(committed))
-        return Trace(dataset, spooled, tuple(committed), tuple(held), tuple(notes))
+        return Trace(dataset, spooled, tuple(committed), tuple(quarantined), tuple(notes))
 
     # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,9 +367,11 @@ class Tracer:
             why = f"The sink started after number {scope.start(channel)}."
             return SinkStep(sink.name, sink.kind, "before start", why)
         records = self.database.read(lambda c: _deliveries(c, channel, seq))
-        state, why = self._undisturbed(sink, channel, records) if records.held is None else _after_all(records.held)
+        state, why = (
+            self._undisturbed(sink, channel, records) if records.given_up is None else _after_all(records.given_up)
+        )
         row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
-        if records.held is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
+        if records.given_up is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
             state, why = "filtered", f"The sink's filter excludes it: {row_filter}"
         chunk = records.chunk
         return SinkStep(
@@ -436,7 +438,7 @@ class _Deliveries:
     chunk: ChunkRecord | None
     settings: Mapping[str, Any] | None
     """Those that its chunk was pinned with."""
-    held: GivenUpRow | None
+    given_up: GivenUpRow | None
     forfeits: list[Removal]
 
 
@@ -453,11 +455,11 @@ def _deliveries(connection: Connection, channel: Channel, seq: int) -> _Deliveri
     )
 
 
-def _after_all(held: GivenUpRow) -> tuple[str, str]:
+def _after_all(row: GivenUpRow) -> tuple[str, str]:
     """Of a row that a destination refused, or that was skipped."""
-    if held.state == "replayed":
-        return "delivered", f"It was first given up, and replayed at {held.decided_at}."
-    return ("quarantined" if held.state == "held" else held.state), f"{held.reason} (entry {held.id[:12]})"
+    if row.state == "replayed":
+        return "delivered", f"It was first given up, and replayed at {row.decided_at}."
+    return ("quarantined" if row.state == "held" else row.state), f"{row.reason} (entry {row.id[:12]})"
 
 
 def _only(dataset: Dataset, names: list[str]) -> Schema:

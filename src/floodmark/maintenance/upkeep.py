@@ -178,8 +178,8 @@ def _retain(engine: Engine, dataset: str) -> TaskReport:
     text = engine.settings.run.retain[dataset]
     rule = retention_rule(dataset, text)
     done = retain(engine, dataset, older_than=rule.older_than, by=rule.by, keep_rows=rule.keep_rows)
-    held = ", ".join(f"{one.sink} still needs {one.rows:,} old rows" for one in done.held_back_by)
-    message = f"{done.rows:,} rows removed ({text})" + (f"; {held}" if held else "")
+    needed = ", ".join(f"{one.sink} still needs {one.rows:,} old rows" for one in done.held_back_by)
+    message = f"{done.rows:,} rows removed ({text})" + (f"; {needed}" if needed else "")
     return TaskReport(
         RETAIN, dataset, message, {"rows": done.rows, "bytes_freed": done.bytes_freed}, idle=not done.rows
     )

@@ -91,7 +91,7 @@ class Adopter:
             yield _Part(
                 dataset=fitted.dataset,
                 tables=[fitted.table],
-                held=fitted.held,
+                quarantined=fitted.quarantined,
                 moves={source.id: (source, after)},
                 receipt=fitted.receipt,
             )

@@ -161,12 +161,14 @@ class _Feeding:
     def _step(self, source: Source, rows: list[dict[str, Any]], *, position: str, counted: FeedReport) -> _Step:
         values = [[row[name] for row in rows] for name in COLUMNS]
         fitted = fit(self.declared.schema, list(COLUMNS), values, rows=len(rows))
-        held = [
+        quarantined = [
             QuarantineInput(reason=f"event {rows[row]['event_id']}: {reason}", payload=_payload(rows[row]))
             for row, reason in reasons_by_row(fitted.misfits).items()
         ]
         moves: dict[str, tuple[Source | None, str]] = {source.id: (source, position)}
-        return _Step(dataset=self.declared, tables=[fitted.table], held=held, moves=moves, counted=counted)
+        return _Step(
+            dataset=self.declared, tables=[fitted.table], quarantined=quarantined, moves=moves, counted=counted
+        )
 
 
 def _payload(row: dict[str, Any]) -> str:

@@ -216,8 +216,8 @@ def waiting_identities(engine: Engine, declared: Dataset) -> Waiting:
     for path in engine.database.read(lambda c: segment_records.sealed_paths(c, declared.name)).values():
         try:
             file = engine.segments.path(path)
-            held = pq.read_schema(file).names
-            keys = pq.read_table(file, columns=[name for name in held if name in wanted])
+            present = pq.read_schema(file).names
+            keys = pq.read_table(file, columns=[name for name in present if name in wanted])
         except (OSError, pa.ArrowInvalid):
             continue  # just committed, or unreadable: a forecast ignores it
         found += identity_hashes(keys, declared.identity, declared.key_time)
@@ -415,7 +415,7 @@ class _Run:
         notes = self.stored.notes(batch, file) if self.stored else {}
         step.notes = notes if not step.tables or step.notes == notes else {}
         step.tables.append(rows)
-        step.held += shaped.held
+        step.quarantined += shaped.quarantined
         self.declared = shaped.declared
         step.report = replace(
             before,
@@ -423,7 +423,7 @@ class _Run:
             already_stored=before.already_stored + stored,
             new=before.new + rows.num_rows,
             already_spooled=before.already_spooled + spooled,
-            quarantined=before.quarantined + len(shaped.held),
+            quarantined=before.quarantined + len(shaped.quarantined),
             without_identity=before.without_identity + self._without_identity(shaped.rows),
             outside=before.outside + shaped.outside,
             bytes=before.bytes + whole.bytes,

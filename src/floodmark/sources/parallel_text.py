@@ -63,17 +63,17 @@ class Workers:
     @contextlib.contextmanager
     def reading(self, source: Source) -> Iterator[Source]:
         """The source, read by them if it is large."""
-        with contextlib.ExitStack() as held:
-            yield replace(source, read=lambda left: self._read(left, held))
+        with contextlib.ExitStack() as resources:
+            yield replace(source, read=lambda left: self._read(left, resources))
 
-    def _read(self, left: Sequence[tuple[Unit, Mark]], held: contextlib.ExitStack) -> Iterator[Iterator[Batch]]:
+    def _read(self, left: Sequence[tuple[Unit, Mark]], resources: contextlib.ExitStack) -> Iterator[Iterator[Batch]]:
         texts = [_rest(unit.text, mark) for unit, mark in left if unit.text is not None]
         if sum(piece.bytes for piece in texts) < LARGE_BYTES:
             return read_each(left)
-        stream = self._stream(texts, held)
+        stream = self._stream(texts, resources)
         return (_up_to_none(stream) if unit.text else unit.read(mark) for unit, mark in left)
 
-    def _stream(self, texts: list[_Piece], held: contextlib.ExitStack) -> Iterator[Batch | None]:
+    def _stream(self, texts: list[_Piece], resources: contextlib.ExitStack) -> Iterator[Batch | None]:
         """The batches of all files in order, with None after each file."""
         # The first batch is read here: it is what gives a new dataset its columns.
         kind_of = kinds(self.schema(), self.renamed)
@@ -81,8 +81,8 @@ class Workers:
         if opening is not None:
             yield opening
             texts[0] = _rest(texts[0].file, opening.behind)
-        groups = self._parsed(texts, held.enter_context(self.staging.scratch()))
-        ahead = held.enter_context(ThreadPoolExecutor(1, thread_name_prefix="backfill-workers"))
+        groups = self._parsed(texts, resources.enter_context(self.staging.scratch()))
+        ahead = resources.enter_context(ThreadPoolExecutor(1, thread_name_prefix="backfill-workers"))
         coming = ahead.submit(next, groups, None)
         while (group := coming.result()) is not None:
             coming = ahead.submit(next, groups, None)

@@ -112,7 +112,7 @@ class Shaped:
     declared: Dataset
     """The dataset as the rows have grown it."""
     rows: pa.Table
-    held: list[QuarantineInput]
+    quarantined: list[QuarantineInput]
     outside: int
 
 
@@ -155,8 +155,8 @@ class Shaper:
                 hint="Rename columns with `map`, or convert them with `select`. Loaded rows stay loaded.",
             )
         rows = self._windowed(fitted.table, declared)
-        held = [self._held(item, lasting=batch.lasting) for item in problems]
-        return Shaped(declared, rows, held, fitted.table.num_rows - rows.num_rows)
+        quarantined = [self._quarantined(item, lasting=batch.lasting) for item in problems]
+        return Shaped(declared, rows, quarantined, fitted.table.num_rows - rows.num_rows)
 
     def _fitted(self, batch: Batch, renamed: Mapping[str, str]) -> tuple[Dataset, Fit]:
         def fitting(current: Dataset) -> Fit:
@@ -190,7 +190,7 @@ class Shaper:
             inside = pc.and_(inside, pc.less(micros, self.shape.until))
         return rows.filter(pc.fill_null(inside, fill_value=False))
 
-    def _held(self, problem: Problem, *, lasting: bool) -> QuarantineInput:
+    def _quarantined(self, problem: Problem, *, lasting: bool) -> QuarantineInput:
         key = source_key(problem.place, problem.payload) if lasting else None
         text, path = keep_payload(self.engine.root, self.dataset, name=key or uuid.uuid4().hex, payload=problem.payload)
         return QuarantineInput(

@@ -67,10 +67,10 @@ class Staged:
     def at(cls, place: Path) -> Staged | None:
         """None if there is nothing, or not all of it."""
         try:
-            held = json.loads((place / _WHOLE).read_text())
+            content = json.loads((place / _WHOLE).read_text())
         except FileNotFoundError:
             return None
-        return cls(place, held["source"], held["token"], held.get("parts", _WRITTEN))
+        return cls(place, content["source"], content["token"], content.get("parts", _WRITTEN))
 
     @property
     def parts(self) -> list[Path]:
@@ -283,9 +283,9 @@ def _judged(engine: Engine, declared: Dataset, part: Path, where: str, *, loaded
 @contextlib.contextmanager
 def _nobody_loads(place: Path, dataset: str) -> Iterator[None]:
     """Hold a staged source, or say that it is being loaded."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
-            held.enter_context(alone(place, place.name))
+            locks.enter_context(alone(place, place.name))
         except Retryable as error:
             raise Retryable(
                 f"Rows are being loaded into dataset {dataset!r} now.",
@@ -299,8 +299,8 @@ def _loaded(position: str | None, part: Path) -> int:
 
     if position is None:
         return 0
-    held = json.loads(position)
-    return int(pq.read_metadata(part).num_rows if held["done"] else held["mark"] or 0)
+    content = json.loads(position)
+    return int(pq.read_metadata(part).num_rows if content["done"] else content["mark"] or 0)
 
 
 def _batches(part: Path, columns: frozenset[str] | None = None) -> Iterator[pa.Table]:

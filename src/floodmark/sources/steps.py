@@ -53,7 +53,7 @@ class Step:
     dataset: Dataset
     """As its rows have grown it."""
     tables: list[pa.Table] = field(default_factory=list)
-    held: list[QuarantineInput] = field(default_factory=list)
+    quarantined: list[QuarantineInput] = field(default_factory=list)
     moves: dict[str, tuple[Source | None, str]] = field(default_factory=dict)
     """For each source its record as the step was prepared, if it has one, and its position behind the step."""
     notes: dict[bytes, bytes] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class StepLoader(Generic[S]):
 
     def register(self, step: S, written: WrittenSegment) -> bool:
         if not register_segment(
-            self.engine, step.dataset, written, step=step.number, held=step.held, also=self.mover(step)
+            self.engine, step.dataset, written, step=step.number, quarantined=step.quarantined, also=self.mover(step)
         ):
             return False
         if self.spool is not None:
@@ -161,7 +161,7 @@ class StepLoader(Generic[S]):
 
     def _pass_over(self, step: S) -> bool:
         """Nothing of the step is a row to store."""
-        return store(self.engine, step.dataset, None, held=step.held, also=self.mover(step))
+        return store(self.engine, step.dataset, None, quarantined=step.quarantined, also=self.mover(step))
 
     def mover(self, step: S) -> Callable[[Connection], bool]:
         return lambda connection: sources.advance_all(connection, self.dataset, step.moves)

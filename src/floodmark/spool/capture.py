@@ -75,7 +75,7 @@ class Prepared:
     dataset: Dataset
     """With the columns that the rows add."""
     table: pa.Table
-    held: list[QuarantineInput]
+    quarantined: list[QuarantineInput]
     receipt: Receipt
     line: bytes | None = None
     """The rows as the landing log takes them, if they were read from a text and are not typed."""
@@ -118,14 +118,14 @@ class Capture:
         if not rows:
             return Receipt(rows=0)
         fitted = found.fit
-        held = self._held(
+        quarantined = self._quarantined(
             dataset, [Problem("", reason, _envelope(rows[row]), misfit=True) for row, reason in _reasons(fitted)]
         )
-        place = self._store(grown, fitted.table, line, held)
+        place = self._store(grown, fitted.table, line, quarantined)
         if place is not None and self.engine.fitted.are_kept(dataset):
             demands = grown.demands(self.engine.settings.spool)
             self.engine.fitted.keep(place.file, place.offset, line, found, grown.schema, demands)
-        return _receipt(fitted, held)
+        return _receipt(fitted, quarantined)
 
     def _capture_plain(self, declared: Dataset, rows: Any) -> Receipt | None:
         """Store a few rows that certainly fit; None if that has to be found out, and nothing was stored.
@@ -148,14 +148,14 @@ class Capture:
         line = None if found is None else encode_envelope(*found, rows=len(rows))
         return line if line is not None and len(line) <= LINE_BYTES_MAX else None
 
-    def _store(self, grown: Dataset, table: pa.Table, line: bytes, held: list[QuarantineInput]) -> Place | None:
+    def _store(self, grown: Dataset, table: pa.Table, line: bytes, quarantined: list[QuarantineInput]) -> Place | None:
         """Where the line is in the landing log; None if the rows became a segment."""
         place = None
         if len(line) > LINE_BYTES_MAX:
-            store(self.engine, grown, table, held=held)
+            store(self.engine, grown, table, quarantined=quarantined)
         else:
             # What does not fit is put away first: a crash in between leaves a call that was never acknowledged.
-            self._hold(grown.name, held)
+            self._hold(grown.name, quarantined)
             place = self._writer(grown.name).append(line)
         self.count(grown.name, len(line))
         return place
@@ -174,11 +174,11 @@ class Capture:
             return stored
         found = self.prepare(dataset, texts, sender=sender, as_line=True)
         if not found.receipt.rows:
-            self._hold(dataset, found.held)
+            self._hold(dataset, found.quarantined)
         elif found.line is not None:
-            self._store(found.dataset, found.table, found.line, found.held)
+            self._store(found.dataset, found.table, found.line, found.quarantined)
         else:
-            store(self.engine, found.dataset, found.table, held=found.held)
+            store(self.engine, found.dataset, found.table, quarantined=found.quarantined)
             self.count(dataset, found.table.nbytes)
         return found.receipt
 
@@ -193,8 +193,8 @@ class Capture:
         wrong = [
             Problem(texts.place(row), why, _payload(texts.rows, row), misfit=True) for row, why in _reasons(fitted)
         ]
-        held = self._held(dataset, [*wrong, *texts.problems], texts=texts, sender=sender)
-        return Prepared(grown, fitted.table, held, _receipt(fitted, held), line)
+        quarantined = self._quarantined(dataset, [*wrong, *texts.problems], texts=texts, sender=sender)
+        return Prepared(grown, fitted.table, quarantined, _receipt(fitted, quarantined), line)
 
     def store(self, prepared: Sequence[Prepared], *, also: Callable[[Connection], bool]) -> bool:
         """Store what was prepared of one dataset, by however many calls, if `also` agrees; else nothing of it.
@@ -203,13 +203,13 @@ class Capture:
         """
         import pyarrow as pa
 
-        held = [item for one in prepared for item in one.held]
+        quarantined = [item for one in prepared for item in one.quarantined]
         tables = [one.table for one in prepared if one.receipt.rows]
         # Schemas only grow: the one that has most columns is the newest.
         grown = max((one.dataset for one in prepared), key=lambda dataset: len(dataset.schema))
 
         table = pa.concat_tables(tables, promote_options="permissive") if tables else None
-        if not store(self.engine, grown, table, held=held, also=also):
+        if not store(self.engine, grown, table, quarantined=quarantined, also=also):
             return False
         self.count(grown.name, sum(one.table.nbytes for one in prepared))
         return True
@@ -248,10 +248,10 @@ class Capture:
             lambda current: fit_table(current.schema, table, demands=current.demands(limits)),
         )
         _refuse_if_nothing_fits(fitted, rows=table.num_rows)
-        held = self._held(
+        quarantined = self._quarantined(
             dataset, [Problem("", why, _payload(table, row), misfit=True) for row, why in _reasons(fitted)]
         )
-        return Prepared(grown, fitted.table, held, _receipt(fitted, held))
+        return Prepared(grown, fitted.table, quarantined, _receipt(fitted, quarantined))
 
     def _forget_after_fork(self) -> None:
         if self._process != os.getpid():  # a lock that another thread held at the fork would stay held for ever
@@ -271,7 +271,7 @@ class Capture:
         _refuse_if_nothing_fits(fitted, rows=len(rows))
         return grown, made[-1], encode_envelope(made[-1].columns, made[-1].values, rows=fitted.table.num_rows)
 
-    def _held(
+    def _quarantined(
         self, dataset: str, problems: Sequence[Problem], *, texts: Texts | None = None, sender: Sender | None = None
     ) -> list[QuarantineInput]:
         """What does not fit, in a few entries; each line of a file or a stream in one of its own, under a key of its
@@ -282,18 +282,20 @@ class Capture:
         lasting = texts is not None and texts.lasting
         if entries and sender is not None and len(entries) > sender.room():
             raise _quarantine_full(dataset, problems)
-        held = []
+        quarantined = []
         for item in entries:
             key = quarantine.source_key(item.place, item.payload) if lasting else None
             text, path = keep_payload(self.engine.root, dataset, name=key or uuid.uuid4().hex, payload=item.payload)
             reason = f"{item.place}: {item.reason}" if item.place else item.reason
             token = None if sender is None else sender.token
-            held.append(QuarantineInput(reason, text, path, source_key=key, rows=item.rows, token=token))
-        return held
+            quarantined.append(QuarantineInput(reason, text, path, source_key=key, rows=item.rows, token=token))
+        return quarantined
 
-    def _hold(self, dataset: str, held: list[QuarantineInput]) -> None:
-        if held:
-            self.engine.database.transact(lambda c: quarantine.hold(c, dataset, held, now=self.engine.clock.now()))
+    def _hold(self, dataset: str, quarantined: list[QuarantineInput]) -> None:
+        if quarantined:
+            self.engine.database.transact(
+                lambda c: quarantine.hold(c, dataset, quarantined, now=self.engine.clock.now())
+            )
 
     def close(self) -> None:
         """Give the landing files up, so that they can be sealed to their ends."""
@@ -312,7 +314,7 @@ class Capture:
     def _capture_table(self, dataset: str, table: pa.Table | pa.RecordBatch) -> Receipt:
         fitted = self.prepare_table(dataset, table)
         if table.num_rows:
-            store(self.engine, fitted.dataset, fitted.table, held=fitted.held)
+            store(self.engine, fitted.dataset, fitted.table, quarantined=fitted.quarantined)
             self.count(dataset, table.nbytes)
         return fitted.receipt
 
@@ -380,9 +382,9 @@ def _refuse_if_nothing_fits(fitted: Fit, *, rows: int) -> None:
         )
 
 
-def _receipt(fitted: Fit, held: Sequence[QuarantineInput]) -> Receipt:
-    reasons = tuple(item.reason for item in held[:REASONS_MAX])
-    return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in held), reasons=reasons)
+def _receipt(fitted: Fit, quarantined: Sequence[QuarantineInput]) -> Receipt:
+    reasons = tuple(item.reason for item in quarantined[:REASONS_MAX])
+    return Receipt(rows=fitted.table.num_rows, quarantined=sum(item.rows for item in quarantined), reasons=reasons)
 
 
 def _quarantine_full(dataset: str, problems: Sequence[Problem]) -> QuarantineFull:

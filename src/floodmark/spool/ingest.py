@@ -83,7 +83,7 @@ def store(
     table: pa.Table | None,
     *,
     lines: LandingRange | None = None,
-    held: Sequence[QuarantineInput] = (),
+    quarantined: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """Register fitted rows as a segment, and quarantine what did not fit; false if another process did that first.
@@ -94,14 +94,14 @@ def store(
     if table is not None and table.num_rows:
         from floodmark.spool.segments import add_segment  # a row that goes to the landing log needs none of it
 
-        return add_segment(engine, dataset, table, lines=lines, held=held, also=also)
+        return add_segment(engine, dataset, table, lines=lines, quarantined=quarantined, also=also)
 
     def consume(connection: Connection) -> bool:
         if lines is not None and not records.advance_landing(connection, lines):
             return False
         if also is not None and not also(connection):
             return False
-        quarantine.hold(connection, dataset.name, list(held), now=engine.clock.now())
+        quarantine.hold(connection, dataset.name, list(quarantined), now=engine.clock.now())
         return True
 
     return engine.database.transact(consume)

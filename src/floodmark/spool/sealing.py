@@ -160,12 +160,12 @@ def _seal_lines(
     if not content:
         return False
     lines = LandingRange(path.stem, start, start + len(content))
-    declared, table, held = _parse(engine, dataset, lines, content)
-    if store(engine, declared, table, lines=lines, held=held):
+    declared, table, quarantined = _parse(engine, dataset, lines, content)
+    if store(engine, declared, table, lines=lines, quarantined=quarantined):
         rows = 0 if table is None else table.num_rows
         report.segments += rows > 0
         report.rows += rows
-        report.quarantined += len(held)
+        report.quarantined += len(quarantined)
     return True
 
 
@@ -173,15 +173,15 @@ def _parse(
     engine: Engine, dataset: str, lines: LandingRange, content: bytes
 ) -> tuple[Dataset, pa.Table | None, list[QuarantineInput]]:
     """Fit the lines to the dataset's schema, which gets their new columns."""
-    held: list[QuarantineInput] = []
+    quarantined: list[QuarantineInput] = []
 
     def hold(offset: int, reason: str, line: bytes) -> None:
-        held.append(_held(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
+        quarantined.append(_quarantined(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
 
     runs = list(_runs(content, start=lines.start, malformed=hold, known=partial(engine.fitted.take, lines.file)))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
     declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
-    return declared, joined(fitted.tables, declared.schema), held + fitted.misfits
+    return declared, joined(fitted.tables, declared.schema), quarantined + fitted.misfits
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _fit_runs(
 ) -> _FittedRuns:
     dataset, schema, demands = declared.name, declared.schema, declared.demands(engine.settings.spool)
     tables: list[pa.Table] = []
-    held: list[QuarantineInput] = []
+    quarantined: list[QuarantineInput] = []
     for item in runs:
         if isinstance(item, _Known) and is_still_so(item.fitted, schema, demands):
             tables.append(item.fitted.table)
@@ -218,8 +218,8 @@ def _fit_runs(
                 payload = encode_envelope(run.columns, [[column[index]] for column in run.values], rows=1)
             except UnserialisableValue:  # a line that capture never wrote nests deeper than we write: kept unchanged
                 payload = next(_lines(content[offset - lines.start :]))
-            held.append(_held(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
-    return _FittedRuns(schema, tables, held)
+            quarantined.append(_quarantined(engine, dataset, lines.file, offset, row, reason=reason, payload=payload))
+    return _FittedRuns(schema, tables, quarantined)
 
 
 def is_still_so(fitted: FittedLine, schema: Schema, demands: Demands) -> bool:
@@ -304,31 +304,31 @@ def landing_lines(
     for path in landing_files(landing_directory(engine, dataset)):
         begin = offset = offsets.get(path.stem, 0)
         starts: list[int] = [begin]
-        held: list[QuarantineInput] = []
+        quarantined: list[QuarantineInput] = []
         with path.open("rb") as file:
             file.seek(begin)
             for line in file:
-                bad = _held_line(engine, dataset, path.stem, offset, line)
+                bad = _quarantined_line(engine, dataset, path.stem, offset, line)
                 offset += len(line)
                 found = {records.landing_segment_id(LandingRange(path.stem, start, offset)) for start in starts}
                 if ours := found & ids:
-                    yield ours.pop(), LandingRange(path.stem, begin, offset), held
-                    begin, starts, held = offset, [offset], []
+                    yield ours.pop(), LandingRange(path.stem, begin, offset), quarantined
+                    begin, starts, quarantined = offset, [offset], []
                 elif bad is not None:
-                    held.append(bad)
+                    quarantined.append(bad)
                     starts.append(offset)
 
 
-def _held_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes) -> QuarantineInput | None:
+def _quarantined_line(engine: Engine, dataset: str, file: str, offset: int, line: bytes) -> QuarantineInput | None:
     """A line that is no envelope, as it goes to quarantine; None if it is one."""
     try:
         _envelope(line)
     except MalformedEnvelope as error:
-        return _held(engine, dataset, file, offset, 0, reason=error.message, payload=line)
+        return _quarantined(engine, dataset, file, offset, 0, reason=error.message, payload=line)
     return None
 
 
-def _held(
+def _quarantined(
     engine: Engine, dataset: str, file: str, offset: int, row: int, *, reason: str, payload: bytes
 ) -> QuarantineInput:
     text, path = keep_payload(engine.root, dataset, name=f"{file}-{offset}-{row}", payload=payload)

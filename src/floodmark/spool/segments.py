@@ -107,18 +107,18 @@ def add_segment(
     table: pa.Table,
     *,
     lines: LandingRange | None = None,
-    held: Sequence[QuarantineInput] = (),
+    quarantined: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """Store rows as a registered segment; false if another process registered the same lines first.
 
-    `held` goes to quarantine and `also` runs in the registering transaction; `also` returning false
+    `quarantined` goes to quarantine and `also` runs in the registering transaction; `also` returning false
     gives the segment up.
     """
     origin = CAPTURED if also is None else SOURCE
     notes = {ORIGIN: origin} | ({} if lines is None else {LINES: f"{lines.file}:{lines.start}:{lines.end}".encode()})
     written = write_segment(engine, dataset, table, lines=lines, notes=notes)
-    return register_segment(engine, dataset, written, lines=lines, held=held, also=also)
+    return register_segment(engine, dataset, written, lines=lines, quarantined=quarantined, also=also)
 
 
 def write_segment(
@@ -155,7 +155,7 @@ def register_segment(
     *,
     lines: LandingRange | None = None,
     step: SourceStep | None = None,
-    held: Sequence[QuarantineInput] = (),
+    quarantined: Sequence[QuarantineInput] = (),
     also: Callable[[Connection], bool] | None = None,
 ) -> bool:
     """The second half of `add`. What is not registered is dropped."""
@@ -163,7 +163,15 @@ def register_segment(
     try:
         registered = engine.database.transact(
             lambda connection: _register(
-                engine, connection, dataset, id=id, content=content, lines=lines, step=step, held=held, also=also
+                engine,
+                connection,
+                dataset,
+                id=id,
+                content=content,
+                lines=lines,
+                step=step,
+                quarantined=quarantined,
+                also=also,
             ),
             landed=lambda connection: _is_at(connection, id=id, path=content.path),
         )
@@ -199,7 +207,7 @@ def _register(
     content: SegmentContent,
     lines: LandingRange | None,
     step: SourceStep | None,
-    held: Sequence[QuarantineInput],
+    quarantined: Sequence[QuarantineInput],
     also: Callable[[Connection], bool] | None,
 ) -> bool:
     if also is not None and not also(connection):
@@ -207,7 +215,7 @@ def _register(
     datasets.check_types(connection, dataset)
     if not records.register(connection, id=id, content=content, lines=lines, step=step):
         raise _GivenUp
-    quarantine.hold(connection, dataset.name, held, now=engine.clock.now())
+    quarantine.hold(connection, dataset.name, quarantined, now=engine.clock.now())
     return True
 
 
@@ -266,7 +274,7 @@ def adopt_segment(
     file: SegmentFile,
     *,
     lines: LandingRange | None = None,
-    held: Sequence[QuarantineInput] = (),
+    quarantined: Sequence[QuarantineInput] = (),
 ) -> bool:
     """Register a whole file that has no record; false if another process just did.
 
@@ -286,7 +294,7 @@ def adopt_segment(
             records.landing_offset(connection, file=lines.file, dataset=dataset.name)
         if not records.register(connection, id=file.id, content=content, lines=lines):
             raise _GivenUp
-        quarantine.hold(connection, dataset.name, held, now=now)
+        quarantine.hold(connection, dataset.name, quarantined, now=now)
         return True
 
     try:

@@ -142,9 +142,9 @@ def register_file(engine: Engine, dataset: Dataset, name: str) -> str | None:
     if log is None:
         return _register(engine, dataset, name, None, [])
     done = []
-    for id, lines, held in chain:
+    for id, lines, quarantined in chain:
         if lines.file == log:
-            done.append(_register(engine, dataset, places[id], lines, held))
+            done.append(_register(engine, dataset, places[id], lines, quarantined))
         if id == mine:
             break
     return " ".join(line for line in done if line) or None
@@ -178,10 +178,10 @@ def _checked(engine: Engine, dataset: Dataset, name: str, lines: LandingRange | 
 
 
 def _register(
-    engine: Engine, dataset: Dataset, name: str, lines: LandingRange | None, held: list[QuarantineInput]
+    engine: Engine, dataset: Dataset, name: str, lines: LandingRange | None, quarantined: list[QuarantineInput]
 ) -> str | None:
     file = _checked(engine, dataset, name, lines)
-    if not adopt_segment(engine, dataset, file, lines=lines, held=held):
+    if not adopt_segment(engine, dataset, file, lines=lines, quarantined=quarantined):
         return None
     rows = file.rows.num_rows
     return f"The segment {file.id} of {dataset.name} is registered again: {rows} rows wait for a flush."
