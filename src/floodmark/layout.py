@@ -7,7 +7,7 @@ rebuild. Whatever it is, rows are found by their sequence number; the layout dec
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from floodmark.errors import InvalidSetting
 
@@ -49,13 +49,12 @@ class Layout:
         sort: tuple[str, ...] | None = None,
     ) -> Layout:
         """The layout with what is given; the rest stays."""
-        given = {
-            "bucket_width": bucket_width,
-            "format_version": format_version,
-            "warehouse": warehouse,
-            "sort": sort,
-        }
-        return replace(self, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Layout(
+            self.bucket_width if bucket_width is None else bucket_width,
+            self.format_version if format_version is None else format_version,
+            self.warehouse if warehouse is None else warehouse,
+            self.sort if sort is None else sort,
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

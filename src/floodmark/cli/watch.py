@@ -6,7 +6,7 @@ import contextlib
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from floodmark.dashboard.views import SinkView
-    from floodmark.dashboard.watch import Reading, Watch
+    from floodmark.dashboard.watch import Reading, Sample, Watch
     from floodmark.store import Store
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -168,14 +168,18 @@ def _sinks(sinks: Sequence[SinkView], watch: Watch, reading: Reading) -> Rendera
     return _table(["sink", "state", "behind", "rows behind", "trend", "last delivery", "waits for"], rows, {2, 3})
 
 
+def _rate(watch: Watch, dataset: str, figures: Callable[[Sample], Mapping[str, float]]) -> float | None:
+    return watch.rate(lambda one: figures(one).get(dataset))
+
+
 def _datasets(watch: Watch, reading: Reading) -> RenderableType:
     from floodmark.dashboard import words
 
     rows = []
     for item in reading.status.datasets:
         name, table = item.name, reading.tables.get(item.name)
-        captured = watch.rate(lambda one, name=name: one.captured.get(name))  # type: ignore[misc]
-        committed = watch.rate(lambda one, name=name: one.committed.get(name))  # type: ignore[misc]
+        captured = _rate(watch, name, lambda one: one.captured)
+        committed = _rate(watch, name, lambda one: one.committed)
         waiting = item.spool.segment_bytes + item.spool.landing_bytes
         oldest = None if item.spool.since is None else (reading.at - item.spool.since).total_seconds()
         rows.append(

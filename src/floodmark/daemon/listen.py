@@ -128,7 +128,7 @@ class Listener:
                 Route("/metrics", self._guarded(self._show_metrics), methods=["GET"]),
                 *self.dashboard.routes(self._guarded, self._allow, self._run),
             ],
-            exception_handlers={HTTPException: not_found},  # type: ignore[dict-item]
+            exception_handlers={HTTPException: not_found},
         )
         found.router.redirect_slashes = False
         return found

@@ -201,8 +201,10 @@ def rates(samples: Sequence[Sample], figure: Callable[[Sample], float | None]) -
     found: list[float | None] = [None] if samples else []
     for before, after in pairwise(samples):
         first, last = figure(before), figure(after)
-        known = first is not None and last is not None and after.at > before.at
-        found.append(max(0.0, (last - first) / (after.at - before.at)) if known else None)  # type: ignore[operator]
+        if first is None or last is None or after.at <= before.at:
+            found.append(None)
+        else:
+            found.append(max(0.0, (last - first) / (after.at - before.at)))
     return found
 
 

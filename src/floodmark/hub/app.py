@@ -251,7 +251,7 @@ def build_app(hub: Hub, *, lifespan: Callable[[Starlette], Any] | None = None) -
             route("/metrics", "metrics", "GET", hub.show_metrics),
             *hub.dashboard.routes(lambda work: _guarded(hub, "page", work), hub.allow, hub.run),
         ],
-        exception_handlers={HTTPException: not_found},  # type: ignore[dict-item]
+        exception_handlers={HTTPException: not_found},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # other addresses are not found: no redirects
@@ -311,8 +311,10 @@ def _place(error: Exception) -> str:
     return "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119
 
 
-async def not_found(_request: Request, error: HTTPException) -> Response:
+async def not_found(_request: Request, error: Exception) -> Response:
     """The response to an unknown address or method."""
+    if not isinstance(error, HTTPException):
+        raise error
     words = {
         404: ("NotFound", "There is no resource at this address."),
         405: ("NotAllowed", "This method is not allowed here."),

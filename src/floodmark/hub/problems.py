@@ -69,7 +69,7 @@ class Refusal(Exception):
         self.problem = problem
 
 
-_STATUS: dict[type[FloodmarkError], int] = {
+_STATUS: dict[type[BaseException], int] = {
     MalformedChunk: 400,
     TooLarge: 413,
     UnknownDataset: 404,
@@ -93,7 +93,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, Disagreement):
         found = problem_of(error.error)
         return Problem(found.name, found.status, found.detail, found.hint, ledger=error.state.content(error.version))
-    status = _STATUS.get(type(error))  # type: ignore[arg-type]
+    status = _STATUS.get(type(error))
     if isinstance(error, FloodmarkError) and status is not None:
         if isinstance(error, UnknownDataset):  # its own message names other datasets, which this client may not know
             return Problem("UnknownDataset", 404, "There is no such dataset here.", "Declare it at the hub first.")

@@ -108,6 +108,7 @@ def value_of(text: str | None, kind: ColumnType | None) -> Any:
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS = 1 << 16
+Opened = IO[bytes] | gzip.GzipFile
 
 
 def file_source(path: str | Path, kind_of: KindOf, *, format: str | None, limits: SpoolSettings) -> Source:
@@ -257,7 +258,7 @@ def _row_names(path: Path, number: Callable[[int], int]) -> Callable[[int], str]
     return lambda row: f"{path} row {number(row)}"
 
 
-def _blocks(opened: IO[bytes], offset: int, end: int | None) -> Callable[[], bytes]:
+def _blocks(opened: Opened, offset: int, end: int | None) -> Callable[[], bytes]:
     """What reads on, block by block, up to the end."""
     left = [None if end is None else end - offset]
 
@@ -269,11 +270,11 @@ def _blocks(opened: IO[bytes], offset: int, end: int | None) -> Callable[[], byt
     return read
 
 
-def _opened(file: SourceFile) -> IO[bytes]:
-    return gzip.open(file.path, "rb") if file.is_gzipped else file.path.open("rb")  # type: ignore[return-value]
+def _opened(file: SourceFile) -> Opened:
+    return gzip.open(file.path, "rb") if file.is_gzipped else file.path.open("rb")
 
 
-def _consumed(opened: IO[bytes]) -> int:
+def _consumed(opened: Opened) -> int:
     """How far the file itself was read, in compressed bytes."""
     return int(getattr(opened, "fileobj", opened).tell())
 

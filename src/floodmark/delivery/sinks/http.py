@@ -354,13 +354,14 @@ class Exchange:
         place = httpx.URL(url).netloc.decode()
         try:
             with self._line(place) as line, self._bounded():
-                for _ in range(GREETINGS_MAX if greet is not None else 0):
+                for _ in range(0 if greet is None else GREETINGS_MAX):
                     line.connects = False
                     try:
                         return self._once(line, method, url, headers, content, reply_bytes_max)
                     except _Unmet:
                         line.connects = True
-                        greet(lambda way, at, extra: self._once(line, way, at, extra, None, reply_bytes_max))  # type: ignore[misc]
+                        if greet is not None:
+                            greet(lambda way, at, extra: self._once(line, way, at, extra, None, reply_bytes_max))
                     finally:
                         line.connects = True
                 return self._once(line, method, url, headers, content, reply_bytes_max)
