@@ -19,6 +19,7 @@ from floodmark.control.datasets import Dataset, PartitionTotals
 from floodmark.control.deliveries import Channel
 from floodmark.control.overview import Backlog, Commits, earliest, latest
 from floodmark.control.problems import DatasetProblem
+from floodmark.control.reports import Report
 from floodmark.control.sinks import Sink
 from floodmark.delivery.scope import Scope
 from floodmark.engine import Engine
@@ -202,22 +203,6 @@ class DatasetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """The last result of a task of maintenance, or of an audit."""
-
-    task: str
-    subject: str
-    """The dataset or sink; empty for the whole store."""
-    ended_at: datetime
-    message: str
-    """What it did, or why it failed and what to do."""
-    failures: int
-    """How often it has failed in a row; 0: it succeeded."""
-    failing_since: datetime | None
-    details: dict[str, int | float | str | bool | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """The same as `floodmark status --json`."""
 
@@ -225,7 +210,7 @@ class Status:
     store_id: str
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...]
-    tasks: tuple[TaskStatus, ...] = ()
+    tasks: tuple[Report, ...] = ()
 
 
 def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
@@ -264,13 +249,7 @@ def read_status(engine: Engine, *, with_sinks: bool = False) -> Status:
             store_id=engine.store_id,
             datasets=found,
             sinks=standing,
-            tasks=tuple(
-                TaskStatus(
-                    one.task, one.subject, one.ended_at, one.message, one.failures, one.failing_since, one.details
-                )
-                for one in reports.everyone(connection)
-                if one.subject in known
-            ),
+            tasks=tuple(one for one in reports.everyone(connection) if one.subject in known),
         )
 
     return engine.database.read(work)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floodmark.control import overview, reports
+from floodmark.control import overview, quarantine, reports
 from floodmark.control.ledger import Entry, write
 from floodmark.dashboard.line import read_line, window_of
 from floodmark.dashboard.watch import Watch
@@ -96,9 +96,9 @@ def test_the_line_joins_blocks_that_share_a_bin_and_leaves_gaps(looked_at: Store
 
 def test_the_newest_entries_of_the_quarantine_come_with_the_beginning_of_their_payload(looked_at: Store) -> None:
     looked_at.capture("m", [{"n": 1, "who": "a"}, {"n": "x" * 1000, "who": "a"}])
-    (entry,) = looked_at.engine.database.read(lambda c: overview.newest_held(c, entries_max=10))
+    (entry,) = looked_at.engine.database.read(lambda c: quarantine.newest(c, entries_max=10))
     assert entry.dataset == "m"
-    assert len(entry.payload or "") == overview.PAYLOAD_CHARACTERS_MAX
+    assert len(entry.payload or "") == quarantine.PAYLOAD_CHARACTERS_MAX
     assert looked_at.engine.database.read(overview.quarantined) == {"m": 1}
 
 

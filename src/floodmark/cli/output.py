@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from floodmark.maintenance.findings import Finding
+    from floodmark.delivery.destination import Finding
 
 
 def print_json(report: Any) -> None:

@@ -213,54 +213,6 @@ def behind(connection: Connection, channel: Channel, within: SequenceRange) -> t
 
 
 @dataclass(frozen=True, slots=True)
-class HeldEntry:
-    """An entry of the quarantine, with the beginning of what it holds."""
-
-    id: str
-    dataset: str
-    sink: str | None
-    """The instance of the sink that could not deliver it."""
-    reason: str
-    rows: int
-    created_at: datetime
-    payload: str | None
-    """At most `PAYLOAD_CHARACTERS_MAX` of it; None if it is in a file."""
-
-
-PAYLOAD_CHARACTERS_MAX = 400
-
-
-def newest_held(connection: Connection, *, entries_max: int) -> list[HeldEntry]:
-    """The newest entries of the quarantine, the newest first."""
-    found = connection.execute(
-        select(
-            quarantine.c.id,
-            quarantine.c.dataset,
-            quarantine.c.sink,
-            quarantine.c.reason,
-            quarantine.c.row_count,
-            quarantine.c.created_at,
-            func.substr(quarantine.c.payload, 1, PAYLOAD_CHARACTERS_MAX).label("payload"),
-        )
-        .where(quarantine.c.state == "held")
-        .order_by(quarantine.c.created_at.desc(), quarantine.c.id)
-        .limit(entries_max)
-    )
-    return [
-        HeldEntry(
-            row.id,
-            row.dataset,
-            row.sink,
-            row.reason,
-            int(row.row_count),
-            datetime.fromisoformat(row.created_at),
-            row.payload,
-        )
-        for row in found
-    ]
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """What a hub has received from one store into one dataset."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEYS_AT_ONCE = 500
 """So many keys are asked for in one query."""
+PAYLOAD_CHARACTERS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,18 @@ def entries(connection: Connection, *, dataset: str | None = None, state: str | 
     if state is not None:
         query = query.where(quarantine.c.state == state)
     return [_entry(row) for row in connection.execute(query)]
+
+
+def newest(connection: Connection, *, entries_max: int) -> list[Entry]:
+    """The newest entries, the newest first, each with at most `PAYLOAD_CHARACTERS_MAX` of its payload."""
+    others = [column for column in quarantine.c if column is not quarantine.c.payload]
+    found = connection.execute(
+        select(*others, func.substr(quarantine.c.payload, 1, PAYLOAD_CHARACTERS_MAX).label("payload"))
+        .where(quarantine.c.state == "held")
+        .order_by(quarantine.c.created_at.desc(), quarantine.c.id)
+        .limit(entries_max)
+    )
+    return [_entry(row) for row in found]
 
 
 def get(connection: Connection, id: str) -> Entry:

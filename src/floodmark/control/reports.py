@@ -21,18 +21,19 @@ MESSAGE_CHARACTERS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The last result of a task."""
+    """The last result of a task of maintenance, or of an audit."""
 
     task: str
     subject: str
+    """The dataset or sink; empty for the whole store."""
     ended_at: datetime
     message: str
     """What it did, or why it failed and what to do."""
-    details: dict[str, Any] = field(default_factory=dict)
-    """Figures, for programs."""
     failures: int = 0
     """How often it has failed in a row; 0: it did not."""
     failing_since: datetime | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    """Figures, for programs."""
 
 
 def record(
@@ -74,7 +75,7 @@ def _report(row: Record) -> Report:
         row.subject,
         datetime.fromisoformat(row.ended_at),
         row.message,
-        json.loads(row.details),
         row.failures,
         None if row.failing_since is None else datetime.fromisoformat(row.failing_since),
+        json.loads(row.details),
     )

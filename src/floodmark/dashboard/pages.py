@@ -20,8 +20,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from floodmark import __version__
-from floodmark.control import overview, sinks
-from floodmark.control.overview import HeldEntry, Origin
+from floodmark.control import overview, quarantine, sinks
+from floodmark.control.overview import Origin
+from floodmark.control.quarantine import Entry
 from floodmark.control.tokens import DASHBOARD
 from floodmark.dashboard import line, views, words
 from floodmark.dashboard.watch import Reading, Watch
@@ -174,18 +175,18 @@ class Dashboard:
         )
 
     def quarantine(self, request: Request) -> Response:
-        def work(connection: Connection) -> tuple[list[HeldEntry], dict[str, str]]:
-            held = overview.newest_held(connection, entries_max=ENTRIES_MAX)
-            return held, {one.instance: one.name for one in sinks.everyone(connection)}
+        def work(connection: Connection) -> tuple[list[Entry], dict[str, str]]:
+            newest = quarantine.newest(connection, entries_max=ENTRIES_MAX)
+            return newest, {one.instance: one.name for one in sinks.everyone(connection)}
 
         reading = self.watch.now()
-        held, names = self.engine.database.read(work)
+        newest, names = self.engine.database.read(work)
         return self._page(
             request,
             "quarantine.html",
             reading,
-            reasons=views.reasons(held, names),
-            entries=len(held),
+            reasons=views.reasons(newest, names),
+            entries=len(newest),
             entries_max=ENTRIES_MAX,
         )
 

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from floodmark.config import RunSettings
-from floodmark.control.overview import HeldEntry
 from floodmark.control.problems import gist_of
+from floodmark.control.quarantine import Entry
+from floodmark.control.reports import Report
 from floodmark.dashboard import words
 from floodmark.dashboard.watch import Reading, Sample
 from floodmark.maintenance import upkeep
-from floodmark.status import DatasetStatus, SinkStatus, TaskStatus
+from floodmark.status import DatasetStatus, SinkStatus
 
 SAMPLES_OF_A_REASON = 3
 SPARK_SECONDS = 900.0
@@ -66,7 +67,7 @@ class Upkeep:
 
     task: str
     words: str
-    last: TaskStatus | None
+    last: Report | None
     next_at: datetime | None
     on: bool
 
@@ -81,7 +82,7 @@ class Reason:
     rows: int
     first_at: datetime
     last_at: datetime
-    samples: tuple[HeldEntry, ...]
+    samples: tuple[Entry, ...]
     command: str
 
 
@@ -208,10 +209,10 @@ def rates(samples: Sequence[Sample], figure: Callable[[Sample], float | None]) -
     return found
 
 
-def reasons(held: Sequence[HeldEntry], sinks: dict[str, str]) -> list[Reason]:
+def reasons(quarantined: Sequence[Entry], sinks: dict[str, str]) -> list[Reason]:
     """Entries that were refused alike, together; `sinks` has the names of instances."""
-    groups: dict[tuple[str, str | None, str], list[HeldEntry]] = {}
-    for one in held:
+    groups: dict[tuple[str, str | None, str], list[Entry]] = {}
+    for one in quarantined:
         groups.setdefault((one.dataset, one.sink, gist_of(one.reason)), []).append(one)
     found = []
     for (dataset, instance, _), entries in groups.items():
@@ -227,8 +228,8 @@ def reasons(held: Sequence[HeldEntry], sinks: dict[str, str]) -> list[Reason]:
                 sink,
                 entries[0].reason,
                 sum(one.rows for one in entries),
-                entries[-1].created_at,
-                entries[0].created_at,
+                datetime.fromisoformat(entries[-1].created_at),
+                datetime.fromisoformat(entries[0].created_at),
                 tuple(entries[:SAMPLES_OF_A_REASON]),
                 command,
             )
@@ -236,7 +237,7 @@ def reasons(held: Sequence[HeldEntry], sinks: dict[str, str]) -> list[Reason]:
     return sorted(found, key=lambda one: (one.dataset, one.sink or "", -one.rows))
 
 
-def upkeep_of(tasks: Sequence[TaskStatus], subject: str, settings: RunSettings) -> list[Upkeep]:
+def upkeep_of(tasks: Sequence[Report], subject: str, settings: RunSettings) -> list[Upkeep]:
     """The tasks that `run` does for a dataset."""
     known = {one.task: one for one in tasks if one.subject == subject}
     seconds = upkeep.intervals(settings, subject)

@@ -170,16 +170,25 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Discrepancy:
-    """A difference between the records and what a destination has."""
+class Finding:
+    """One thing that is not as it should be."""
 
     kind: str
+    """A short name that does not change: `object-missing`, `allocator-behind`, …"""
     what: str
+    """What is wrong, in a sentence."""
     where: str
-    range: SequenceRange | None
-    remedy: str
+    """The dataset, the partition, the place."""
+    run: str
+    """What to do about it."""
+    range: SequenceRange | None = None
     wrong: bool = True
-    """False for information that needs no action."""
+    """False for a note: worth knowing, and harmless."""
+
+    @property
+    def key(self) -> tuple[str, str, SequenceRange | None]:
+        """The key by which two reads recognise the same finding."""
+        return self.kind, self.where, self.range
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +197,7 @@ class Audited:
 
     rows: int | None = None
     """How many rows the destination has; None if they were not counted."""
-    discrepancies: tuple[Discrepancy, ...] = ()
+    findings: tuple[Finding, ...] = ()
     note: str | None = None
     """What could not be checked, and why."""
     asked: bool = True

@@ -35,13 +35,13 @@ from floodmark.control.database import Database
 from floodmark.control.deliveries import Channel, Intent, Watermark
 from floodmark.control.inspection import BlockStats, ChunkRecord, GivenUpRow, IntentRecord, Removal
 from floodmark.control.sinks import Sink
-from floodmark.delivery.destination import Account, AuditableDestination, Audited, ExpectedRange
+from floodmark.delivery.destination import Account, AuditableDestination, Audited, ExpectedRange, Finding
 from floodmark.delivery.kinds import kind_of
 from floodmark.delivery.scope import Scope
 from floodmark.delivery.source import RowSource
 from floodmark.engine import Engine
 from floodmark.lake import queries
-from floodmark.maintenance.findings import Finding, agreed, flush_is_running, loss_finding
+from floodmark.maintenance.findings import agreed, flush_is_running, loss_finding
 from floodmark.read import View, view_of
 from floodmark.sequence import RangeSet, SequenceRange, Tally
 
@@ -489,10 +489,7 @@ class Auditor:
                 ]
                 return Audited(note=note, asked=False), lost
             audited = made.audited(channel, account, deep=deep)
-        return audited, [
-            Finding(item.kind, item.what, f"{where} at {item.where}", item.remedy, item.range, item.wrong)
-            for item in audited.discrepancies
-        ]
+        return audited, [replace(item, where=f"{where} at {item.where}") for item in audited.findings]
 
 
 def _never_sent(item: ExpectedRange) -> str:

@@ -10,32 +10,11 @@ from pathlib import Path
 from floodmark.commit.protocol import TableState
 from floodmark.control.datasets import Dataset
 from floodmark.control.losses import Loss
+from floodmark.delivery.destination import Finding
 from floodmark.engine import Engine
 from floodmark.files import try_lock
 from floodmark.lake.generations import find_table
 from floodmark.sequence import SequenceRange
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be."""
-
-    kind: str
-    """A short name that does not change: `object-missing`, `allocator-behind`, …"""
-    what: str
-    """What is wrong, in a sentence."""
-    where: str
-    """The dataset, the partition, the place."""
-    run: str
-    """What to do about it."""
-    range: SequenceRange | None = None
-    wrong: bool = True
-    """False for a note: worth knowing, and harmless."""
-
-    @property
-    def key(self) -> tuple[str, str, SequenceRange | None]:
-        """The key by which two reads recognise the same finding."""
-        return self.kind, self.where, self.range
 
 
 def agreed(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from floodmark import faults
 from floodmark.control import datasets
 from floodmark.control.datasets import Dataset
+from floodmark.delivery.destination import Finding
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError
-from floodmark.maintenance.findings import Finding, Offer, Problem, agreed
+from floodmark.maintenance.findings import Offer, Problem, agreed
 from floodmark.maintenance.fsck_records import check_lake, check_numbers, check_records
 from floodmark.maintenance.fsck_spool import age_out, check_spool
 from floodmark.maintenance.give_up import give_up, retry

@@ -16,13 +16,13 @@ from floodmark.control.deliveries import Channel, check_tiling
 from floodmark.control.inspection import BlockRecord, IntentRecord, Removal
 from floodmark.control.quarantine import Entry
 from floodmark.control.removals import Operation
+from floodmark.delivery.destination import Finding
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
 from floodmark.lake import inventory, queries
 from floodmark.maintenance.audit import lake_differences
 from floodmark.maintenance.findings import (
     REPAIR,
-    Finding,
     Problem,
     flush_is_running,
     rebuild_is_running,

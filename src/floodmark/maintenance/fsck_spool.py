@@ -12,10 +12,11 @@ from floodmark.control import inspection, losses
 from floodmark.control import segments as segment_records
 from floodmark.control.datasets import Dataset
 from floodmark.control.segments import Segment
+from floodmark.delivery.destination import Finding
 from floodmark.engine import Engine
 from floodmark.errors import FilesMissing
 from floodmark.files import try_lock
-from floodmark.maintenance.findings import REPAIR, Finding, Problem, loss_finding, table_now, worth_knowing
+from floodmark.maintenance.findings import REPAIR, Problem, loss_finding, table_now, worth_knowing
 from floodmark.maintenance.fsck_records import forgotten_commits
 from floodmark.maintenance.give_up import offered
 from floodmark.process import is_certainly_dead

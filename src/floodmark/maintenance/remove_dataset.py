@@ -25,10 +25,11 @@ from floodmark import faults
 from floodmark.control import datasets, dependents, generations, quarantine, removals
 from floodmark.control import segments as segment_records
 from floodmark.control.dependents import Leftovers
+from floodmark.delivery.destination import Finding
 from floodmark.engine import Engine
 from floodmark.errors import Permanent, Retryable, UnknownDataset
 from floodmark.files import sync_directory, try_lock
-from floodmark.maintenance.findings import Finding, Problem, worth_knowing
+from floodmark.maintenance.findings import Problem, worth_knowing
 from floodmark.maintenance.pending_deliveries import Needed, needed_rows
 from floodmark.spool.landing import landing_bytes
 from floodmark.spool.segments import segment_key

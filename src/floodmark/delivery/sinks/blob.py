@@ -27,8 +27,8 @@ from floodmark.delivery.destination import (
     Account,
     Audited,
     Delivered,
-    Discrepancy,
     ExpectedRange,
+    Finding,
     Kind,
     Parcel,
     whole_number,
@@ -86,12 +86,12 @@ class ObjectAudit:
             note = f"{self.unproven} objects have the expected number of rows; their content can no longer be verified."
         return Audited(self.rows if deep else None, tuple(found), note)
 
-    def _missing(self) -> Iterator[Discrepancy]:
+    def _missing(self) -> Iterator[Finding]:
         for expected in self.account.expected:
             names = self._names(expected) if expected.tally.rows else []
             if expected.replayed and names != self._whole(expected) and len(names) < len(expected.replayed):
                 what = f"{len(expected.replayed)} rows of {expected.range} were replayed, but only {len(names)} exist."
-                yield Discrepancy("object-missing", what, self._where(), expected.range, _RESTORE)
+                yield Finding("object-missing", what, self._where(), _RESTORE, expected.range)
             elif expected.tally.rows and not names:
                 what, kind = f"The object of {expected.range} is missing: {expected.tally.rows} rows.", "object-missing"
                 if not expected.recorded:
@@ -100,19 +100,19 @@ class ObjectAudit:
                         f"{expected.tally.rows} rows of {expected.range} are below the watermark, but have neither "
                         "a recorded chunk nor an object."
                     )
-                yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
+                yield Finding(kind, what, self._where(), _RESTORE, expected.range)
             elif expected.part is not None:
                 yield from self._holes(expected, expected.part, names)
 
     def _holes(
         self, expected: ExpectedRange, part: Callable[[SequenceRange], ExpectedRange], names: Sequence[str]
-    ) -> Iterator[Discrepancy]:
+    ) -> Iterator[Finding]:
         """Of a range whose chunks are folded: their names tile it, but where they had no rows."""
         covered = RangeSet()
         for span, name in sorted((self._objects[name][0], name) for name in names):
             if any(item.intersect(span) for item in covered):
                 what = f"The object {name} has rows of a range that another object has, too."
-                yield Discrepancy("object-extra", what, f"{self._where()}/{name}", span, _MOVE_AWAY)
+                yield Finding("object-extra", what, f"{self._where()}/{name}", _MOVE_AWAY, span)
             covered.add(span)
         holes = covered.missing_within(expected.range)
         if len(holes) > HOLES_MAX:
@@ -122,7 +122,7 @@ class ObjectAudit:
             rows = part(hole).tally.rows
             if rows:
                 what = f"No object has the {rows} rows of {hole}."
-                yield Discrepancy("object-missing", what, self._where(), hole, _RESTORE)
+                yield Finding("object-missing", what, self._where(), _RESTORE, hole)
 
     def _names(self, expected: ExpectedRange) -> list[str]:
         """The objects of a delivered range: its own, or several if it may have been delivered in parts."""
@@ -138,7 +138,7 @@ class ObjectAudit:
     def _whole(self, expected: ExpectedRange) -> list[str]:
         return [name for name, (span, _) in self._objects.items() if span == expected.range][:1]
 
-    def _extra(self) -> Iterator[Discrepancy]:
+    def _extra(self) -> Iterator[Finding]:
         allowed = set(self.account.pending)
         for name, parsed in sorted(self.listed.items()):
             if name in self._used or (parsed is not None and parsed[0] in allowed):
@@ -147,18 +147,18 @@ class ObjectAudit:
                 continue  # not an object with rows: another file of the user
             yield self._unknown(name, None if parsed is None else parsed[0])
 
-    def _unknown(self, name: str, span: SequenceRange | None) -> Discrepancy:
+    def _unknown(self, name: str, span: SequenceRange | None) -> Finding:
         where = f"{self._where()}/{name}"
         if span is not None and self.account.watermark <= span.after < span.through <= self.account.horizon:
             what = f"The object {name} exists but is not recorded: its delivery was forgotten, or is in progress."
             remedy = "The next export compares its rows, and records it."
-            return Discrepancy("object-unrecorded", what, where, span, remedy, wrong=False)
+            return Finding("object-unrecorded", what, where, remedy, span, wrong=False)
         what = f"The object {name} belongs to no recorded chunk."
-        return Discrepancy("object-extra", what, where, span, _MOVE_AWAY)
+        return Finding("object-extra", what, where, _MOVE_AWAY, span)
 
     # ── row by row ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _damaged(self) -> Iterator[Discrepancy]:
+    def _damaged(self) -> Iterator[Finding]:
         for expected in self.account.expected:
             names = self._names(expected) if expected.tally.rows else []
             if expected.part is not None:
@@ -168,7 +168,7 @@ class ObjectAudit:
             elif names:
                 yield from self._counted(expected, names)
 
-    def _compared(self, expected: ExpectedRange, name: str) -> Iterator[Discrepancy]:
+    def _compared(self, expected: ExpectedRange, name: str) -> Iterator[Finding]:
         from floodmark.rows.content import content_ids, tally
 
         content, rows, problem = self._read(name)
@@ -187,16 +187,16 @@ class ObjectAudit:
                 self.unproven += 1
             elif not holds_rows(content, today, self._objects[name][1], self.schema):
                 what = f"The object {name} has {wanted} rows as expected, but not the rows that were delivered."
-                yield Discrepancy("rows-altered", what, where, expected.range, _RESTORE)
+                yield Finding("rows-altered", what, where, _RESTORE, expected.range)
             return
         twice = sum(count - 1 for count in Counter(ids.to_pylist()).values())
         kind = "rows-missing" if rows.num_rows < wanted else "rows-doubled" if twice else "rows-extra"
         what = f"The object {name} has {rows.num_rows} rows, but {wanted} were delivered."
-        yield Discrepancy(kind, what, where, expected.range, _RESTORE)
+        yield Finding(kind, what, where, _RESTORE, expected.range)
 
     def _compared_folded(
         self, expected: ExpectedRange, part: Callable[[SequenceRange], ExpectedRange], names: Sequence[str]
-    ) -> Iterator[Discrepancy]:
+    ) -> Iterator[Finding]:
         """All objects of a range together; where that is not enough, each with the rows that the lake has today."""
         from floodmark.rows.content import content_ids, tally
 
@@ -218,7 +218,7 @@ class ObjectAudit:
             what = (
                 f"The objects within {expected.range} have {found.rows} rows, but {expected.tally.rows} were delivered."
             )
-            yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
+            yield Finding(kind, what, self._where(), _RESTORE, expected.range)
             return
         for name in names:
             span, format = self._objects[name]
@@ -228,9 +228,9 @@ class ObjectAudit:
                 self.unproven += 1
             elif not holds_rows(content, today, format, self.schema):
                 what = f"The object {name} has {rows.num_rows} rows, but not the rows that were delivered."
-                yield Discrepancy("rows-altered", what, f"{self._where()}/{name}", span, _RESTORE)
+                yield Finding("rows-altered", what, f"{self._where()}/{name}", _RESTORE, span)
 
-    def _counted(self, expected: ExpectedRange, names: list[str]) -> Iterator[Discrepancy]:
+    def _counted(self, expected: ExpectedRange, names: list[str]) -> Iterator[Finding]:
         count = 0
         for name in names:
             _, rows, problem = self._read(name)
@@ -241,9 +241,9 @@ class ObjectAudit:
         if count != expected.tally.rows:
             what = f"The objects within {expected.range} have {count} rows, but the lake has {expected.tally.rows}."
             kind = "rows-missing" if count < expected.tally.rows else "rows-extra"
-            yield Discrepancy(kind, what, self._where(), expected.range, _RESTORE)
+            yield Finding(kind, what, self._where(), _RESTORE, expected.range)
 
-    def _read(self, name: str) -> tuple[bytes, pa.Table | None, Discrepancy | None]:
+    def _read(self, name: str) -> tuple[bytes, pa.Table | None, Finding | None]:
         parsed = self.listed[name]
         content = self.place.read(f"{self.folder}/{name}")
         if content is None or parsed is None:
@@ -252,10 +252,10 @@ class ObjectAudit:
             return content, decoded(content, parsed[1], self.schema), None
         except ValueError as error:
             what = f"The object {name} cannot be read ({len(content)} bytes): {reason_of(error)}."
-            return content, None, Discrepancy("object-damaged", what, f"{self._where()}/{name}", parsed[0], _RESTORE)
+            return content, None, Finding("object-damaged", what, f"{self._where()}/{name}", _RESTORE, parsed[0])
 
-    def _gone(self, expected: ExpectedRange, name: str) -> Discrepancy:
-        return Discrepancy("object-missing", f"The object {name} is missing.", self._where(), expected.range, _RESTORE)
+    def _gone(self, expected: ExpectedRange, name: str) -> Finding:
+        return Finding("object-missing", f"The object {name} is missing.", self._where(), _RESTORE, expected.range)
 
     def _where(self) -> str:
         return f"{self.place.where}/{self.folder}"
@@ -420,10 +420,10 @@ class BlobSink:
         ):
             return audit
         what = "The prefix is no longer claimed by this sink." if found else "The claim of the prefix is missing."
-        unsigned = Discrepancy(
-            "claim-lost", what, f"{place.where}/{CLAIM}", None, "Restore it from a backup, or deliver to a new prefix."
+        unsigned = Finding(
+            "claim-lost", what, f"{place.where}/{CLAIM}", "Restore it from a backup, or deliver to a new prefix.", None
         )
-        return replace(audit, discrepancies=(unsigned, *audit.discrepancies))
+        return replace(audit, findings=(unsigned, *audit.findings))
 
     def close(self) -> None:
         pass

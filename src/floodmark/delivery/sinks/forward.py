@@ -33,7 +33,7 @@ from floodmark.delivery.destination import (
     Account,
     Audited,
     Delivered,
-    Discrepancy,
+    Finding,
     Kind,
     Parcel,
     whole_number,
@@ -75,16 +75,16 @@ _BEHIND = (
 _PARTED = "Was one of the two restored from a backup, or this store copied? Audit the hub's own store as well."
 
 
-def differences(held: Holdings, account: Account, where: str) -> Iterator[Discrepancy]:
+def differences(held: Holdings, account: Account, where: str) -> Iterator[Finding]:
     end, tally = held.end or 0, held.tally or Tally()
     pending = max((item.through for item in account.pending), default=account.watermark)
     if end < account.end:
         gap = SequenceRange(end, account.end)
         what = f"The hub's ledger ends at {end}, but everything up to {account.end} was acknowledged."
-        yield Discrepancy("rows-missing", what, where, gap, _BEHIND)
+        yield Finding("rows-missing", what, where, _BEHIND, gap)
     elif end > max(pending, account.watermark):
         what = f"The hub's ledger ends at {end}, but nothing above {pending} was sent."
-        yield Discrepancy("rows-extra", what, where, SequenceRange(account.watermark, end), _PARTED)
+        yield Finding("rows-extra", what, where, _PARTED, SequenceRange(account.watermark, end))
     elif end == account.end and tally != account.totals:
         yield _other_totals(tally, account, where)
     ours = sorted(account.given_up)
@@ -94,7 +94,7 @@ def differences(held: Holdings, account: Account, where: str) -> Iterator[Discre
         unknown = [span for span in held.given_up if not _any_within(ours, span)] or list(held.given_up)
         span = SequenceRange(unknown[0].after, unknown[-1].through) if unknown else SequenceRange(0, max(end, 1))
         what = f"The hub never received {never_got} rows of {span}, but the records say that they were delivered."
-        yield Discrepancy("rows-missing", what, where, span, _PARTED)
+        yield Finding("rows-missing", what, where, _PARTED, span)
 
 
 def _any_within(numbers: list[int], span: SequenceRange) -> bool:
@@ -102,7 +102,7 @@ def _any_within(numbers: list[int], span: SequenceRange) -> bool:
     return index < len(numbers) and numbers[index] <= span.through
 
 
-def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:
+def _other_totals(tally: Tally, account: Account, where: str) -> Finding:
     ours = account.totals
     if tally.rows == ours.rows:
         what, kind = (
@@ -112,7 +112,7 @@ def _other_totals(tally: Tally, account: Account, where: str) -> Discrepancy:
     else:
         kind = "rows-missing" if tally.rows < ours.rows else "rows-extra"
         what = f"The hub counts {tally.rows} rows up to {account.end}, but {ours.rows} were sent."
-    return Discrepancy(kind, what, where, SequenceRange(0, account.end), _PARTED)
+    return Finding(kind, what, where, _PARTED, SequenceRange(0, account.end))
 
 
 # ── Forward ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,8 +33,8 @@ from floodmark.delivery.destination import (
     Copied,
     Delivered,
     Destination,
-    Discrepancy,
     ExpectedRange,
+    Finding,
     Kind,
     Parcel,
     Source,
@@ -105,7 +105,7 @@ class TableAudit:
     def run(self, *, deep: bool) -> Audited:
         expected = self.account.expected
         rows = 0
-        found: list[Discrepancy] = []
+        found: list[Finding] = []
         if expected:
             whole = _hull(expected)
             counted = self._census(whole)
@@ -117,10 +117,10 @@ class TableAudit:
         more = self._census(SequenceRange(beyond, SEQUENCE_MAX))
         if more.rows:
             what = f"The table has {more.rows} rows above {beyond}, but nothing above it was sent."
-            found.append(self._discrepancy("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
+            found.append(self._finding("rows-extra", what, SequenceRange(beyond, SEQUENCE_MAX)))
         return Audited(rows + more.rows, tuple(found))
 
-    def _counted(self, expected: Sequence[ExpectedRange], counted: Census) -> Iterator[Discrepancy]:
+    def _counted(self, expected: Sequence[ExpectedRange], counted: Census) -> Iterator[Finding]:
         wanted = sum(item.tally.rows for item in expected)
         if counted == Census(wanted, wanted):
             return
@@ -132,16 +132,16 @@ class TableAudit:
         span = expected[0].range
         if counted.numbers < wanted:
             kind = "rows-missing" if expected[0].recorded or counted.numbers else "never-sent"
-            yield self._discrepancy(kind, f"The table has {counted.numbers} of {wanted} rows of {span}.", span)
+            yield self._finding(kind, f"The table has {counted.numbers} of {wanted} rows of {span}.", span)
         if counted.rows > counted.numbers:
             what = f"The table has {counted.rows - counted.numbers} duplicate rows of {span}."
-            yield self._discrepancy("rows-doubled", what, span)
+            yield self._finding("rows-doubled", what, span)
         if counted.numbers > wanted:
-            yield self._discrepancy(
+            yield self._finding(
                 "rows-extra", f"The table has {counted.numbers} rows of {span}, but {wanted} were sent.", span
             )
 
-    def _altered(self, expected: Sequence[ExpectedRange]) -> Iterator[Discrepancy]:
+    def _altered(self, expected: Sequence[ExpectedRange]) -> Iterator[Finding]:
         for run in _alike(expected):
             source = run[0].source
             without = frozenset(source.given_up)
@@ -154,13 +154,13 @@ class TableAudit:
                 shown = ", ".join(str(number) for number in numbers)
                 more = " and more" if len(numbers) == FINDINGS_MAX else ""
                 what = f"Rows {shown}{more} differ from the rows that were delivered."
-                yield self._discrepancy("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
+                yield self._finding("rows-altered", what, SequenceRange(numbers[0] - 1, numbers[-1]))
 
     def _census(self, within: SequenceRange) -> Census:
         return self.target.census(self.state, store=self.origin.store, partition=self.origin.partition, within=within)
 
-    def _discrepancy(self, kind: str, what: str, span: SequenceRange) -> Discrepancy:
-        return Discrepancy(kind, what, str(self.target.name), span, _REMEDY)
+    def _finding(self, kind: str, what: str, span: SequenceRange) -> Finding:
+        return Finding(kind, what, str(self.target.name), _REMEDY, span)
 
 
 def _hull(expected: Sequence[ExpectedRange]) -> SequenceRange:
@@ -278,7 +278,7 @@ class TableSink:
             return Audited(0)
         what = f"The table does not exist, but {rows} rows were delivered to it."
         remedy = "Restore the table, or deliver everything again with a new sink."
-        return Audited(0, (Discrepancy("rows-missing", what, str(self.target.name), None, remedy),))
+        return Audited(0, (Finding("rows-missing", what, str(self.target.name), remedy),))
 
     def close(self) -> None:
         pass
