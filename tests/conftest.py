@@ -63,7 +63,7 @@ def _new_stores_copy_their_tables() -> Iterator[None]:
         migrate(database, create=create)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("floodmark.store.migrate", copied)
+        patch.setattr("floodmark.engine.migrate", copied)
         yield
 
 

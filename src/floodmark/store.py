@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -17,13 +15,10 @@ from floodmark import config
 from floodmark.clock import Clock, SystemClock
 from floodmark.control import datasets as dataset_records
 from floodmark.control import sinks as sink_records
-from floodmark.control.database import Database, claim, migrate, owner, sqlite_url
 from floodmark.control.datasets import Dataset
 from floodmark.control.sinks import Sink
-from floodmark.control.topology import Topology, lake_for, record_topology, recorded_topology
-from floodmark.engine import CONTROL_FILE, control_database, open_engine
-from floodmark.errors import Corrupt, FloodmarkError, InvalidSetting, Permanent, StoreExists, StoreMissing
-from floodmark.files import durable_write, make_directory
+from floodmark.engine import attach_store, create_store, open_engine
+from floodmark.errors import Permanent
 from floodmark.schema import check_dataset_name
 from floodmark.sequence import Cursor, SequenceRange
 
@@ -265,10 +260,7 @@ class Store:
 
         Nothing of it is refused: what is no row of the dataset goes to quarantine with the place it came from.
         """
-        from floodmark.spool.capture import Receipt
-
-        receipt = self.spool.capture_texts(dataset, texts)
-        return receipt or Receipt(rows=0)
+        return self.spool.capture_texts(dataset, texts)
 
     def backfill(
         self,
@@ -337,23 +329,10 @@ class Store:
         cannot be flushed stops none of the others: `problems` of the report names it. If none can be, the first one's
         error is raised.
         """
-        from floodmark.commit.flush import flush
+        from floodmark.commit.flush import flush, flush_all
 
         asked = None if stop is None else lambda: stop.is_set
-        if dataset is not None:
-            return flush(self.engine, dataset, stop=asked)
-        reports: list[FlushReport] = []
-        failed: list[FloodmarkError] = []
-        for item in self.datasets():
-            try:
-                if item.paused_at is None:
-                    reports.append(flush(self.engine, item.name, stop=asked))
-            except FloodmarkError as error:  # I10
-                failed.append(error)
-        if failed and not reports:
-            raise failed[0]
-        whole = _sum_up(reports)
-        return replace(whole, problems=(*whole.problems, *map(str, failed)))
+        return flush_all(self.engine, stop=asked) if dataset is None else flush(self.engine, dataset, stop=asked)
 
     # ── rows out ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -539,16 +518,11 @@ class Store:
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""
-        from floodmark.control.deliveries import Channel
-        from floodmark.control.deliveries import watermark as recorded
+        from floodmark.control.deliveries import lowest_watermark
 
         def work(connection: Connection) -> int:
-            instance = sink_records.get(connection, sink).instance
-            declared = dataset_records.get(connection, dataset)
-            key, _ = declared.slice(partition)
-            keys = [item.partition for item in dataset_records.partition_totals(connection, dataset)]
-            marks = [recorded(connection, Channel(instance, dataset, one)) for one in ([key] if key else keys)]
-            return min((mark.seq if mark else 0 for mark in marks), default=0)
+            key, _ = dataset_records.get(connection, dataset).slice(partition)
+            return lowest_watermark(connection, sink_records.get(connection, sink).instance, dataset, key)
 
         return self.engine.database.read(work)
 
@@ -763,30 +737,17 @@ def init(
     URL is kept). Without it they are in a SQLite file in the directory. `lake`, `segments` and `spark` are what
     `[lake]`, `spool.segments` and `[spark]` of the settings say. A lake can be given as an object too, for tests.
     """
-    root = _absent(path)
-    described = dict(lake) if isinstance(lake, Mapping) else None
-    if described and control and described.get("type", "sql") != "rest":
-        described.setdefault("uri", control)  # the catalog of a store with a server is there, too
-    store_id = str(uuid.uuid4())
-    text = config.initial_text(store_id, control=control, lake=described, segments=segments, spark=spark)
-    settings = config.parsed(text)
-    opened = None if isinstance(lake, Mapping) else lake
-    _make_directories(root)
-    # Before the settings: a store whose settings are there and whose control database is not has lost it.
-    made = control_database(root, settings)
-    try:
-        migrate(made)
-        if settings.lake is not None and opened is None:
-            from floodmark.lake.catalogs import own_catalog, prepare
 
-            prepare(own_catalog(root, settings))
-        claim(made, store_id, leftover=not control)  # of a server nobody knows whose database is in use
-        made.transact(lambda connection: record_topology(connection, settings))
-    finally:
-        made.close()
-    # The settings file comes last: a directory without it is no store, so a crash before this line leaves none.
-    durable_write(root / config.FILE_NAME, text.encode(), private=True)
-    return open_store(root, lake=opened, clock=clock)
+    def prepare_lake(root: Path, settings: config.Settings) -> None:
+        from floodmark.lake.catalogs import own_catalog, prepare
+
+        prepare(own_catalog(root, settings))
+
+    described = dict(lake) if isinstance(lake, Mapping) else None
+    root = create_store(
+        path, control=control, lake=described, segments=segments, spark=spark, prepare_lake=prepare_lake
+    )
+    return open_store(root, lake=None if isinstance(lake, Mapping) else lake, clock=clock)
 
 
 def attach(
@@ -802,36 +763,8 @@ def attach(
     The control database says which store it is, and where its tables and segments are. `lake` is what it does not
     hold, secrets, or what this host reaches by another address; `spark` is this host's own.
     """
-    root = _absent(path)
-    if not control:
-        raise InvalidSetting("A store is attached by its control database.", hint="Give control=postgresql://…")
-    found = control_database(root, config.Settings("", config.ControlSettings(control)))
-    try:
-        migrate(found, create=False)
-        store_id, shared = found.read(lambda c: (owner(c), recorded_topology(c)))
-    except Corrupt:  # it has no tables at all
-        store_id, shared = None, Topology()
-    finally:
-        found.close()
-    if store_id is None:
-        raise StoreMissing("That control database belongs to no store.", hint="Create one with `floodmark init`.")
-    if not shared.lake or not shared.segments:
-        what, hint = ("tables", "--warehouse") if not shared.lake else ("segments", "--segments")
-        raise Permanent(
-            f"The {what} of the store {store_id} are in the directory of its host: no other host can reach them.",
-            hint=f"A store for several hosts is created with --control, --warehouse and --segments: {hint} is missing.",
-        )
-    given = lake if isinstance(lake, Mapping) else {}
-    text = config.initial_text(
-        store_id,
-        control=control,
-        lake=lake_for(shared, control=control, given=given),
-        segments=shared.segments,
-        spark=spark or shared.spark,
-    )
-    config.parsed(text)
-    _make_directories(root)
-    durable_write(root / config.FILE_NAME, text.encode(), private=True)
+    described = lake if isinstance(lake, Mapping) else {}
+    root = attach_store(path, control=control, lake=described, spark=spark)
     return open_store(root, lake=None if isinstance(lake, Mapping) else lake, clock=clock)
 
 
@@ -840,19 +773,6 @@ def restore(backup: str | Path, path: str | Path, *, lake: Lake | None = None, c
     from floodmark.maintenance.backup import restore as put_back
 
     return open_store(put_back(backup, path), lake=lake, clock=clock)
-
-
-def _absent(path: str | Path) -> Path:
-    """The directory of a new store; `StoreExists` if one is there."""
-    root = Path(path).expanduser().absolute()
-    if (root / config.FILE_NAME).exists() or _holds_datasets(root / CONTROL_FILE):
-        raise StoreExists(f"There is a store at {root} already.", hint="Open it, or choose another directory.")
-    return root
-
-
-def _make_directories(root: Path) -> None:
-    for part in ("spool", "lake", "quarantine"):
-        make_directory(root / part, private=True)
 
 
 def open_store(
@@ -885,43 +805,8 @@ def rebuild_records(path: str | Path, *, lake: Lake | None = None, clock: Clock 
     return make_records(file.parent, lake or embedded_lake(file.parent, settings), clock or SystemClock())
 
 
-def _holds_datasets(file: Path) -> bool:
-    """Whether a control database without settings beside it is more than what a broken-off `init` left."""
-    if not file.exists():
-        return False
-    found = Database(sqlite_url(file))
-    try:
-        migrate(found)
-        return bool(found.read(dataset_records.everyone))
-    except FloodmarkError:
-        return True
-    finally:
-        found.close()
-
-
 def _url(place: str | Path) -> str:
     """A directory or URL as a URL."""
     from floodmark.lake.files import local_location
 
     return place if isinstance(place, str) and "://" in place else local_location(Path(place).expanduser().absolute())
-
-
-def _sum_up(reports: Sequence[FlushReport]) -> FlushReport:
-    from floodmark.commit.flush import FlushReport
-
-    if len(reports) == 1:
-        return reports[0]
-    ranges = [report.block for report in reports if report.block is not None]
-    return FlushReport(
-        dataset="*",
-        rows=sum(report.rows for report in reports),
-        duplicates=sum(report.duplicates for report in reports),
-        block=SequenceRange(min(r.after for r in ranges), max(r.through for r in ranges)) if ranges else None,
-        snapshot_id=None,
-        blocks=sum(report.blocks for report in reports),
-        quarantined=sum(report.quarantined for report in reports),
-        expired=sum(report.expired for report in reports),
-        dropped=sum(report.dropped for report in reports),
-        settle_problem=next((report.settle_problem for report in reports if report.settle_problem), None),
-        problems=tuple(problem for report in reports for problem in report.problems),
-    )

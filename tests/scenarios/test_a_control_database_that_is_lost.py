@@ -148,7 +148,7 @@ def _die() -> None:
 def test_an_init_that_was_broken_off_is_begun_again(tmp_path: Path, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch):
     """The control database comes before the settings, which make a store of the directory."""
     with monkeypatch.context() as broken:
-        broken.setattr("floodmark.store.durable_write", lambda *_, **__: _die())
+        broken.setattr("floodmark.engine.durable_write", lambda *_, **__: _die())
         with pytest.raises(SimulatedCrash):
             init(tmp_path / "new", lake=lake)
     init(tmp_path / "new", lake=lake).close()

@@ -126,6 +126,42 @@ def flush(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None = Non
         return report
 
 
+def flush_all(engine: Engine, *, stop: Callable[[], bool] | None = None) -> FlushReport:
+    """Flush every dataset that is not paused. One that fails stops none of the others (I10).
+
+    If none can be flushed, the first error is raised.
+    """
+    reports: list[FlushReport] = []
+    failed: list[FloodmarkError] = []
+    for item in engine.database.read(datasets.everyone):
+        try:
+            if item.paused_at is None:
+                reports.append(flush(engine, item.name, stop=stop))
+        except FloodmarkError as error:
+            failed.append(error)
+    if failed and not reports:
+        raise failed[0]
+    whole = reports[0] if len(reports) == 1 else _sum(reports)
+    return replace(whole, problems=(*whole.problems, *map(str, failed)))
+
+
+def _sum(reports: Sequence[FlushReport]) -> FlushReport:
+    ranges = [report.block for report in reports if report.block is not None]
+    return FlushReport(
+        dataset="*",
+        rows=sum(report.rows for report in reports),
+        duplicates=sum(report.duplicates for report in reports),
+        block=SequenceRange(min(r.after for r in ranges), max(r.through for r in ranges)) if ranges else None,
+        snapshot_id=None,
+        blocks=sum(report.blocks for report in reports),
+        quarantined=sum(report.quarantined for report in reports),
+        expired=sum(report.expired for report in reports),
+        dropped=sum(report.dropped for report in reports),
+        settle_problem=next((report.settle_problem for report in reports if report.settle_problem), None),
+        problems=tuple(problem for report in reports for problem in report.problems),
+    )
+
+
 def _flush_on_record(engine: Engine, dataset: str, *, stop: Callable[[], bool] | None) -> FlushReport:
     """The same; a problem is remembered until a flush succeeds (I10)."""
     engine.database.read(lambda c: datasets.get(c, dataset)).check_running()

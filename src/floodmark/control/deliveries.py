@@ -267,6 +267,14 @@ def watermark(connection: Connection, channel: Channel) -> Watermark | None:
     return None if row is None else Watermark(row.seq, Tally.of(row.row_count, row.checksum))
 
 
+def lowest_watermark(connection: Connection, sink: str, dataset: str, partition: str | None) -> int:
+    """Up to which number a sink has everything of a partition, or of all partitions of a dataset."""
+    known = select(partitions.c.partition_key).where(partitions.c.dataset == dataset)
+    keys = [partition] if partition else connection.execute(known).scalars().all()
+    marks = [watermark(connection, Channel(sink, dataset, key)) for key in keys]
+    return min((mark.seq if mark else 0 for mark in marks), default=0)
+
+
 def lagging(connection: Connection, sink: str) -> list[Lag]:
     """The channels of a sink with rows behind their watermark, or with an intent that is still open.
 

@@ -30,7 +30,6 @@ def _control_records_are_on_a_server(
         return Database(urls[root])
 
     monkeypatch.setattr("floodmark.engine.control_database", control_database)
-    monkeypatch.setattr("floodmark.store.control_database", control_database)
     monkeypatch.setattr("floodmark.maintenance.control_recovery.check_present", lambda _root: None)
     yield
     lent.close()
