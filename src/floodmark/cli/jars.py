@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import click
 
 from floodmark.cli.options import json_option, tell_of_downloads
 from floodmark.cli.output import print_json, working
+
+_QUIET = "-Xlog:disable"
+"""The JVM lists every class that it cannot archive."""
 
 
 @click.command()
@@ -53,10 +60,45 @@ def jars(directory: Path | None, archive: bool, needs: tuple[str, ...], as_json:
 
 def _archive(place: Path) -> Path:
     from floodmark.errors import EnvironmentProblem
-    from floodmark.warmup import make_archive
 
     with working("Writing the class archive …"):
         made = make_archive(place)
     if made is None:
         raise EnvironmentProblem("This Java cannot write a class archive.", hint="Everything works without it.")
     return made
+
+
+def make_archive(directory: Path) -> Path | None:
+    """Make the archive if it is not there; None where this Java cannot. It takes about half a minute."""
+    from floodmark.lake.jars import archive_file
+
+    file = archive_file(directory)
+    if file.is_file():
+        return file
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), _QUIET, f"-XX:ArchiveClassesAtExit={unfinished}"]
+    subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import warm_up; warm_up()"],
+        env={**os.environ, "FLOODMARK_JARS": str(directory), "SPARK_SUBMIT_OPTS": " ".join(options).strip()},
+        capture_output=True,
+        check=False,
+    )
+    if not unfinished.is_file():
+        return None
+    unfinished.rename(file)
+    return file
+
+
+def warm_up() -> None:
+    """Do what most commands do (commit, dedup, compaction, reading): the JVM archives the classes that this takes."""
+    from floodmark.lake.session import end_session
+    from floodmark.store import init
+
+    with tempfile.TemporaryDirectory(prefix="floodmark-warmup-") as scratch, init(Path(scratch) / "store") as store:
+        store.add_dataset("rows", identity=["id"], schema={"id": "string", "n": "long"})
+        for turn in range(3):
+            store.capture("rows", [{"id": f"{n}", "n": n} for n in range(turn, turn + 50)])
+            store.flush("rows")
+        store.compact("rows")
+        store.sql("SELECT n, count(*) FROM rows GROUP BY n ORDER BY n").toArrow()
+        end_session(store.spark)

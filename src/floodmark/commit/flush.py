@@ -49,9 +49,9 @@ from floodmark.errors import CommitConflict, Corrupt, FloodmarkError, OutcomeUnk
 from floodmark.files import advisory_lock, make_directory
 from floodmark.lake import inventory
 from floodmark.lake.generations import being_rebuilt, find_table
-from floodmark.lake.types import physical, quoted
+from floodmark.lake.types import quoted
 from floodmark.removal import Selection
-from floodmark.schema.types import WIDER, ColumnType, ListType, StructType
+from floodmark.schema.types import WIDER, ColumnType, ListType, StructType, physical
 from floodmark.sequence import SEQUENCE_MAX, SequenceRange
 from floodmark.spool.landing import landing_bytes
 from floodmark.spool.sealing import SealReport, landing_directory, seal

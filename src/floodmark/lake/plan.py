@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from floodmark.errors import SchemaConflict
 from floodmark.lake.files import RangeReader, StoredColumn, StoredFile
 from floodmark.lake.manifests import Manifests, is_reachable
-from floodmark.lake.types import from_iceberg, physical
+from floodmark.lake.types import from_iceberg
 from floodmark.schema import CONTENT_ID, SEQ, PartitionValues
+from floodmark.schema.types import physical
 from floodmark.sequence import SequenceRange
 
 if TYPE_CHECKING:

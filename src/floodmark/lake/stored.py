@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.lake.types import physical
 from floodmark.schema import Schema
+from floodmark.schema.types import physical
 
 if TYPE_CHECKING:
     import pyarrow as pa

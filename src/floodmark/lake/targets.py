@@ -34,10 +34,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from floodmark.commit.protocol import Base, TableState
 from floodmark.errors import Permanent, SchemaConflict
-from floodmark.lake.types import physical
 from floodmark.schema import LONG, STRING, ColumnType, PartitionValues, Schema
 from floodmark.schema.names import name_key
-from floodmark.schema.types import WIDER, ListType, StructType, holds
+from floodmark.schema.types import WIDER, ListType, StructType, holds, physical
 from floodmark.sequence import SequenceRange, Tally
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from floodmark.schema import CONTENT_ID, SEGMENT, SEQ, Schema
 from floodmark.schema.types import (
-    JSON,
-    STRING,
     TIMESTAMP,
     WIDER,
     ColumnType,
@@ -15,6 +13,7 @@ from floodmark.schema.types import (
     ListType,
     StructType,
     parse_type,
+    physical,
 )
 
 if TYPE_CHECKING:
@@ -54,17 +53,6 @@ def table_ddl(schema: Schema) -> str:
         f"{quoted(column.name)} {spark_type(column.type)}{' not null' if column.required else ''}" for column in schema
     ]
     return ", ".join([*columns, f"{SEQ} bigint not null", f"{CONTENT_ID} string", f"{SEGMENT} bigint"])
-
-
-def physical(kind: ColumnType) -> ColumnType:
-    """A type as the table stores it: JSON is text there."""
-    match kind:
-        case ListType(element):
-            return ListType(physical(element))
-        case StructType(fields):
-            return StructType(tuple((name, physical(inner)) for name, inner in fields))
-        case _:
-            return STRING if kind == JSON else kind
 
 
 def from_iceberg(kind: IcebergType) -> ColumnType:

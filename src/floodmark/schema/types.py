@@ -355,3 +355,14 @@ def _nested_from_arrow(arrow_type: pa.DataType, *, column: str, depth: int) -> C
         except (InvalidName, SchemaConflict) as error:
             raise SchemaConflict(f"Column {column!r}: {error.message}", hint=error.hint) from error
     return None
+
+
+def physical(kind: ColumnType) -> ColumnType:
+    """A type as the table stores it: JSON is text there."""
+    match kind:
+        case ListType(element):
+            return ListType(physical(element))
+        case StructType(fields):
+            return StructType(tuple((name, physical(inner)) for name, inner in fields))
+        case _:
+            return STRING if kind == JSON else kind

@@ -34,9 +34,8 @@ from floodmark.lake.targets import (
     check_claim,
     missing_columns,
 )
-from floodmark.lake.types import physical
 from floodmark.schema import SEQ, ColumnType, Schema
-from floodmark.schema.types import WIDER, ListType, StructType, holds
+from floodmark.schema.types import WIDER, ListType, StructType, holds, physical
 from floodmark.sequence import SequenceRange, Tally
 from floodmark.testing.memory.tables import AnswerLost, MemoryTable, MemoryTables, arrive, send
 
