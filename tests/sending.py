@@ -128,7 +128,7 @@ class Sender:
             content = wire.encode_columns(table, sequence, identifiers)
         else:
             content = wire.encode_lines(table, sequence, identifiers, schema=self.schema)
-        return content, Tally(len(numbers), sum(prefixes) % 2**64), wire.types_to_tell(self.schema, table)
+        return content, Tally(len(numbers), sum(prefixes) % 2**64), wire.types_lost_in_json(self.schema, table)
 
 
 # ── what a hub holds ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ def chunk(table: pa.Table, *, first: int = 1, schema: Schema = SCHEMA, **changes
         "before": Tally(),
         "digest": wire.digest_of(content),
         "path": ("store-a",),
-        "types": wire.types_to_tell(schema, table),
+        "types": wire.types_lost_in_json(schema, table),
     }
     return content, ChunkHeader(**{**values, **changes})
 

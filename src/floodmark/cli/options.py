@@ -40,12 +40,12 @@ def tell_of_downloads() -> None:
     """If Spark is started and has no jars yet, they are downloaded: say so, on standard error."""
     log = logging.getLogger(DOWNLOADS)
     if not log.handlers:
-        log.addHandler(_Told())
+        log.addHandler(_ProgressLines())
         log.setLevel(logging.INFO)
         log.propagate = False
 
 
-class _Told(logging.Handler):
+class _ProgressLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(record.getMessage(), err=True)
 

@@ -77,8 +77,8 @@ def run(context: click.Context, once: bool, beside: bool, listen: str | None, as
     end_traces = traces.start("floodmark-run", **{"floodmark.store": store.store_id})
     with present(store.path, beside=beside) as another:
         form = "json" if as_json else log
-        daemon = Daemon(store, _telling(form, lambda line: _say(lambda: click.echo(line, err=not as_json))))
-        ended = Voice(_telling(form, partial(say_now, to_output=as_json)))
+        daemon = Daemon(store, _event_writer(form, lambda line: _say(lambda: click.echo(line, err=not as_json))))
+        ended = Voice(_event_writer(form, partial(say_now, to_output=as_json)))
         signals.ask(daemon.ask_to_stop, last_words=lambda: ended.stopped(daemon.under_way, at_once=True))
         begun = time.monotonic()
         with _listening(daemon, store, "" if once else listen):
@@ -139,7 +139,7 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _telling(form: str, write: Callable[[str], None]) -> Callable[[Event], None]:
+def _event_writer(form: str, write: Callable[[str], None]) -> Callable[[Event], None]:
     """How events become lines."""
     logger = logs.event_logger(form, write)
 

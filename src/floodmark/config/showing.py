@@ -132,10 +132,10 @@ def initial_text(
     segments: str = "",
     spark: Mapping[str, Any] | None = None,
 ) -> str:
-    """The file that `init` writes: the store id, what it was told, and every other setting with its default, commented
+    """The file that `init` writes: the store id, what was chosen, and every other setting with its default, commented
     out.
     """
-    told: dict[str, dict[str, Any]] = {
+    chosen: dict[str, dict[str, Any]] = {
         "control": {"url": control} if control else {},
         "spool": {"segments": segments} if segments else {},
         "spark": dict(spark or {}),
@@ -144,7 +144,7 @@ def initial_text(
     lines = ["# A Floodmark store. The identity below is permanent: never copy it to another store.", ""]
     lines += [f'store_id = "{store_id}"', ""]
     for name, kind in SECTIONS.items():
-        given, defaults = told.get(name, {}), kind()
+        given, defaults = chosen.get(name, {}), kind()
         lines.append(f"[{name}]")
         for item in fields(kind):
             default = getattr(defaults, item.name)

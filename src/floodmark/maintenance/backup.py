@@ -90,7 +90,7 @@ def backup(engine: Engine, destination: str | Path) -> BackupReport:
         lake_place(engine.root, engine.settings),
         engine.settings.spool.segments,
     )
-    told = {
+    manifest = {
         "version": VERSION,
         "store": report.store_id,
         "made_at": made_at,
@@ -98,14 +98,14 @@ def backup(engine: Engine, destination: str | Path) -> BackupReport:
         "control": has_control,
         "lake": report.lake,
     }
-    durable_write(target / MANIFEST, json.dumps(told, indent=1).encode(), private=True)
+    durable_write(target / MANIFEST, json.dumps(manifest, indent=1).encode(), private=True)
     return report
 
 
 def restore(source: str | Path, directory: str | Path) -> Path:
     """Make a store's directory of a backup. What lies in its spool already stays; settings come last."""
     backup_at, root = Path(source).expanduser().absolute(), Path(directory).expanduser().absolute()
-    told = _manifest(backup_at)
+    manifest = _manifest(backup_at)
     if (root / config.FILE_NAME).exists() or (root / CONTROL_FILE).exists():
         raise StoreExists(
             f"There is a store, or a control database, at {root} already.",
@@ -113,15 +113,15 @@ def restore(source: str | Path, directory: str | Path) -> Path:
         )
     text = (backup_at / config.FILE_NAME).read_text(encoding="utf-8")
     settings = config.parsed(text)
-    if settings.lake is None and Path(told["root"]) != root:
-        text = _with_lake(text, Path(told["root"]) / "lake")
+    if settings.lake is None and Path(manifest["root"]) != root:
+        text = _with_lake(text, Path(manifest["root"]) / "lake")
         settings = config.parsed(text)
     for part in ("spool", "lake", "quarantine"):
         make_directory(root / part, private=True)
     inside = [path for part in ("spool", "quarantine") for path in (backup_at / part).rglob("*") if path.is_file()]
     _copied([path for path in inside if not (root / path.relative_to(backup_at)).exists()], backup_at, root)
     faults.reach("restore.spool_copied")
-    if told["control"]:
+    if manifest["control"]:
         _put_records_back(backup_at / CONTROL_FILE, root, settings)
     else:
         _check_server(root, settings)
@@ -195,16 +195,16 @@ def _copied(paths: Iterable[Path], base: Path, target: Path) -> tuple[int, int]:
 
 def _manifest(backup_at: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads((backup_at / MANIFEST).read_text(encoding="utf-8"))
-        known = told["version"] == VERSION
+        manifest: dict[str, Any] = json.loads((backup_at / MANIFEST).read_text(encoding="utf-8"))
+        known = manifest["version"] == VERSION
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Permanent(
             f"{backup_at} is not a complete backup: its {MANIFEST} is missing or damaged.",
             hint="An interrupted `floodmark backup` leaves none. Use another backup.",
         ) from error
     if not known:
-        raise Permanent(f"The backup has version {told['version']}.", hint="Use a newer Floodmark.")
-    return told
+        raise Permanent(f"The backup has version {manifest['version']}.", hint="Use a newer Floodmark.")
+    return manifest
 
 
 def _with_lake(text: str, lake: Path) -> str:

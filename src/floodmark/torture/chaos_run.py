@@ -163,7 +163,7 @@ class ChaosRun:
 
 def exercised(chaos: ChaosRun) -> Exercised:
     journals = [writer.entries() for writer in chaos.writers]
-    told = chaos.daemon.reports
+    reports = chaos.daemon.reports
     records = [member.records for member in chaos.members]
     return Exercised(
         kills=tuple(sorted((kill for one in records for kill in one.kills), key=lambda kill: kill.seconds)),
@@ -171,13 +171,13 @@ def exercised(chaos: ChaosRun) -> Exercised:
         rows_attempted=sum(len(rows) for entries in journals for rows in entries.attempts.values()),
         rows_acknowledged=sum(entries.rows_acknowledged for entries in journals),
         rows_captured_again=sum(entries.rows_again for entries in journals),
-        duplicates_dropped=told.duplicates,
-        commits=told.events["flushed"],
-        ticks=told.events["exported"],
+        duplicates_dropped=reports.duplicates,
+        commits=reports.events["flushed"],
+        ticks=reports.events["exported"],
         rows_in_trouble=chaos.rows_in_trouble,
-        chunks=told.chunks,
+        chunks=reports.chunks,
         setting_changes=chaos.nudges,
-        problems=told.events["problem"],
+        problems=reports.events["problem"],
     )
 
 

@@ -125,7 +125,7 @@ class Turns:
 
 EARLY_SECONDS_MAX = 8.0
 POINT_SECONDS = 8.0
-DOOMED_SECONDS_MAX = 20.0
+WITHOUT_JVM_SECONDS_MAX = 20.0
 LIFE_SECONDS_MAX = 90.0
 KIN_SECONDS = 1.0
 FRUITLESS_MAX = 2
@@ -260,7 +260,7 @@ class DaemonMember:
         how = self._chance.choices(("alone", "with its JVM", "its JVM only"), (4, 3, 2 if jvms else 0))[0]
         if how == "its JVM only":
             jvms[0].kill()
-            self._plan = Life("doomed", 0.0, time.monotonic() + DOOMED_SECONDS_MAX)
+            self._plan = Life("without a JVM", 0.0, time.monotonic() + WITHOUT_JVM_SECONDS_MAX)
         elif how == "alone":
             self._process.kill()  # the JVM finds out in its own time, and what it is doing may still land
             self._process.wait()

@@ -32,7 +32,7 @@ from floodmark.wire.lines import (
     encode_lines,
     parse_lines,
     read_as_lines,
-    types_to_tell,
+    types_lost_in_json,
 )
 
 __all__ = [
@@ -66,5 +66,5 @@ __all__ = [
     "idempotency_key",
     "parse_lines",
     "read_as_lines",
-    "types_to_tell",
+    "types_lost_in_json",
 ]

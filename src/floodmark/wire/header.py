@@ -68,7 +68,7 @@ class ChunkHeader:
     path: tuple[str, ...] = ()
     """All stores that the rows have passed through, the origin last. An incomplete list would allow loops."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """The types of columns that JSON does not tell; see `types_to_tell`."""
+    """The types of columns that JSON loses; see `types_lost_in_json`."""
     version: int = VERSION
 
     @property

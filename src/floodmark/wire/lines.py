@@ -47,7 +47,7 @@ _SIMPLE = frozenset({str, int, float, bool, type(None)})
 # ── rows to lines ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def types_to_tell(schema: Schema, rows: pa.Table) -> dict[str, str]:
+def types_lost_in_json(schema: Schema, rows: pa.Table) -> dict[str, str]:
     """The types of those columns in the table that a reader of the lines could not guess."""
     kinds = {name: _kind(schema, rows, name) for name in columns_with_values(rows)}
     return {name: str(kind) for name, kind in kinds.items() if kind not in {BOOLEAN, LONG, STRING}}

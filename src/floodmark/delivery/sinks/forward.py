@@ -58,7 +58,7 @@ from floodmark.wire import (
     encode_columns,
     encode_lines,
     idempotency_key,
-    types_to_tell,
+    types_lost_in_json,
 )
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class ForwardSink:
             content = encode_lines(parcel.rows, parcel.sequence, parcel.ids, schema=schema)
         if several and len(content) > self._chunk_bytes:
             raise Oversized
-        return Prepared(media, compress(content), digest_of(content), types_to_tell(schema, parcel.rows))
+        return Prepared(media, compress(content), digest_of(content), types_lost_in_json(schema, parcel.rows))
 
     def _header(self, parcel: Parcel, prepared: Prepared) -> ChunkHeader:
         return ChunkHeader(
