@@ -430,15 +430,15 @@ class Store:
         Kinds are `blob`, `forward`, `table` and `projection`, each with its own settings. All take `datasets`,
         `partitions`, `where` (a SQL row filter), `start` (`"beginning"`, `"now"`, or cursors), and `every` or `cron`.
         """
-        from floodmark.delivery.administration import Sinks
+        from floodmark.delivery.administration import add_sink
 
-        Sinks(self.engine).add(name, kind, settings)
+        add_sink(self.engine, name, kind, settings)
 
     def change_sink(self, name: str, **settings: Any) -> None:
         """Change a sink's settings. They apply from the next range on: a pinned range keeps its settings."""
-        from floodmark.delivery.administration import Sinks
+        from floodmark.delivery.administration import change_sink
 
-        Sinks(self.engine).change(name, settings)
+        change_sink(self.engine, name, settings)
 
     def sinks(self) -> list[Sink]:
         """The sinks of this store, by name."""
@@ -446,9 +446,9 @@ class Store:
 
     def remove_sink(self, name: str) -> None:
         """Remove a sink. Delivered rows stay at the destination; a sink added under the same name is a new one."""
-        from floodmark.delivery.administration import Sinks
+        from floodmark.delivery.administration import remove_sink
 
-        Sinks(self.engine).remove(name)
+        remove_sink(self.engine, name)
 
     def rewind_sink(
         self, name: str, *, to: Sequence[Cursor | str] = (), resend: bool = False, dry_run: bool = False
@@ -463,15 +463,15 @@ class Store:
 
     def pause_sink(self, name: str) -> None:
         """Deliver nothing to a sink until it is resumed; a range that is on its way is finished by whoever sends it."""
-        from floodmark.delivery.administration import Sinks
+        from floodmark.delivery.administration import pause_sink
 
-        Sinks(self.engine).pause(name)
+        pause_sink(self.engine, name)
 
     def resume_sink(self, name: str) -> None:
         """Deliver to a paused sink again, from where it stopped."""
-        from floodmark.delivery.administration import Sinks
+        from floodmark.delivery.administration import resume_sink
 
-        Sinks(self.engine).resume(name)
+        resume_sink(self.engine, name)
 
     def export(
         self,
@@ -506,15 +506,15 @@ class Store:
 
     def skip(self, sink: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
         """Give up the chunk that a sink is stuck at: its rows go to quarantine, and the rest is delivered."""
-        from floodmark.delivery.administration import Remedies
+        from floodmark.delivery.administration import skip
 
-        return Remedies(self._exporter).skip(sink, dataset=dataset, partition=partition)
+        return skip(self._exporter, sink, dataset=dataset, partition=partition)
 
     def replay(self, sink: str, *, id: str | None = None) -> Replayed:
         """Send the rows again that a sink's destination refused, or that were skipped."""
-        from floodmark.delivery.administration import Remedies
+        from floodmark.delivery.administration import replay
 
-        return Remedies(self._exporter).replay(sink, id=id)
+        return replay(self._exporter, sink, id=id)
 
     def watermark(self, sink: str, dataset: str, *, partition: str | Mapping[str, Any] | None = None) -> int:
         """Up to which number the sink has everything of a dataset (of its least advanced partition, if several)."""

@@ -140,137 +140,137 @@ def _slices_meet(one: Settings, other: Settings) -> bool:
 # ── Administration ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Sinks:
-    """The sinks of one store."""
+def add_sink(engine: Engine, name: str, kind: str, settings: Mapping[str, Any]) -> None:
+    """Add a destination under a name that no other has."""
+    engine.settings.functions.check(settings.get("function"))  # before it is imported
+    sink = new_sink(check_sink_name(name), kind, settings, starts=partial(_starts, engine))
+    check_reference("token", sink.settings.get("token"))
+    _check_filter(engine, sink)
+    now = engine.clock.now()
 
-    engine: Engine
+    def work(connection: Connection) -> None:
+        sinks.insert(connection, sink, now=now)
+        _check_scope(connection, sink)
+        _check_place(engine, connection, sink)
 
-    def add(self, name: str, kind: str, settings: Mapping[str, Any]) -> None:
-        """Add a destination under a name that no other has."""
-        self.engine.settings.functions.check(settings.get("function"))  # before it is imported
-        sink = new_sink(check_sink_name(name), kind, settings, starts=self._starts)
-        check_reference("token", sink.settings.get("token"))
-        self._check_filter(sink)
-        now = self.engine.clock.now()
+    engine.database.transact(work)
 
-        def work(connection: Connection) -> None:
-            sinks.insert(connection, sink, now=now)
-            self._check_scope(connection, sink)
-            self._check_place(connection, sink)
 
-        self.engine.database.transact(work)
+def change_sink(engine: Engine, name: str, settings: Mapping[str, Any]) -> None:
+    """Change settings, from the next range on."""
+    sink = _named(engine, name)
+    fixed = {"start"} | ({"where", "url", "origin"} if sink.kind == "forward" else set())
+    refused = sorted(fixed & set(settings))
+    if refused:
+        raise InvalidSetting(
+            f"{refused[0]!r} of sink {name!r} cannot be changed.", hint="Add another sink, and remove this one."
+        )
+    engine.settings.functions.check(settings.get("function"))
+    whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {"start": sink.settings["start"]}
+    check_reference("token", whole.get("token"))
+    changed = replace(sink, settings=whole)
+    _check_filter(engine, changed)
 
-    def change(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Change settings, from the next range on."""
-        sink = self._named(name)
-        fixed = {"start"} | ({"where", "url", "origin"} if sink.kind == "forward" else set())
-        refused = sorted(fixed & set(settings))
-        if refused:
+    def work(connection: Connection) -> None:
+        if {"datasets", "partitions"} & set(settings):
+            _check_scope(connection, changed)
+        _check_place(engine, connection, changed)
+        sinks.change(connection, sink.instance, whole)
+
+    engine.database.transact(work)
+
+
+def remove_sink(engine: Engine, name: str) -> None:
+    """Forget a destination; its name is free again."""
+    sink = _named(engine, name)
+
+    def work(connection: Connection) -> None:
+        sinks.set_state(connection, sink.instance, state="removed", reason=None)
+        if is_literal(sink.settings.get("token")):  # added by a version that allowed it
+            sinks.change(connection, sink.instance, {**sink.settings, "token": None})
+
+    engine.database.transact(work)
+    if is_literal(sink.settings.get("token")):
+        engine.database.forget_freed()
+
+
+def pause_sink(engine: Engine, name: str) -> None:
+    """Nothing more is pinned for it. What is pinned already is finished by the exporter that sends it."""
+    sink, now = _named(engine, name), engine.clock.now()
+    engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=now))
+
+
+def resume_sink(engine: Engine, name: str) -> None:
+    sink = _named(engine, name)
+    engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=None))
+
+
+def _named(engine: Engine, name: str) -> Sink:
+    return engine.database.read(lambda c: sinks.get(c, name))
+
+
+def _starts(engine: Engine, settings: Mapping[str, Any]) -> list[list[Any]]:
+    """Where a new sink begins, as sequence numbers: earlier rows are not delivered."""
+    start = settings["start"]
+    if start == "beginning":
+        return []
+    if start == "now":
+        return [[item.name, None, item.horizon] for item in _taken(engine, settings)]
+    cursors = [start] if isinstance(start, str | Cursor) else list(start)
+    parsed = [Cursor.parse(item) if isinstance(item, str) else item for item in cursors]
+    views = {one.dataset: view_of(engine, one.dataset) for one in parsed}
+    return [
+        [one.dataset, one.partition, cursor_position(engine, views[one.dataset], one, partition=one.partition)]
+        for one in parsed
+    ]
+
+
+def _check_scope(connection: Connection, sink: Sink) -> None:
+    """An unknown name is refused: the sink would deliver nothing without an error."""
+    declared = datasets.everyone(connection)
+    missing = Scope.of(sink.settings).missing(declared)
+    if missing and not sink.settings["later"]:
+        known = ", ".join(
+            f"{item.name} (by {', '.join(item.partition_by)})" if item.partition_by else item.name for item in declared
+        )
+        raise InvalidSetting(
+            missing[0],
+            hint=f"Existing: {known or 'none yet'}. Correct the name, or add it first, or pass --later (in Python, "
+            "later=True) if it will be added later.",
+        )
+
+
+def _check_place(engine: Engine, connection: Connection, sink: Sink) -> None:
+    """Two sinks at one place block each other; a sink inside the store's files would destroy its own source."""
+    for other in sinks.everyone(connection):
+        if other.instance != sink.instance and meet(sink, other, store_id=engine.store_id):
             raise InvalidSetting(
-                f"{refused[0]!r} of sink {name!r} cannot be changed.", hint="Add another sink, and remove this one."
+                f"Sink {other.name!r} already delivers to this place, or to a place above or below it.",
+                hint="Give every sink its own place: another prefix, table or namespace, or hub.",
             )
-        self.engine.settings.functions.check(settings.get("function"))
-        whole = checked(sink.kind, {**sink.settings, **settings, "start": "beginning"}) | {
-            "start": sink.settings["start"]
-        }
-        check_reference("token", whole.get("token"))
-        changed = replace(sink, settings=whole)
-        self._check_filter(changed)
+    if inside_the_store(
+        sink,
+        root=engine.root,
+        store_id=engine.store_id,
+        datasets=datasets.everyone(connection),
+        catalogs=engine.settings.catalogs,
+    ):
+        raise InvalidSetting(
+            "This place is inside the store.", hint="Deliver to a directory, bucket or table outside it."
+        )
 
-        def work(connection: Connection) -> None:
-            if {"datasets", "partitions"} & set(settings):
-                self._check_scope(connection, changed)
-            self._check_place(connection, changed)
-            sinks.change(connection, sink.instance, whole)
 
-        self.engine.database.transact(work)
+def _check_filter(engine: Engine, sink: Sink) -> None:
+    """Evaluate the row filter once against every dataset that the sink delivers."""
+    if sink.settings["where"] is None:
+        return
+    for item in _taken(engine, sink.settings):
+        queries.check_filter(engine.lake, view_of(engine, item.name).table, sink.settings["where"])
 
-    def remove(self, name: str) -> None:
-        """Forget a destination; its name is free again."""
-        sink = self._named(name)
 
-        def work(connection: Connection) -> None:
-            sinks.set_state(connection, sink.instance, state="removed", reason=None)
-            if is_literal(sink.settings.get("token")):  # added by a version that allowed it
-                sinks.change(connection, sink.instance, {**sink.settings, "token": None})
-
-        self.engine.database.transact(work)
-        if is_literal(sink.settings.get("token")):
-            self.engine.database.forget_freed()
-
-    def pause(self, name: str) -> None:
-        """Nothing more is pinned for it. What is pinned already is finished by the exporter that sends it."""
-        sink, now = self._named(name), self.engine.clock.now()
-        self.engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=now))
-
-    def resume(self, name: str) -> None:
-        sink = self._named(name)
-        self.engine.database.transact(lambda c: sinks.set_paused(c, sink.instance, at=None))
-
-    def _named(self, name: str) -> Sink:
-        return self.engine.database.read(lambda c: sinks.get(c, name))
-
-    def _starts(self, settings: Mapping[str, Any]) -> list[list[Any]]:
-        """Where a new sink begins, as sequence numbers: earlier rows are not delivered."""
-        start = settings["start"]
-        if start == "beginning":
-            return []
-        if start == "now":
-            return [[item.name, None, item.horizon] for item in self._taken(settings)]
-        cursors = [start] if isinstance(start, str | Cursor) else list(start)
-        parsed = [Cursor.parse(item) if isinstance(item, str) else item for item in cursors]
-        views = {one.dataset: view_of(self.engine, one.dataset) for one in parsed}
-        return [
-            [one.dataset, one.partition, cursor_position(self.engine, views[one.dataset], one, partition=one.partition)]
-            for one in parsed
-        ]
-
-    def _check_scope(self, connection: Connection, sink: Sink) -> None:
-        """An unknown name is refused: the sink would deliver nothing without an error."""
-        declared = datasets.everyone(connection)
-        missing = Scope.of(sink.settings).missing(declared)
-        if missing and not sink.settings["later"]:
-            known = ", ".join(
-                f"{item.name} (by {', '.join(item.partition_by)})" if item.partition_by else item.name
-                for item in declared
-            )
-            raise InvalidSetting(
-                missing[0],
-                hint=f"Existing: {known or 'none yet'}. Correct the name, or add it first, or pass --later (in Python, "
-                "later=True) if it will be added later.",
-            )
-
-    def _check_place(self, connection: Connection, sink: Sink) -> None:
-        """Two sinks at one place block each other; a sink inside the store's files would destroy its own source."""
-        around = self.engine
-        for other in sinks.everyone(connection):
-            if other.instance != sink.instance and meet(sink, other, store_id=around.store_id):
-                raise InvalidSetting(
-                    f"Sink {other.name!r} already delivers to this place, or to a place above or below it.",
-                    hint="Give every sink its own place: another prefix, table or namespace, or hub.",
-                )
-        if around.root is not None and inside_the_store(
-            sink,
-            root=around.root,
-            store_id=around.store_id,
-            datasets=datasets.everyone(connection),
-            catalogs=around.settings.catalogs,
-        ):
-            raise InvalidSetting(
-                "This place is inside the store.", hint="Deliver to a directory, bucket or table outside it."
-            )
-
-    def _check_filter(self, sink: Sink) -> None:
-        """Evaluate the row filter once against every dataset that the sink delivers."""
-        if sink.settings["where"] is None:
-            return
-        for item in self._taken(sink.settings):
-            queries.check_filter(self.engine.lake, view_of(self.engine, item.name).table, sink.settings["where"])
-
-    def _taken(self, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
-        declared = self.engine.database.read(datasets.everyone)
-        return [item for item in declared if settings["datasets"] is None or item.name in settings["datasets"]]
+def _taken(engine: Engine, settings: Mapping[str, Any]) -> list[datasets.Dataset]:
+    declared = engine.database.read(datasets.everyone)
+    return [item for item in declared if settings["datasets"] is None or item.name in settings["datasets"]]
 
 
 # ── Remedies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -300,161 +300,167 @@ class Replayed:
     """Refused again: they stay in quarantine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remedies:
-    """The two remedies for a blocked sink."""
-
-    exporter: Exporter
-
-    def skip(self, name: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
-        """Give up the first undelivered chunk of each channel that matches."""
-        sink, lags = self.exporter.lags(name)
-        skipped = []
-        for lag in lags:
-            channel = lag.channel
-            if not lag.open or dataset not in (None, channel.dataset) or partition not in (None, channel.partition):
-                continue
-            found = self._skip(channel, self.exporter.sources([lag])[channel.dataset])
-            skipped += [] if found is None else [found]
-        if not skipped:
-            raise Permanent(
-                f"Sink {name!r} has no pending chunk there.",
-                hint="Only a chunk whose delivery was tried and failed can be skipped.",
-            )
-        self.exporter.database.transact(lambda c: sinks.set_state(c, sink.instance, state="active", reason=None))
-        return skipped
-
-    def _skip(self, channel: Channel, source: RowSource) -> Skipped | None:
-        database, clock = self.exporter.database, self.exporter.clock
-
-        def first(connection: Connection) -> tuple[Intent, SequenceRange] | None:
-            intent = deliveries.open_intent(connection, channel)
-            pending = [] if intent is None else chunks.of_intent(connection, intent)
-            spans = [chunk.range for chunk in pending if chunk.state == "pending"]
-            return (intent, spans[0]) if intent is not None and spans else None
-
-        found = database.read(first)
-        if found is None:
-            return None
-        intent, span = found
-        rows = source.rows(intent, span).one_by_one()
-        ours = database.transact(
-            lambda c: chunks.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
+def skip(exporter: Exporter, name: str, *, dataset: str | None = None, partition: str | None = None) -> list[Skipped]:
+    """Give up the first undelivered chunk of each channel that matches."""
+    sink, lags = exporter.lags(name)
+    skipped = []
+    for lag in lags:
+        channel = lag.channel
+        if not lag.open or dataset not in (None, channel.dataset) or partition not in (None, channel.partition):
+            continue
+        found = _skip(exporter, channel, exporter.sources([lag])[channel.dataset])
+        skipped += [] if found is None else [found]
+    if not skipped:
+        raise Permanent(
+            f"Sink {name!r} has no pending chunk there.",
+            hint="Only a chunk whose delivery was tried and failed can be skipped.",
         )
-        return Skipped(channel.dataset, channel.partition, span, len(rows)) if ours else None
+    exporter.database.transact(lambda c: sinks.set_state(c, sink.instance, state="active", reason=None))
+    return skipped
 
-    def replay(self, name: str, *, id: str | None = None) -> Replayed:
-        """Replay rows that were given up, in sequence order: all rows of the sink, or one."""
-        database = self.exporter.database
-        sink = database.read(lambda c: sinks.get(c, name))
-        entries = database.read(lambda c: quarantine.of_sink(c, sink.instance))
-        if id is not None:
-            wanted = database.read(lambda c: quarantine.get(c, id))
-            entries = [entry for entry in entries if entry.id == wanted.id]
-            if not entries:
-                raise Permanent(f"Entry {id!r} is not a quarantined row of sink {name!r}.")
-        done = 0
-        self._update_ledgers(sink, entries)
-        for group in self._by_chunk(sink, entries):
-            done += self._replay_chunk(sink, group) if group.whole else 0
-            if not group.whole or not self._is_replayed(group.entries[0]):
-                done += sum(self._replay(sink, entry) for entry in group.entries)
-        return Replayed(done, len(entries) - done)
 
-    def _update_ledgers(self, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
-        """A ledger accepts a replayed row only if it knows that the row was given up.
+def _skip(exporter: Exporter, channel: Channel, source: RowSource) -> Skipped | None:
+    database, clock = exporter.database, exporter.clock
 
-        The next chunk with rows reports it. If none was sent since, a chunk without rows reports it now.
-        """
-        if not kind_of(sink).contiguous:
-            return
-        for channel in {Channel(sink.instance, entry.dataset, entry.partition or "") for entry in entries}:
-            _, destination = self._way(sink, channel, {})
-            if not _keeps_ledger(destination):
-                continue
-            begin = self.exporter.database.read(partial(parcel_start, channel=channel))
-            if not begin.given_up.rows:
-                continue
-            with contextlib.suppress(Ahead):  # it has this, and more
-                destination.deliver(_without_rows(channel, SequenceRange(begin.after, begin.watermark), begin))
+    def first(connection: Connection) -> tuple[Intent, SequenceRange] | None:
+        intent = deliveries.open_intent(connection, channel)
+        pending = [] if intent is None else chunks.of_intent(connection, intent)
+        spans = [chunk.range for chunk in pending if chunk.state == "pending"]
+        return (intent, spans[0]) if intent is not None and spans else None
 
-    def _by_chunk(self, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
-        """Rows that were given up together, with the chunk they were given up with."""
-        groups: dict[tuple[str, SequenceRange], _Group] = {}
-        last: dict[Channel, tuple[Intent, Chunk] | None] = {}  # the next row is usually in the same chunk
-        for entry in entries:
-            channel = Channel(sink.instance, entry.dataset, entry.partition or "")
-            found = last.get(channel)
-            if found is None or (entry.seq or 0) not in found[1].range:
-                found = last[channel] = self.exporter.database.read(
-                    partial(chunks.given_up_chunk, channel=channel, seq=entry.seq or 0)
-                )
-            alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
-            key = (entry.dataset, alone if found is None else found[1].range)
-            groups.setdefault(key, _Group(channel, found)).entries.append(entry)
-        return list(groups.values())
+    found = database.read(first)
+    if found is None:
+        return None
+    intent, span = found
+    rows = source.rows(intent, span).one_by_one()
+    ours = database.transact(
+        lambda c: chunks.give_up(c, intent, span, rows, reason="Skipped on demand.", now=clock.now())
+    )
+    return Skipped(channel.dataset, channel.partition, span, len(rows)) if ours else None
 
-    def _replay_chunk(self, sink: sinks.Sink, group: _Group) -> int:
-        """Send a chunk with the same range as before: a destination that already has it recognises it by the range.
 
-        A row sent alone with another key could be stored twice by a server that knows only keys.
-        """
-        if group.found is None:
-            return 0
-        intent, chunk = group.found
-        source, destination = self._way(sink, group.channel, intent.settings)
-        if isinstance(destination, TransactionalDestination):
-            return 0  # row by row: effect and record are one transaction there
-        piece = source.rows(intent, chunk.range)
-        span, replay = chunk.range, _keeps_ledger(destination)
-        if replay and piece.tally != chunk.tally:
-            return 0  # some of its rows are no longer in the lake: row by row
-        if kind_of(sink).contiguous and not replay:
-            span = self.exporter.database.read(lambda c: sent_range(c, group.channel, chunk))
-        parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
-        try:
-            destination.deliver(parcel)
-        except (Refused, Ahead, Oversized):
-            return 0  # the ledger ends after it, or it is still refused: row by row
-        faults.reach("delivery.replayed")
-        return self._decide(*group.entries)
+def replay(exporter: Exporter, name: str, *, id: str | None = None) -> Replayed:
+    """Replay rows that were given up, in sequence order: all rows of the sink, or one."""
+    database = exporter.database
+    sink = database.read(lambda c: sinks.get(c, name))
+    entries = database.read(lambda c: quarantine.of_sink(c, sink.instance))
+    if id is not None:
+        wanted = database.read(lambda c: quarantine.get(c, id))
+        entries = [entry for entry in entries if entry.id == wanted.id]
+        if not entries:
+            raise Permanent(f"Entry {id!r} is not a quarantined row of sink {name!r}.")
+    done = 0
+    _update_ledgers(exporter, sink, entries)
+    for group in _by_chunk(exporter, sink, entries):
+        done += _replay_chunk(exporter, sink, group) if group.whole else 0
+        if not group.whole or not _is_replayed(exporter, group.entries[0]):
+            done += sum(_replay_row(exporter, sink, entry) for entry in group.entries)
+    return Replayed(done, len(entries) - done)
 
-    def _replay(self, sink: sinks.Sink, entry: Entry) -> bool:
+
+def _update_ledgers(exporter: Exporter, sink: sinks.Sink, entries: Sequence[Entry]) -> None:
+    """A ledger accepts a replayed row only if it knows that the row was given up.
+
+    The next chunk with rows reports it. If none was sent since, a chunk without rows reports it now.
+    """
+    if not kind_of(sink).contiguous:
+        return
+    for channel in {Channel(sink.instance, entry.dataset, entry.partition or "") for entry in entries}:
+        _, destination = _way(exporter, sink, channel, {})
+        if not _keeps_ledger(destination):
+            continue
+        begin = exporter.database.read(partial(parcel_start, channel=channel))
+        if not begin.given_up.rows:
+            continue
+        with contextlib.suppress(Ahead):  # it has this, and more
+            destination.deliver(_without_rows(channel, SequenceRange(begin.after, begin.watermark), begin))
+
+
+def _by_chunk(exporter: Exporter, sink: sinks.Sink, entries: Sequence[Entry]) -> list[_Group]:
+    """Rows that were given up together, with the chunk they were given up with."""
+    groups: dict[tuple[str, SequenceRange], _Group] = {}
+    last: dict[Channel, tuple[Intent, Chunk] | None] = {}  # the next row is usually in the same chunk
+    for entry in entries:
         channel = Channel(sink.instance, entry.dataset, entry.partition or "")
-        source, destination = self._way(sink, channel, {})
-        parcel = _parcel(source, channel, entry.seq or 0)
-        if isinstance(destination, TransactionalDestination):
-            return self._replay_within(destination, parcel, entry)
-        try:
-            destination.deliver(parcel)
-        except Refused as error:
-            words = error.words
-            self.exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
-            return False
-        faults.reach("delivery.replayed")
-        return bool(self._decide(entry))
+        found = last.get(channel)
+        if found is None or (entry.seq or 0) not in found[1].range:
+            found = last[channel] = exporter.database.read(
+                partial(chunks.given_up_chunk, channel=channel, seq=entry.seq or 0)
+            )
+        alone = SequenceRange((entry.seq or 1) - 1, entry.seq or 1)
+        key = (entry.dataset, alone if found is None else found[1].range)
+        groups.setdefault(key, _Group(channel, found)).entries.append(entry)
+    return list(groups.values())
 
-    def _replay_within(self, destination: TransactionalDestination, parcel: Parcel, entry: Entry) -> bool:
-        def work(connection: Connection) -> bool:
-            mine = quarantine.decide(connection, entry.id, state="replayed", now=self.exporter.clock.now())
-            if mine:
-                destination.deliver_within(connection, parcel)
-            return mine
 
-        return self.exporter.database.transact(work)
+def _replay_chunk(exporter: Exporter, sink: sinks.Sink, group: _Group) -> int:
+    """Send a chunk with the same range as before: a destination that already has it recognises it by the range.
 
-    def _way(self, sink: sinks.Sink, channel: Channel, settings: dict[str, Any]) -> tuple[RowSource, Destination]:
-        source = RowSource(self.exporter.lake, view_of(self.exporter.engine, channel.dataset))
-        return source, self.exporter.destination(sink, source.view.dataset, channel, settings)
+    A row sent alone with another key could be stored twice by a server that knows only keys.
+    """
+    if group.found is None:
+        return 0
+    intent, chunk = group.found
+    source, destination = _way(exporter, sink, group.channel, intent.settings)
+    if isinstance(destination, TransactionalDestination):
+        return 0  # row by row: effect and record are one transaction there
+    piece = source.rows(intent, chunk.range)
+    span, replay = chunk.range, _keeps_ledger(destination)
+    if replay and piece.tally != chunk.tally:
+        return 0  # some of its rows are no longer in the lake: row by row
+    if kind_of(sink).contiguous and not replay:
+        span = exporter.database.read(lambda c: sent_range(c, group.channel, chunk))
+    parcel = Parcel(group.channel, span, piece.table, piece.sequence, piece.ids, piece.tally, replay=replay)
+    try:
+        destination.deliver(parcel)
+    except (Refused, Ahead, Oversized):
+        return 0  # the ledger ends after it, or it is still refused: row by row
+    faults.reach("delivery.replayed")
+    return _decide(exporter, *group.entries)
 
-    def _decide(self, *entries: Entry) -> int:
-        now = self.exporter.clock.now()
-        return self.exporter.database.transact(
-            lambda c: sum(quarantine.decide(c, entry.id, state="replayed", now=now) for entry in entries)
-        )
 
-    def _is_replayed(self, entry: Entry) -> bool:
-        return self.exporter.database.read(lambda c: quarantine.get(c, entry.id)).state == "replayed"
+def _replay_row(exporter: Exporter, sink: sinks.Sink, entry: Entry) -> bool:
+    channel = Channel(sink.instance, entry.dataset, entry.partition or "")
+    source, destination = _way(exporter, sink, channel, {})
+    parcel = _parcel(source, channel, entry.seq or 0)
+    if isinstance(destination, TransactionalDestination):
+        return _replay_within(exporter, destination, parcel, entry)
+    try:
+        destination.deliver(parcel)
+    except Refused as error:
+        words = error.words
+        exporter.database.transact(lambda c: quarantine.set_reason(c, entry.id, words))
+        return False
+    faults.reach("delivery.replayed")
+    return bool(_decide(exporter, entry))
+
+
+def _replay_within(exporter: Exporter, destination: TransactionalDestination, parcel: Parcel, entry: Entry) -> bool:
+    def work(connection: Connection) -> bool:
+        mine = quarantine.decide(connection, entry.id, state="replayed", now=exporter.clock.now())
+        if mine:
+            destination.deliver_within(connection, parcel)
+        return mine
+
+    return exporter.database.transact(work)
+
+
+def _way(
+    exporter: Exporter, sink: sinks.Sink, channel: Channel, settings: dict[str, Any]
+) -> tuple[RowSource, Destination]:
+    source = RowSource(exporter.lake, view_of(exporter.engine, channel.dataset))
+    return source, exporter.destination(sink, source.view.dataset, channel, settings)
+
+
+def _decide(exporter: Exporter, *entries: Entry) -> int:
+    now = exporter.clock.now()
+    return exporter.database.transact(
+        lambda c: sum(quarantine.decide(c, entry.id, state="replayed", now=now) for entry in entries)
+    )
+
+
+def _is_replayed(exporter: Exporter, entry: Entry) -> bool:
+    return exporter.database.read(lambda c: quarantine.get(c, entry.id)).state == "replayed"
 
 
 @dataclass(frozen=True, slots=True)
