@@ -19,14 +19,14 @@ import pytest
 from sqlalchemy import Connection, MetaData, func, inspect, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from floodmark.commit.protocol import Base
+from floodmark.commit.protocol import Base, PartitionRows
 from floodmark.control import blocks, datasets, deliveries, dependents, quarantine, removals, schema, segments
 from floodmark.control import database as database_module
 from floodmark.control.blocks import BatchLimits, Block, BlockUndecided
 from floodmark.control.database import Database, migrate
 from floodmark.control.datasets import Dataset
 from floodmark.control.quarantine import QuarantineInput
-from floodmark.control.segments import LandingRange, PartitionRows, SegmentContent, SourceStep
+from floodmark.control.segments import LandingRange, SegmentContent, SourceStep
 from floodmark.errors import (
     Corrupt,
     FloodmarkError,
@@ -1067,7 +1067,7 @@ def test_a_late_record_of_an_older_block_does_not_lower_the_horizon(database: Da
 ALLOCATE = """
 import sys
 from datetime import UTC, datetime
-from floodmark.commit.protocol import Base
+from floodmark.commit.protocol import Base, PartitionRows
 from floodmark.control import blocks, segments
 from floodmark.control.blocks import BatchLimits
 from floodmark.control.database import Database
@@ -1311,6 +1311,27 @@ def test_sqlite_commits_survive_a_power_loss(tmp_path: Any) -> None:
     assert found == ["wal", 2, 1]
     assert statements[0] == "BEGIN IMMEDIATE"
     database.close()
+
+
+def test_a_read_that_is_interrupted_before_it_begins_leaves_the_next_write_serial(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: connections are used again, and a transaction that writes takes the lock first whatever came before it."""
+    database = Database(f"sqlite:///{tmp_path / 'c.db'}")
+    statements: list[str] = []
+    database.read(lambda c: c.connection.driver_connection.set_trace_callback(statements.append))
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "begin", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            database.read(lambda _: None)
+    statements.clear()
+    database.transact(lambda c: c.exec_driver_sql("PRAGMA foreign_keys"))
+    assert statements[0] == "BEGIN IMMEDIATE"
+    database.close()
+
+
+def raise_interrupt(_connection: Connection) -> None:
+    raise KeyboardInterrupt
 
 
 # ── what cannot be written or read ───────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ import pytest
 from engines import set_flush
 from floodmark.commit import recovery
 from floodmark.engine import CONTROL_FILE
-from floodmark.maintenance.fold import Kept, fold
+from floodmark.maintenance.fold import Kept, fold_dataset
 from floodmark.store import Store, init, open_store
 from floodmark.testing import MemoryLake, kill_store
 
@@ -98,7 +98,7 @@ def test_a_host_that_comes_back_late_still_finds_them(hosts: Hosts, monkeypatch:
     hosts.restore()
     for n in range(8):
         hosts.commit("a", n)
-    fold(hosts.stores["a"].engine, "rows", kept=Kept(blocks=1, segments_age=timedelta(0)))
+    fold_dataset(hosts.stores["a"].engine, "rows", kept=Kept(blocks=1, segments_age=timedelta(0)))
     hosts.commit("b", 13)
     assert hosts.rows() == [*range(8), 11, 12, 13]
     monkeypatch.setattr(recovery, "landing_lines", None)

@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from floodmark.control.database import Database, sqlite_url
+from floodmark.engine import CONTROL_FILE
 from floodmark.errors import StoreReadOnly
-from floodmark.store import CONTROL_FILE, Store, open_store
+from floodmark.store import Store, open_store
 from read_only import read_only
 
 

@@ -96,6 +96,7 @@ class Database:
         self.check_writable()
         for attempt in range(ATTEMPTS_MAX):
             with self._connection() as connection:
+                connection.info[_READING] = False  # also if a read was interrupted before its BEGIN
                 transaction = connection.begin()
                 try:
                     result = work(connection)
@@ -142,8 +143,8 @@ class Database:
         """Run `work` on one consistent view; it must not write."""
         for attempt in range(ATTEMPTS_MAX):
             with self._connection() as connection:
-                connection.info[_READING] = True
                 before = self._unlocked_state()
+                connection.info[_READING] = True
                 try:
                     with connection.begin():
                         result = work(connection)
