@@ -56,6 +56,17 @@ def test_files_are_told_apart_by_bucket_and_joined_within_one(narrow: Blocks) ->
     assert [row[SEQ] for row in narrow.rows(SequenceRange(38, 43))] == [39, 40, 41, 42, 43]
 
 
+def test_the_segments_of_a_block_are_kept_apart_by_bucket_whatever_the_order_in_which_they_are_read(
+    narrow: Blocks,
+) -> None:
+    """Spark reads larger files first: so numbers of two buckets come in turn, and the last segment comes first."""
+    parts = [some(size, start=start) for start, size in ((0, 30), (30, 40), (70, 50), (120, 60))]
+    narrow.commit(*parts)
+    assert [bucket for bucket, _ in files(narrow)] == [FIRST, SECOND]
+    assert numbers(narrow.rows()) == {id: id + 1 for id in range(180)}
+    assert [row[SEQ] for row in narrow.rows(SequenceRange(95, 125))] == [*range(96, 126)]
+
+
 def test_only_the_files_of_the_range_are_touched(narrow: Blocks) -> None:
     for start in range(0, 50, 10):
         narrow.commit(some(10, start=start))

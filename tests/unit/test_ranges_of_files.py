@@ -143,6 +143,21 @@ def test_parts_are_put_in_order() -> None:
     assert in_order(parts)[SEQ].to_pylist() == [1, 2, 3, 5, 6, 9]
 
 
+def test_the_runs_of_a_file_are_put_in_order_without_a_copy() -> None:
+    """A commit writes the segments of a block one after the other, in any order."""
+    rows = pa.table({SEQ: [7, 8, 9, 1, 2, 3, 4, 5, 6], "text": list("ghiabcdef")})
+    found = in_order([rows])
+    assert found["text"].to_pylist() == list("abcdefghi")
+    held = rows["text"].chunk(0).buffers()[2].address
+    assert {chunk.buffers()[2].address for chunk in found["text"].chunks} == {held}
+
+
+def test_rows_in_very_many_runs_are_sorted() -> None:
+    rows = pa.table({SEQ: [*range(1000, 0, -1)]})
+    assert in_order([rows])[SEQ].to_pylist() == [*range(1, 1001)]
+    assert in_order([rows])[SEQ].num_chunks == 1
+
+
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,6 +8,7 @@ gets it.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _FIELD_ID = b"PARQUET:field_id"
+RUNS_MAX = 200
+"""Rows in more runs than this are sorted."""
 
 
 class Odd(Exception):
@@ -256,11 +259,28 @@ def cut_all(rows: pa.Table, ranges: Sequence[SequenceRange]) -> Iterator[tuple[i
 
 
 def in_order(parts: Sequence[pa.Table]) -> pa.Table:
+    """The rows by number. A commit writes the segments of a block one after the other, each in order, but not in the
+    order of their numbers: such runs are put in order without a copy.
+    """
     import pyarrow as pa
 
-    ordered = sorted((part for part in parts if part.num_rows), key=lambda part: part[SEQ][0].as_py())
+    ordered = sorted((run for part in parts for run in _runs(part)), key=lambda run: run[SEQ][0].as_py())
     rows = pa.concat_tables(ordered, promote_options="permissive") if ordered else parts[0]
     return rows if rising(rows) else rows.sort_by(SEQ)
+
+
+def _runs(rows: pa.Table) -> list[pa.Table]:
+    """The rows in as few pieces as rise, if these are not many."""
+    import pyarrow.compute as pc
+
+    if rows.num_rows == 0:
+        return []
+    numbers = rows[SEQ].combine_chunks()
+    falls = pc.indices_nonzero(pc.greater_equal(numbers[:-1], numbers[1:])).to_pylist()
+    if not falls or len(falls) > RUNS_MAX:
+        return [rows]
+    starts = [0, *(place + 1 for place in falls)]
+    return [rows.slice(start, end - start) for start, end in itertools.pairwise([*starts, rows.num_rows])]
 
 
 def _no_rows(columns: Sequence[StoredColumn]) -> pa.Table:

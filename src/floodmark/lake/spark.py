@@ -99,6 +99,8 @@ WHOLE_FILES = {
     "mergeSchema": "false",
 }
 """How segments are read: a session's settings of these names would leave rows out, or change old dates."""
+AS_READ = {"use-table-distribution-and-ordering": "false", "fanout-enabled": "true"}
+"""Rows are written as they come. They may come from two buckets in turn, so a task keeps a file open for each."""
 EVOLUTION_RACES_MAX = 5
 FEW_ROWS_NEW = 20_000
 """So many new rows are one task's: to start another costs more."""
@@ -289,15 +291,18 @@ class SparkLake(SparkReader):
         self._check_base(request, request.within)
         frame = self.frame(request.source, snapshot=request.snapshot).transform(within(request.within))
         rows = frame.transform(filled(request.schema)).transform(as_table(request.schema))
-        self._write(rows, request, {THROUGH_PROPERTY: str(request.through)})
+        self._write(rows, request, {THROUGH_PROPERTY: str(request.through)}, options={})
 
-    def _write(self, rows: DataFrame, request: Append | Copy, properties: Mapping[str, str]) -> None:
+    def _write(
+        self, rows: DataFrame, request: Append | Copy, properties: Mapping[str, str], *, options: Mapping[str, str]
+    ) -> None:
         """The compare-and-swap."""
         from pyspark.sql import functions as F
 
         writer = (
             rows.writeTo(self.catalog.spark_name(request.table))
             .option("isolation-level", "serializable")
+            .options(**options)
             .options(**{f"snapshot-property.{key}": value for key, value in properties.items()})
         )
         if request.base.snapshot is not None:
@@ -327,8 +332,21 @@ class SparkLake(SparkReader):
                 ROWS_PROPERTY: str(count),
                 SEGMENTS_PROPERTY: ",".join(map(str, named_segments(request))),
             }
-            self._write(kept, request, properties)
+            self._write(kept, request, properties, options=self._order_options(request))
         return True
+
+    def _order_options(self, request: Append) -> Mapping[str, str]:
+        """How the rows of a block are put in order: as they are read, unless the table has an order of its own.
+
+        Every segment is read in order, so to sort all of them again would only take memory for all of them. Where rows
+        were joined or settled, their order is restored there.
+        """
+        table = self.catalog.table(request.table)
+        if table is None or [field.source_id for field in table.sort_order().fields] != [
+            table.schema().find_field(SEQ).field_id
+        ]:
+            return {}
+        return AS_READ
 
     def _check_base(self, request: Append | Copy, range: SequenceRange) -> None:
         """Refuse a block that can no longer land, before Spark does the work.
@@ -391,6 +409,7 @@ class SparkLake(SparkReader):
             request.settlement.problem = problem_of(request.settle, error)
             return rows, count
         request.settlement.dropped = count - kept
+        settled = settled.sortWithinPartitions(SEQ)  # the function may have done anything with their order
         if kept == 0 or not request.identity:
             return (settled if kept else None), kept
         return self._without_duplicates(request, settled, frames, count=kept, by_content=request.by_content)
@@ -522,7 +541,8 @@ class SparkLake(SparkReader):
                 f"The committed rows of {request.table!r} could not be read to find duplicates: {reason_of(error)}.",
                 hint="Nothing was committed; the rows are safe in the spool.",
             ) from error
-        return (None if lost == count else rows.join(out, SEQ, "left_anti")), count - lost
+        left = rows.join(out, SEQ, "left_anti").sortWithinPartitions(SEQ)  # a join may have shuffled them
+        return (None if lost == count else left), count - lost
 
     def _committed(self, request: Append, numbers: SequenceRange) -> DataFrame | None:
         """The rows at the base that could equal one of the batch."""
