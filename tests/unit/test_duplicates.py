@@ -18,6 +18,7 @@ from floodmark.lake import duplicates
 from floodmark.lake.duplicates import KeyCache, duplicates_here
 from floodmark.lake.manifests import Manifests
 from floodmark.lake.overlap import Overlap, overlap
+from floodmark.rows.identities import near_in_time
 from floodmark.schema import SEQ, Schema
 from floodmark.sequence import SequenceRange
 from seeds import SEED
@@ -184,6 +185,20 @@ def test_a_file_is_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Non
     lake.commit([("e", 1, 1)])
     assert lake.duplicates(lake.request([("e", 1, 1)]), cache=cache) == [7]
     assert len(read) == 2
+
+
+def test_rows_of_other_times_are_not_compared() -> None:
+    stored = arrow([*((f"row {hour}", 1, hour) for hour in range(100)), ("timeless", 1, None)])
+
+    def compared(*hours: int | None) -> list[str]:
+        (part,) = near_in_time(arrow([("x", 1, hour) for hour in hours]), [stored], "at")
+        return part["id"].to_pylist()
+
+    assert compared(30, 32) == ["row 30", "row 31", "row 32"]
+    assert compared(30, None) == ["row 30", "timeless"]
+    assert compared(None) == ["timeless"]
+    assert compared(200) == []
+    assert compared(0, 99) == stored["id"].to_pylist()  # not worth a copy
 
 
 def test_what_is_kept_of_files_is_bounded(lake: Lake) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -106,6 +107,22 @@ FEW_ROWS_NEW = 20_000
 """So many new rows are one task's: to start another costs more."""
 FEW_ROWS = 200_000
 """So many committed rows are sent to every task, 8 bytes of each, rather than that the batch is shuffled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is known of the duplicates of a batch before Spark is asked."""
+
+    distinct: bool
+    """No two of its rows have one key."""
+    by_content: bool
+    """Some have no identity, and are compared by content."""
+    near: Overlap | None
+    """The files that may have duplicates; None: any."""
+    above: int = 0
+    """Only rows above this number can be duplicates."""
+    lost: list[int] | None = None
+    """The numbers of all duplicates; None: ask Spark."""
 
 
 @dataclass(slots=True)
@@ -313,14 +330,16 @@ class SparkLake(SparkReader):
     def _append_block(self, request: Append) -> bool:
         notes = _check_segments(request)
         self._check_base(request, request.range)
-        with contextlib.ExitStack() as frames:
+        with contextlib.ExitStack() as frames, ThreadPoolExecutor(1, thread_name_prefix="duplicates") as beside:
+            # Spark plans how to read the segments meanwhile.
+            looking = beside.submit(self._look, request, notes) if request.identity else None
             stamped = self._stamped(request)
             if len(request.range) <= FEW_ROWS_NEW:
                 stamped = stamped.coalesce(1)  # one task, one file
             rows, count = self._without_excluded(request, stamped, frames)
             kept: DataFrame | None = rows if count else None
-            if kept is not None and request.identity:
-                kept, count = self._new_rows(request, kept, notes, frames, count=count)
+            if kept is not None and looking is not None:
+                kept, count = self._new_rows(request, kept, frames, looking.result(), count=count)
             if kept is not None:
                 kept, count = self._settled(request, kept, frames, count=count)
             if kept is None:
@@ -437,29 +456,34 @@ class SparkLake(SparkReader):
 
         return self.spark.createDataFrame(pa.table({SEQ: pa.array(numbers, pa.int64())}))
 
-    def _new_rows(
-        self,
-        request: Append,
-        rows: DataFrame,
-        notes: Sequence[dict[bytes, bytes]],
-        frames: contextlib.ExitStack,
-        *,
-        count: int,
-    ) -> tuple[DataFrame | None, int]:
-        """The rows without duplicates, which are found with as little work as what is known of the segments allows."""
+    def _look(self, request: Append, notes: Sequence[dict[bytes, bytes]]) -> _Look:
+        """What is known of a batch's duplicates without Spark."""
         distinct = is_distinct(request.segments, notes, any_time=request.any_time)
         by_content = request.by_content and not all(NAMED in item for item in notes)
-        near: Overlap | None = Overlap(0, 0)
-        above = 0
-        if not is_absent(request, notes):
-            table = self.catalog.table(request.table)
-            near, above = self._overlap(request, notes, table)
-            if near is not None and table is not None and count == len(request.range) and not by_content:
-                lost = self._duplicates_here(request, table, near, distinct=distinct)
-                if lost is not None:
-                    return self._without(rows, lost, count=count)
+        if is_absent(request, notes):
+            return _Look(distinct, by_content, Overlap(0, 0))
+        table = self.catalog.table(request.table)
+        near, above = self._overlap(request, notes, table)
+        lost = None
+        if near is not None and table is not None and not by_content:
+            lost = self._duplicates_here(request, table, near, distinct=distinct)
+        return _Look(distinct, by_content, near, above, lost)
+
+    def _new_rows(
+        self, request: Append, rows: DataFrame, frames: contextlib.ExitStack, look: _Look, *, count: int
+    ) -> tuple[DataFrame | None, int]:
+        """The rows without duplicates, which are found with as little work as what is known of the segments allows."""
+        if look.lost is not None and count == len(request.range):
+            return self._without(rows, look.lost, count=count)
         return self._without_duplicates(
-            request, rows, frames, count=count, distinct=distinct, near=near, above=above, by_content=by_content
+            request,
+            rows,
+            frames,
+            count=count,
+            distinct=look.distinct,
+            near=look.near,
+            above=look.above,
+            by_content=look.by_content,
         )
 
     def _overlap(
