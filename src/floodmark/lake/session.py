@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _own: list[SparkSession] = []
 """The sessions that were started here, with settings of ours."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JARS = "spark.jars"
+_POOL = "spark.scheduler.pool"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _SESSION = {
@@ -40,6 +42,8 @@ _SESSION = {
 _SETTINGS = {
     **_SESSION,
     "spark.app.name": "floodmark",
+    # A commit's one task must not wait until every task of a compaction has begun: see `beside_commits`.
+    "spark.scheduler.mode": "FAIR",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -140,6 +144,24 @@ def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
             hint="Check that it runs, and that it was started with the Iceberg runtime and its extensions.",
         ) from error
     return session
+
+
+@contextlib.contextmanager
+def beside_commits(session: SparkSession) -> Iterator[None]:
+    """Jobs of maintenance: they take turns with all others. In one pool Spark first starts every task of the older job.
+
+    Only in a session of ours: in an application's, who shares with whom is its own affair.
+    """
+    if not is_own(session):
+        yield
+        return
+    context = session.sparkContext
+    before = context.getLocalProperty(_POOL)
+    context.setLocalProperty(_POOL, "maintenance")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_POOL, before)
 
 
 def is_own(session: SparkSession) -> bool:

@@ -27,6 +27,7 @@ from floodmark.lake.files import local_path
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
 from floodmark.lake.manifests import ListedFile, Manifests, listed_file
 from floodmark.lake.places import check_answered, files_below
+from floodmark.lake.session import beside_commits
 from floodmark.lake.spark_reading import conditions, in_ranges
 from floodmark.lake.types import quoted
 from floodmark.removal import Selection, Spared
@@ -192,7 +193,7 @@ def _forget_old_metadata(lake: SparkReader, table: str) -> None:
 
 def _call(lake: SparkReader, table: str, procedure: str, arguments: str) -> None:
     name = f"{lake.catalog.namespace}.{table}"
-    with lake.action():
+    with lake.action(), beside_commits(lake.spark):
         try:
             lake.spark.sql(f"CALL `{lake.catalog.name}`.system.{procedure}(table => '{name}', {arguments})").collect()
         except Exception as error:
@@ -211,7 +212,8 @@ def remove_selected(
     values: dict[str, Any] = {}
     spared = [_spared(item, schema, partition_by, values) for item in selection.spared]
     condition = " AND ".join([*conditions(lake.spark, selection, schema), *(f"NOT {item}" for item in spared)])
-    lake.spark.sql(f"DELETE FROM {lake.catalog.spark_name(table)} WHERE {condition}", args=values)  # noqa: S608 - it is SQL by nature
+    with beside_commits(lake.spark):
+        lake.spark.sql(f"DELETE FROM {lake.catalog.spark_name(table)} WHERE {condition}", args=values)  # noqa: S608 - it is SQL by nature
 
 
 def _spared(item: Spared, schema: Schema, partition_by: tuple[str, ...], values: dict[str, Any]) -> str:
