@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import textwrap
 from pathlib import Path
 
 from bench.records import Record
@@ -13,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "run-continuously.md"
 PLOT = ROOT / "docs" / "images" / "left-alone.svg"
 BEGIN, END = "<!-- left alone: written by `python -m bench watch --record` -->", "<!-- end of left alone -->"
+
+LINE_CHARACTERS_MAX = 138
 
 Samples = list[dict[str, float]]
 
@@ -60,12 +64,14 @@ def text(record: Record) -> str:
     samples = samples_of(record)
     quarter = max(1, len(samples) // 4)
     third, last = samples[-2 * quarter : -quarter], samples[-quarter:]
+    settled = samples[len(samples) // 3 :]
     commits = record.figures["commits"]
     beside = "" if record.quiet else ", beside other work"
-    upkeep = ", ".join(f"{task} {times} times" for task, times in commits["upkeep"].items())
+    upkeep = ", ".join(f"{task} {'once' if n == 1 else f'{n} times'}" for task, n in commits["upkeep"].items())
+    commit = f"`{record.commit}`" + (f", {record.note}" if record.note else "")
     opening = (
         f"`floodmark run` and a hub on one machine with {record.cores} cores{beside} ({record.date}, commit "
-        f"`{record.commit}`), for {samples[-1]['minutes']:.0f} minutes: two writers sent about "
+        f"{commit}), for {samples[-1]['minutes']:.0f} minutes: two writers sent about "
         f"{record.figures['rows a second']} rows a second to the hub, and `run` committed "
         f"{samples[-1]['committed']:,.0f} rows in {commits['number']:,} commits, delivered them to files, and removed "
         "them four minutes later."
@@ -73,11 +79,19 @@ def text(record: Record) -> str:
     closing = (
         f"A commit took {commits['seconds, median of the first half']:g} s in the first half and "
         f"{commits['seconds, median of the second half']:g} s in the second (medians), 99 of 100 at most "
-        f"{commits['seconds, 99 of 100']:g} s, the slowest {commits['seconds, longest']:g} s. Upkeep meanwhile: "
-        f"{upkeep}. Problems reported: {len(commits['problems'])}."
+        f"{commits['seconds, 99 of 100']:g} s, and the first, with the start of Spark, "
+        f"{commits['seconds, longest']:g} s. In the last two thirds of the time, sampled every ten seconds, rows "
+        f"waited at most {max(one['waiting_seconds'] for one in settled):g} s for their commit, and the sink was "
+        f"at most {max(one['lag_seconds'] for one in settled):g} s behind. Upkeep meanwhile: {upkeep}; problems "
+        f'reported: {len(commits["problems"])}. The audit at the end: "{record.figures["audit"].partition(": ")[2]}"'
+    )
+    sizes = (
+        "The spool grows and shrinks: a writer begins a new landing file after 64 MiB, and the old one goes when its "
+        "rows are committed. The JVM's memory is its heap (`spark.driver_memory`, 1 GiB) and about half a gigabyte "
+        "more."
     )
     lines = [
-        opening,
+        _wrapped(opening),
         "",
         f"![Memory, descriptors, files, snapshots, control database and rows over time](../images/{PLOT.name})",
         "",
@@ -85,9 +99,15 @@ def text(record: Record) -> str:
         "|---|---:|---:|",
         *(f"| {name} | {_middle(third, of)} | {_middle(last, of)} |" for name, of in FIGURES.items()),
         "",
-        closing,
+        _wrapped(closing),
+        "",
+        _wrapped(sizes),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, LINE_CHARACTERS_MAX, break_on_hyphens=False)
 
 
 def _span(part: Samples) -> str:
@@ -104,7 +124,13 @@ def _middle(part: Samples, of: str | tuple[str, ...]) -> str:
 
 
 def plot(samples: Samples) -> str:
-    """Small charts side by side, as SVG."""
+    """Small charts side by side, as SVG. A point is the median of three samples: a process that is just being started
+    counts twice for an instant.
+    """
+    samples = [
+        {name: statistics.median(one[name] for one in samples[max(0, place - 1) : place + 2]) for name in samples[0]}
+        for place in range(len(samples))
+    ]
     wide, high = 2 * (WIDTH + GAP), (len(PANELS) // 2) * (HEIGHT + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" {FONT} fill="#495057">',
@@ -116,8 +142,14 @@ def plot(samples: Samples) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
+def _round_above(value: float) -> float:
+    """The next number of one digit or two whose half is as short: the top of an axis."""
+    power = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return next(step * power for step in (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10, 12) if step * power >= value)
+
+
 def _panel(title: str, lines: list[tuple[str, str]], samples: Samples) -> str:
-    top = max((one[name] for name, _ in lines for one in samples), default=0.0) * 1.1 or 1.0
+    top = _round_above(max(one[name] for name, _ in lines for one in samples))
     end = max(samples[-1]["minutes"], 0.1)
 
     def across(minutes: float) -> float:

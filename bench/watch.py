@@ -181,12 +181,13 @@ def _metrics(address: str) -> dict[str, float]:
 
 
 def _processes(name: str, pid: int, *, java: bool) -> dict[str, float]:
-    """Of a process and its children: those that are Java, or the others."""
+    """Of a process and its children: those that are Java, with what it has started, or the others."""
     parent = psutil.Process(pid)
     memory = descriptors = threads = 0
     for process in (parent, *parent.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
-            if (process.name() == "java") == java:
+            family = {process.name(), *(one.name() for one in process.parents() if one.pid != pid)}
+            if ("java" in family) == java:
                 memory += process.memory_info().rss
                 descriptors += process.num_fds()
                 threads += process.num_threads()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench import left_alone
 from bench.page import BEGIN, END, PAGE, README, SECTIONS, is_reached, readme_table, render, text_of
 from bench.records import Record, records
 
@@ -13,6 +14,14 @@ def test_the_page_is_what_was_recorded():
 def test_the_figures_of_the_readme_are_those_of_the_page():
     shown = README.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
     assert shown.strip() == readme_table(records()).strip(), "run `make bench`"
+
+
+def test_what_is_said_of_a_store_that_was_left_alone_is_what_was_recorded():
+    record = records()["watch"]
+    said = left_alone.PAGE.read_text(encoding="utf-8").split(left_alone.BEGIN)[1].split(left_alone.END)[0]
+    assert said.strip() == left_alone.text(record).strip(), "run `python -m bench watch --record`"
+    assert left_alone.PLOT.read_text(encoding="utf-8") == left_alone.plot(left_alone.samples_of(record))
+    assert record.scale == 1.0
 
 
 def test_every_goal_that_is_missed_stands_at_the_end_of_the_page():

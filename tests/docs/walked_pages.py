@@ -261,6 +261,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         spark=False,
         not_run={
             "python3 -m venv /opt/floodmark": "tests/acceptance/test_package.py installs the wheel without network",
+            "uvx floodmark demo": "needs a package index",
             "useradd --system --home-dir /var/lib/floodmark floodmark": "needs root and systemd",
             "FLOODMARK_RUN__FLUSH_SECONDS=1": "a file of variables; tests/unit/test_config.py reads them",
             "python -m build --outdir dist": "needs a container engine; test_service_examples.py reads the file",
