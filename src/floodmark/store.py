@@ -576,9 +576,9 @@ class Store:
         Safe beside everything else. `[upkeep]` in the settings limits the work of one call; `dry_run` only reports.
         `apart` names steps that are left out: `expire`, `orphans`, `fold`.
         """
-        from floodmark.maintenance.compact import Compactor
+        from floodmark.maintenance.compact import compact
 
-        return Compactor(self.engine, progress, apart).compact(dataset, dry_run=dry_run)
+        return compact(self.engine, dataset, dry_run=dry_run, progress=progress, apart=apart)
 
     def retain(
         self,
@@ -674,9 +674,9 @@ class Store:
 
         Name columns that identify the row, and the event time if there is one: they bound what is read.
         """
-        from floodmark.maintenance.trace import Tracer
+        from floodmark.maintenance.trace import trace
 
-        return Tracer(self.engine).trace(dataset, row)
+        return trace(self.engine, dataset, row)
 
     def backup(self, path: str | Path) -> BackupReport:
         """Copy the control database, the spool, the quarantine and the settings to a new directory, while all runs.

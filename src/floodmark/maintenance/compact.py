@@ -126,48 +126,53 @@ class CompactReport:
         return not any(item.failed or item.problems for item in self.datasets)
 
 
-@dataclass(slots=True)
-class Compactor:
-    """Keeps tables small and quick. Any number of processes may try at once."""
+def compact(
+    engine: Engine,
+    dataset: str | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[str], None] | None = None,
+    apart: frozenset[str] = frozenset(),
+) -> CompactReport:
+    """Keep tables small and quick. Any number of processes may try at once.
 
-    engine: Engine
-    progress: Callable[[str], None] | None = None
-    apart: frozenset[str] = frozenset()
-    """Steps that are left to others: `expire`, `orphans`, `fold`."""
+    `apart` are steps that are left to others: `expire`, `orphans`, `fold`.
+    """
 
-    def compact(self, dataset: str | None = None, *, dry_run: bool = False) -> CompactReport:
-        if dataset is not None:
-            return CompactReport((self._one(dataset, dry_run=dry_run),), dry_run)
-        if not dry_run:
-            finish_removals(self.engine)
-        done = []
-        for item in self.engine.database.read(datasets.everyone):
-            try:
-                done.append(self._one(item.name, dry_run=dry_run))
-            except FloodmarkError as error:  # one dataset's trouble is not the others'
-                done.append(DatasetCompaction(item.name, problems=(error.message,)))
-        return CompactReport(tuple(done), dry_run)
-
-    def _one(self, dataset: str, *, dry_run: bool) -> DatasetCompaction:
-        declared = self.engine.database.read(lambda c: datasets.get(c, dataset))
+    def one(name: str) -> DatasetCompaction:
+        declared = engine.database.read(lambda c: datasets.get(c, name))
         if declared.fenced:
-            raise Retryable(f"Dataset {dataset!r} is being rebuilt.", hint="Compact it afterwards.")
+            raise Retryable(f"Dataset {name!r} is being rebuilt.", hint="Compact it afterwards.")
         if not dry_run:
-            decide_beside_flushes(self.engine, dataset)
-        state = self.engine.lake.load(declared.table_name)
+            decide_beside_flushes(engine, name)
+        state = engine.lake.load(declared.table_name)
         if state is None or state.head is None:
-            return DatasetCompaction(dataset)
-        run = _Run(self, declared)
-        with traces.span("compact", dataset=dataset):
+            return DatasetCompaction(name)
+        run = _Run(engine, declared, progress, apart)
+        with traces.span("compact", dataset=name):
             return run.forecast(state) if dry_run else run.work(state)
+
+    if dataset is not None:
+        return CompactReport((one(dataset),), dry_run)
+    if not dry_run:
+        finish_removals(engine)
+    done = []
+    for item in engine.database.read(datasets.everyone):
+        try:
+            done.append(one(item.name))
+        except FloodmarkError as error:  # one dataset's trouble is not the others'
+            done.append(DatasetCompaction(item.name, problems=(error.message,)))
+    return CompactReport(tuple(done), dry_run)
 
 
 @dataclass(slots=True)
 class _Run:
     """One dataset's compaction."""
 
-    parts: Compactor
+    engine: Engine
     declared: Dataset
+    progress: Callable[[str], None] | None
+    apart: frozenset[str]
     compacted: dict[SequenceRange, Bucket] = field(default_factory=dict)
     failed: list[SkippedBucket] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -175,7 +180,7 @@ class _Run:
 
     @property
     def lake(self) -> Lake:
-        return self.parts.engine.lake
+        return self.engine.lake
 
     @property
     def table(self) -> str:
@@ -184,7 +189,7 @@ class _Run:
     def forecast(self, state: TableState) -> DatasetCompaction:
         files = self.lake.files(state)
         choices = self._choices(files)
-        orphans = self.lake.orphans(self.table, before=self.parts.engine.clock.now() - orphan_age(self.parts.engine))
+        orphans = self.lake.orphans(self.table, before=self.engine.clock.now() - orphan_age(self.engine))
         return DatasetCompaction(
             self.declared.name,
             tuple(
@@ -206,17 +211,15 @@ class _Run:
         room = inventory.stored_bytes(self.lake, self.table)
         self._rewrite([item for item in choices if item.rewrite])
         self._step("rewriting manifests", self._join_manifests)
-        apart = self.parts.apart
+        apart = self.apart
         expired = 0 if "expire" in apart else self._step("expiring snapshots", self._expire) or 0
         orphans, orphan_bytes = 0, 0
         if "orphans" not in apart:
             orphans, orphan_bytes = self._step("removing orphan files", self._remove_orphans) or (0, 0)
-        retired = (
-            self._step("removing retired tables", lambda: remove_retired(self.parts.engine, self.declared.name)) or ()
-        )
+        retired = self._step("removing retired tables", lambda: remove_retired(self.engine, self.declared.name)) or ()
         folded = None
         if "fold" not in apart:
-            folded = self._step("folding old records", lambda: fold_dataset(self.parts.engine, self.declared.name))
+            folded = self._step("folding old records", lambda: fold_dataset(self.engine, self.declared.name))
         after = self.lake.load(self.table) or state
         files = self.lake.files(after)
         now = {bucket.range: bucket for bucket in files.buckets}
@@ -241,7 +244,7 @@ class _Run:
         """Before files are joined: what collapses need not be joined first."""
         if self.declared.settle is None:
             return SettledAgain()
-        settled = self._step("running the settle function", lambda: settle_again(self.parts.engine, self.declared.name))
+        settled = self._step("running the settle function", lambda: settle_again(self.engine, self.declared.name))
         if settled is not None and settled.problem is not None:
             self.problems.append(f"running the settle function: {settled.problem}")
         return settled or SettledAgain()
@@ -249,7 +252,7 @@ class _Run:
     # ── the steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _choices(self, files: TableFiles) -> list[Choice]:
-        settings = self.parts.engine.settings.upkeep
+        settings = self.engine.settings.upkeep
         limits = Limits(settings.file_bytes, settings.files_min, settings.bytes_max)
         return choose(files.buckets, limits)
 
@@ -260,13 +263,13 @@ class _Run:
         for done, (item, error) in enumerate(self._rewritten(chosen), start=1):
             if error is None:
                 self.compacted[item.bucket.range] = item.bucket
-                self._step("making files durable", lambda: make_durable(self.parts.engine, self.declared))
+                self._step("making files durable", lambda: make_durable(self.engine, self.declared))
             else:
                 self.failed.append(_skip(item.bucket, error.message))
             self._tell(f"{done} of {len(chosen)} buckets compacted")
 
     def _rewritten(self, chosen: list[Choice]) -> Iterator[tuple[Choice, FloodmarkError | None]]:
-        workers = min(self.parts.engine.settings.upkeep.buckets_at_once, len(chosen))
+        workers = min(self.engine.settings.upkeep.buckets_at_once, len(chosen))
         if workers < 2:
             yield from ((item, self._rewrite_one(item)) for item in chosen)
             return
@@ -280,7 +283,7 @@ class _Run:
             return None
         faults.reach("compact.rewriting")
         try:
-            size = self.parts.engine.settings.upkeep.file_bytes
+            size = self.engine.settings.upkeep.file_bytes
             self.lake.rewrite(self.table, within=item.rewrite, file_bytes=size, one_file=item.bytes <= size)
         except FloodmarkError as error:
             return error
@@ -293,11 +296,11 @@ class _Run:
             return
         self.manifests_before = self.lake.files(state).manifests
         replaced = sum(len(bucket.files) for bucket in self.compacted.values())
-        if self.manifests_before > self.parts.engine.settings.upkeep.manifests_max or replaced > REPLACED_MAX:
+        if self.manifests_before > self.engine.settings.upkeep.manifests_max or replaced > REPLACED_MAX:
             if not self._rewrite_manifests(state):
                 return
             faults.reach("compact.manifests_joined")
-            make_durable(self.parts.engine, self.declared)
+            make_durable(self.engine, self.declared)
 
     def _rewrite_manifests(self, state: TableState) -> bool:
         """False if flushes were faster each time: they join manifests, too, and the next compaction does the rest."""
@@ -314,17 +317,17 @@ class _Run:
         return False
 
     def _expire(self) -> int:
-        settings = self.parts.engine.settings.upkeep
+        settings = self.engine.settings.upkeep
         age = timedelta(seconds=settings.snapshots_age_seconds)
         rule = SnapshotRule(settings.snapshots_keep, age, settings.snapshots_max)
-        decide_beside_flushes(self.parts.engine, self.declared.name)
-        gone = expire_snapshots(self.parts.engine, self.declared.name, [self.table], rule)
+        decide_beside_flushes(self.engine, self.declared.name)
+        gone = expire_snapshots(self.engine, self.declared.name, [self.table], rule)
         faults.reach("compact.expired")
         return gone
 
     def _remove_orphans(self) -> tuple[int, int]:
         """U5: the one place that needs a clock."""
-        before = self.parts.engine.clock.now() - orphan_age(self.parts.engine)
+        before = self.engine.clock.now() - orphan_age(self.engine)
         found = self.lake.orphans(self.table, before=before, remove=True)
         return len(found), total_bytes(found)
 
@@ -340,8 +343,8 @@ class _Run:
             return None
 
     def _tell(self, text: str) -> None:
-        if self.parts.progress is not None:
-            self.parts.progress(f"{self.declared.name}: {text}")
+        if self.progress is not None:
+            self.progress(f"{self.declared.name}: {text}")
 
 
 def orphan_age(engine: Engine) -> timedelta:

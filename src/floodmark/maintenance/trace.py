@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from floodmark.control import blocks, deliveries, inspection, losses, quarantine, sinks
-from floodmark.control.database import Database
 from floodmark.control.datasets import Dataset
 from floodmark.control.deliveries import Channel
 from floodmark.control.inspection import ChunkRecord, GivenUpRow, Removal
@@ -206,227 +205,231 @@ class Trace:
         return bool(self.spooled or self.committed or self.quarantined)
 
 
-@dataclass(frozen=True, slots=True)
-class Tracer:
-    """Follows rows of one store."""
+def trace(engine: Engine, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
+    # The spool before the lake: a row that is committed in between is then found twice, and never missed.
+    view = view_of(engine, dataset)
+    selector = RowSelector.of(asked, view.dataset.schema)
+    spooled = (*_landing(engine, view.dataset, selector), *_segments(engine, view.dataset, selector))
+    quarantined = [*_quarantined(engine, view.dataset, selector)]
+    committed = _committed(engine, view_of(engine, dataset), selector)
+    numbers = {row.seq for row in committed}
+    quarantined += [item for item in _undelivered(engine, dataset) if item.seq in numbers]
+    gone = {row.segment for row in committed}
+    spooled = tuple(row for row in spooled if row.segment is None or row.segment not in gone)
+    notes = _notes(engine, dataset, found=bool(committed))
+    return Trace(dataset, spooled, tuple(committed), tuple(quarantined), tuple(notes))
 
-    engine: Engine
 
-    @property
-    def database(self) -> Database:
-        return self.engine.database
+# ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def trace(self, dataset: str, asked: Mapping[str, Any] | str) -> Trace:
-        # The spool before the lake: a row that is committed in between is then found twice, and never missed.
-        view = view_of(self.engine, dataset)
-        selector = RowSelector.of(asked, view.dataset.schema)
-        spooled = (*self._landing(view.dataset, selector), *self._segments(view.dataset, selector))
-        quarantined = [*self._quarantined(view.dataset, selector)]
-        committed = self._committed(view_of(self.engine, dataset), selector)
-        numbers = {row.seq for row in committed}
-        quarantined += [item for item in self._undelivered(dataset) if item.seq in numbers]
-        gone = {row.segment for row in committed}
-        spooled = tuple(row for row in spooled if row.segment is None or row.segment not in gone)
-        notes = self._notes(dataset, found=bool(committed))
-        return Trace(dataset, spooled, tuple(committed), tuple(quarantined), tuple(notes))
 
-    # ── the spool ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _landing(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
-        """What was captured and not yet sealed."""
-        states = self.database.read(lambda c: inspection.landing_states(c, dataset.name))
-        for path in landing_files(self.engine.root / "spool" / dataset.name / "landing"):
-            state, offset = states.get(path.stem, ("open", 0))
-            if state != "open":
-                continue
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    for line in file:
-                        for _ in self._places(dataset, selector, line):
-                            why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
-                            yield SpooledRow(str(path.relative_to(self.engine.root)), offset, None, why)
-                        offset += len(line)
-            except FileNotFoundError:
-                continue  # sealed and removed since
-
-    def _places(self, dataset: Dataset, selector: RowSelector, line: bytes) -> list[int]:
+def _landing(engine: Engine, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
+    """What was captured and not yet sealed."""
+    states = engine.database.read(lambda c: inspection.landing_states(c, dataset.name))
+    for path in landing_files(engine.root / "spool" / dataset.name / "landing"):
+        state, offset = states.get(path.stem, ("open", 0))
+        if state != "open":
+            continue
         try:
-            envelope = decode_envelope(line)
-            fitted = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows)
-        except (MalformedEnvelope, FloodmarkError):
-            return []
-        return selector.places(fitted.table)
+            with path.open("rb") as file:
+                file.seek(offset)
+                for line in file:
+                    for _ in _places(dataset, selector, line):
+                        why = f"It is captured and not yet sealed: run `floodmark flush {dataset.name}`."
+                        yield SpooledRow(str(path.relative_to(engine.root)), offset, None, why)
+                    offset += len(line)
+        except FileNotFoundError:
+            continue  # sealed and removed since
 
-    def _segments(self, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
-        """What is sealed and not yet committed."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        found = self.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed"))
-        block = self.database.read(lambda c: blocks.undecided(c, dataset.name))
-        for item in found:
-            try:
-                file = pq.ParquetFile(self.engine.segments.path(item.path))
-                names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
-                rows = file.read(columns=list(dict.fromkeys(names)))
-            except (OSError, pa.ArrowException):
-                continue  # committed and removed since; fsck reports it if it was not
-            for place in selector.places(rows):
-                if item.block is None:
-                    why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
-                else:
-                    span = block.range if block is not None and block.id == item.block else ""
-                    why = f"It is in block {span}, which is undecided: run `floodmark flush {dataset.name}`."
-                yield SpooledRow(item.path, place, item.id, why)
+def _places(dataset: Dataset, selector: RowSelector, line: bytes) -> list[int]:
+    try:
+        envelope = decode_envelope(line)
+        fitted = fit(dataset.schema, envelope.columns, envelope.values, rows=envelope.rows)
+    except (MalformedEnvelope, FloodmarkError):
+        return []
+    return selector.places(fitted.table)
 
-    # ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _quarantined(self, dataset: Dataset, selector: RowSelector) -> Iterator[QuarantinedRow]:
-        """What could not become a row, as far as it is made of columns that can be compared."""
-        entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset.name, state=None))
-        for entry in entries:
-            if entry.sink is None and self._is_in(dataset, selector, entry):
-                yield QuarantinedRow(entry.id, entry.state, entry.reason, None, None, entry.created_at)
+def _segments(engine: Engine, dataset: Dataset, selector: RowSelector) -> Iterator[SpooledRow]:
+    """What is sealed and not yet committed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def _is_in(self, dataset: Dataset, selector: RowSelector, entry: Entry) -> bool:
+    found = engine.database.read(lambda c: inspection.segments_in(c, dataset.name, state="sealed"))
+    block = engine.database.read(lambda c: blocks.undecided(c, dataset.name))
+    for item in found:
         try:
-            envelope = decode_envelope(kept_payload(self.engine.root, entry))
-        except (Corrupt, MalformedEnvelope):
-            return False
-        # Only the requested columns: the value that does not fit is in another one.
-        asked = [name for name in envelope.columns if name in selector.values]
-        if set(asked) != set(selector.values):
-            return False
-        values = [envelope.values[envelope.columns.index(name)] for name in asked]
-        try:
-            return bool(selector.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
-        except FloodmarkError:
-            return False
+            file = pq.ParquetFile(engine.segments.path(item.path))
+            names = [name for name in (*selector.values, CONTENT_ID) if name in file.schema_arrow.names]
+            rows = file.read(columns=list(dict.fromkeys(names)))
+        except (OSError, pa.ArrowException):
+            continue  # committed and removed since; fsck reports it if it was not
+        for place in selector.places(rows):
+            if item.block is None:
+                why = f"It is sealed and not yet committed: run `floodmark flush {dataset.name}`."
+            else:
+                span = block.range if block is not None and block.id == item.block else ""
+                why = f"It is in block {span}, which is undecided: run `floodmark flush {dataset.name}`."
+            yield SpooledRow(item.path, place, item.id, why)
 
-    def _undelivered(self, dataset: str) -> list[QuarantinedRow]:
-        names = {item.instance: item.name for item in self.database.read(sinks.everyone)}
-        entries = self.database.read(lambda c: quarantine.entries(c, dataset=dataset, state=None))
-        return [
-            QuarantinedRow(item.id, item.state, item.reason, names.get(item.sink, item.sink), item.seq, item.created_at)
-            for item in entries
-            if item.sink is not None
-        ]
 
-    # ── the lake, and on ─────────────────────────────────────────────────────────────────────────────────────────
+# ── quarantine ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _committed(self, view: View, selector: RowSelector) -> list[CommittedRow]:
-        if view.snapshot is None:
-            return []
-        dataset = view.dataset
-        rows = queries.find_rows(
-            self.engine.lake,
-            view.table,
-            snapshot=view.snapshot,
-            values=selector.values,
-            columns=dataset.partition_by,
-            rows_max=ROWS_MAX,
+
+def _quarantined(engine: Engine, dataset: Dataset, selector: RowSelector) -> Iterator[QuarantinedRow]:
+    """What could not become a row, as far as it is made of columns that can be compared."""
+    entries = engine.database.read(lambda c: quarantine.entries(c, dataset=dataset.name, state=None))
+    for entry in entries:
+        if entry.sink is None and _is_in(engine, dataset, selector, entry):
+            yield QuarantinedRow(entry.id, entry.state, entry.reason, None, None, entry.created_at)
+
+
+def _is_in(engine: Engine, dataset: Dataset, selector: RowSelector, entry: Entry) -> bool:
+    try:
+        envelope = decode_envelope(kept_payload(engine.root, entry))
+    except (Corrupt, MalformedEnvelope):
+        return False
+    # Only the requested columns: the value that does not fit is in another one.
+    asked = [name for name in envelope.columns if name in selector.values]
+    if set(asked) != set(selector.values):
+        return False
+    values = [envelope.values[envelope.columns.index(name)] for name in asked]
+    try:
+        return bool(selector.places(fit(_only(dataset, asked), asked, values, rows=envelope.rows).table))
+    except FloodmarkError:
+        return False
+
+
+def _undelivered(engine: Engine, dataset: str) -> list[QuarantinedRow]:
+    names = {item.instance: item.name for item in engine.database.read(sinks.everyone)}
+    entries = engine.database.read(lambda c: quarantine.entries(c, dataset=dataset, state=None))
+    return [
+        QuarantinedRow(item.id, item.state, item.reason, names.get(item.sink, item.sink), item.seq, item.created_at)
+        for item in entries
+        if item.sink is not None
+    ]
+
+
+# ── the lake, and on ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _committed(engine: Engine, view: View, selector: RowSelector) -> list[CommittedRow]:
+    if view.snapshot is None:
+        return []
+    dataset = view.dataset
+    rows = queries.find_rows(
+        engine.lake,
+        view.table,
+        snapshot=view.snapshot,
+        values=selector.values,
+        columns=dataset.partition_by,
+        rows_max=ROWS_MAX,
+    )
+    everyone = engine.database.read(sinks.everyone)
+    return [_followed(engine, view, row, everyone) for row in rows]
+
+
+def _followed(engine: Engine, view: View, row: StoredRow, everyone: list[Sink]) -> CommittedRow:
+    by = view.dataset.partition_by
+    partition = partition_key(by, [row.values.get(name) for name in by])
+    block, segment = engine.database.read(
+        lambda c: (
+            inspection.block_with(c, view.dataset.name, row.seq),
+            None if row.segment is None else inspection.segment(c, row.segment),
         )
-        everyone = self.database.read(sinks.everyone)
-        return [self._followed(view, row, everyone) for row in rows]
+    )
+    landing = None
+    if segment is not None and segment.landing_file is not None:
+        landing = f"{segment.landing_file}.jsonl, bytes {segment.landing_from}-{segment.landing_through}"
+    return CommittedRow(
+        row.seq,
+        row.content_id,
+        partition,
+        row.segment,
+        landing,
+        None if segment is None else segment.source,
+        None if block is None else block.range,
+        None if block is None else block.decided_at,
+        None if block is None else block.snapshot,
+        row.file,
+        tuple(_step(engine, view, partition, row.seq, sink) for sink in everyone),
+        1 if block is None else block.folded,
+    )
 
-    def _followed(self, view: View, row: StoredRow, everyone: list[Sink]) -> CommittedRow:
-        by = view.dataset.partition_by
-        partition = partition_key(by, [row.values.get(name) for name in by])
-        block, segment = self.database.read(
-            lambda c: (
-                inspection.block_with(c, view.dataset.name, row.seq),
-                None if row.segment is None else inspection.segment(c, row.segment),
-            )
-        )
-        landing = None
-        if segment is not None and segment.landing_file is not None:
-            landing = f"{segment.landing_file}.jsonl, bytes {segment.landing_from}-{segment.landing_through}"
-        return CommittedRow(
-            row.seq,
-            row.content_id,
-            partition,
-            row.segment,
-            landing,
-            None if segment is None else segment.source,
-            None if block is None else block.range,
-            None if block is None else block.decided_at,
-            None if block is None else block.snapshot,
-            row.file,
-            tuple(self._step(view, partition, row.seq, sink) for sink in everyone),
-            1 if block is None else block.folded,
-        )
 
-    def _step(self, view: View, partition: str, seq: int, sink: Sink) -> SinkStep:
-        scope = Scope.of(sink.settings)
-        channel = Channel(sink.instance, view.dataset.name, partition)
-        if not scope.takes(view.dataset, partition):
-            why = "The sink does not receive this dataset or partition."
-            return SinkStep(sink.name, sink.kind, "out of scope", why)
-        if seq <= scope.start(channel):
-            why = f"The sink started after number {scope.start(channel)}."
-            return SinkStep(sink.name, sink.kind, "before start", why)
-        records = self.database.read(lambda c: _deliveries(c, channel, seq))
-        state, why = (
-            self._undisturbed(sink, channel, records) if records.given_up is None else _after_all(records.given_up)
-        )
-        row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
-        if records.given_up is None and row_filter is not None and not self._passes(view, partition, seq, row_filter):
-            state, why = "filtered", f"The sink's filter excludes it: {row_filter}"
-        chunk = records.chunk
-        return SinkStep(
-            sink.name,
-            sink.kind,
-            state,
-            why,
-            None if chunk is None else chunk.range,
-            None if chunk is None else chunk.acknowledged_at,
-        )
+def _step(engine: Engine, view: View, partition: str, seq: int, sink: Sink) -> SinkStep:
+    scope = Scope.of(sink.settings)
+    channel = Channel(sink.instance, view.dataset.name, partition)
+    if not scope.takes(view.dataset, partition):
+        why = "The sink does not receive this dataset or partition."
+        return SinkStep(sink.name, sink.kind, "out of scope", why)
+    if seq <= scope.start(channel):
+        why = f"The sink started after number {scope.start(channel)}."
+        return SinkStep(sink.name, sink.kind, "before start", why)
+    records = engine.database.read(lambda c: _deliveries(c, channel, seq))
+    state, why = (
+        _undisturbed(engine, sink, channel, records) if records.given_up is None else _after_all(records.given_up)
+    )
+    row_filter = records.settings.get("where") if records.settings is not None else sink.settings.get("where")
+    if records.given_up is None and row_filter is not None and not _passes(engine, view, partition, seq, row_filter):
+        state, why = "filtered", f"The sink's filter excludes it: {row_filter}"
+    chunk = records.chunk
+    return SinkStep(
+        sink.name,
+        sink.kind,
+        state,
+        why,
+        None if chunk is None else chunk.range,
+        None if chunk is None else chunk.acknowledged_at,
+    )
 
-    def _undisturbed(self, sink: Sink, channel: Channel, records: _Deliveries) -> tuple[str, str]:
-        """Of a row that no destination has refused."""
-        if records.chunk is not None and records.chunk.state == "acknowledged":
-            folded = "" if records.chunk.folded == 1 else f" The records of {records.chunk.folded} chunks are folded."
-            return "delivered", f"Its chunk was acknowledged.{folded}"
-        if records.seq <= records.mark:
-            return "delivered", "The destination had it when it was queried; no chunk of it is recorded."
-        if any(records.seq in item.range for item in records.forfeits):
-            return "given up", "A user decided that the sink does not receive it."
-        if sink.state == "blocked":
-            return "waiting", f"The sink is blocked: {sink.reason}"
-        run = f"run `floodmark export {sink.name}`."
-        if records.chunk is not None:
-            return "waiting", f"Its chunk is being delivered, or was when an export stopped: {run}"
-        ahead = SequenceRange(records.mark, records.seq)
-        lag = sum(item.rows for item in self.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
-        return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
 
-    def _passes(self, view: View, partition: str, seq: int, row_filter: str) -> bool:
-        by = view.dataset.partition_by
-        if view.snapshot is None:
-            return False
-        stats = queries.stats(
-            self.engine.lake,
-            view.table,
-            snapshot=view.snapshot,
-            within=SequenceRange(seq - 1, seq),
-            partition_by=by,
-            partition_values=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True))
-            or None,
-            row_filter=row_filter,
-        )
-        return bool(stats)
+def _undisturbed(engine: Engine, sink: Sink, channel: Channel, records: _Deliveries) -> tuple[str, str]:
+    """Of a row that no destination has refused."""
+    if records.chunk is not None and records.chunk.state == "acknowledged":
+        folded = "" if records.chunk.folded == 1 else f" The records of {records.chunk.folded} chunks are folded."
+        return "delivered", f"Its chunk was acknowledged.{folded}"
+    if records.seq <= records.mark:
+        return "delivered", "The destination had it when it was queried; no chunk of it is recorded."
+    if any(records.seq in item.range for item in records.forfeits):
+        return "given up", "A user decided that the sink does not receive it."
+    if sink.state == "blocked":
+        return "waiting", f"The sink is blocked: {sink.reason}"
+    run = f"run `floodmark export {sink.name}`."
+    if records.chunk is not None:
+        return "waiting", f"Its chunk is being delivered, or was when an export stopped: {run}"
+    ahead = SequenceRange(records.mark, records.seq)
+    lag = sum(item.rows for item in engine.database.read(lambda c: deliveries.stretches(c, channel, ahead)))
+    return "waiting", f"The sink lags, by about {lag} rows up to this one: {run}"
 
-    def _notes(self, dataset: str, *, found: bool) -> Iterator[str]:
-        if found:
-            return
-        for loss in self.database.read(lambda c: losses.of_dataset(c, dataset)):  # U33
-            kept = f"; what is left of it is at {loss.kept_at}" if loss.kept_at else ""
-            yield f"{loss.rows} rows were given up with segment {loss.segment} on {loss.at[:19]} ({loss.reason}){kept}."
-        removed = self.database.read(lambda c: inspection.removals_of(c, dataset))
-        rows = sum(item.tally.rows for item in removed)
-        if rows:
-            yield f"{rows} rows were removed by retention or purge: no record is kept by which to find them."
+
+def _passes(engine: Engine, view: View, partition: str, seq: int, row_filter: str) -> bool:
+    by = view.dataset.partition_by
+    if view.snapshot is None:
+        return False
+    stats = queries.stats(
+        engine.lake,
+        view.table,
+        snapshot=view.snapshot,
+        within=SequenceRange(seq - 1, seq),
+        partition_by=by,
+        partition_values=dict(zip(by, parse_partition_key(by, partition, view.dataset.schema), strict=True)) or None,
+        row_filter=row_filter,
+    )
+    return bool(stats)
+
+
+def _notes(engine: Engine, dataset: str, *, found: bool) -> Iterator[str]:
+    if found:
+        return
+    for loss in engine.database.read(lambda c: losses.of_dataset(c, dataset)):  # U33
+        kept = f"; what is left of it is at {loss.kept_at}" if loss.kept_at else ""
+        yield f"{loss.rows} rows were given up with segment {loss.segment} on {loss.at[:19]} ({loss.reason}){kept}."
+    removed = engine.database.read(lambda c: inspection.removals_of(c, dataset))
+    rows = sum(item.tally.rows for item in removed)
+    if rows:
+        yield f"{rows} rows were removed by retention or purge: no record is kept by which to find them."
 
 
 @dataclass(frozen=True, slots=True)
