@@ -201,7 +201,7 @@ class Bucket:
                     f"The object {key} of {self.scheme}://{self.name} exists, with another content.",
                     hint="Nothing was overwritten. Use one prefix per store for spool.segments.",
                 ) from None
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - one of the client's many, told apart below
             self._refuse(error, missing_is_fine=False)
 
     def keys(self, prefix: str) -> list[str]:
@@ -210,7 +210,7 @@ class Bucket:
         try:
             pages = obstore.list(_connected(self), prefix, chunk_size=1000)
             return [meta["path"].removeprefix(f"{prefix}/") for page in pages for meta in page]
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - one of the client's many, told apart below
             self._refuse(error, missing_is_fine=False)
             return []
 
@@ -220,7 +220,7 @@ class Bucket:
         try:
             if keys:
                 obstore.delete(_connected(self), keys)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - one of the client's many, told apart below
             self._refuse(error)
 
     def _refuse(self, error: Exception, *, missing_is_fine: bool = True) -> None:

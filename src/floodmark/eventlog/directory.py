@@ -105,7 +105,7 @@ class EventsDirectory:
         try:
             faults.reach("eventlog.staged")
             try:
-                os.rename(staged, f"{self._name}/{transaction_id}{SUFFIX}")  # noqa: PTH104
+                os.rename(staged, f"{self._name}/{transaction_id}{SUFFIX}")  # noqa: PTH104 - a text for each event, not a Path
             except OSError as error:
                 raise _given_up(staged, error) from error
             # After the rename, which changes it; of the open file, since by name it might be another by now.
@@ -162,8 +162,8 @@ def _write_file(path: str, content: bytes, *, sync: bool) -> int:
 
 def _given_up(staged: str, error: OSError) -> Retryable:
     with contextlib.suppress(OSError):
-        os.unlink(staged)  # noqa: PTH108
-    transaction_id = os.path.basename(staged).partition(".")[0]  # noqa: PTH119
+        Path(staged).unlink()
+    transaction_id = Path(staged).name.partition(".")[0]
     return retryable_os_error(error, doing=f"Writing transaction {transaction_id}")
 
 

@@ -41,5 +41,5 @@ class Metrics:
         registry = self._registry
         if os.environ.get(SHARED_VARIABLE):
             registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no types there
         return generate_latest(registry) + metrics.text_of(self._store)

@@ -157,7 +157,7 @@ def skip_rereading_of_archives() -> None:
     """
     import zipimport
 
-    zipimport.zipimporter.invalidate_caches = _nothing  # type: ignore[method-assign, assignment]
+    zipimport.zipimporter.invalidate_caches = _nothing  # type: ignore[method-assign, assignment]  # on purpose
 
 
 def _nothing(_: object) -> None:

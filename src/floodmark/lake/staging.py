@@ -193,7 +193,7 @@ def _frame_of_tasks(spark: SparkSession, tasks: Sequence[Task], work: Work[Task]
     return spark.read.format(_Tasks.name()).options(asked=asked, columns=columns).load()
 
 
-class _Tasks(DataSource):  # type: ignore[misc]
+class _Tasks(DataSource):  # type: ignore[misc]  # pyspark declares no types for it
     """Tasks as Spark sees them."""
 
     @classmethod
@@ -209,7 +209,7 @@ class _Tasks(DataSource):  # type: ignore[misc]
         return _Reader(self.options["asked"], to_arrow_schema(schema))
 
 
-class _Reader(DataSourceReader):  # type: ignore[misc]
+class _Reader(DataSourceReader):  # type: ignore[misc]  # the same
     def __init__(self, asked: str, kinds: pa.Schema) -> None:
         self._tasks, self._work = pickle.loads(base64.b64decode(asked))  # noqa: S301 - our own, by way of Spark
         self._kinds = kinds

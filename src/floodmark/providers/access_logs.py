@@ -151,7 +151,7 @@ def _files(location: str) -> set[Path]:
         found = [given]
     else:
         # Patterns come from the command line, with folders: `Path.glob` takes none that begin at the root.
-        found = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207
+        found = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207 - see above
         if not found:
             raise FileNotFoundError(f"no file at {location}")
     return {absolute(path) for path in found if path.is_file()}
