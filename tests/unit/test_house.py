@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,9 @@ def test_only_what_is_private_to_something_else_is_counted(tmp_path: Path):
     house = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(house)
     assert house.private_attributes(path) == 2
+
+
+def test_every_exception_to_a_rule_has_its_reason_in_the_same_line():
+    bare = re.compile(r"#\s*(?:noqa(?::\s*[A-Z0-9, ]+)?|type:\s*ignore(?:\[[\w, -]+\])?)\s*$", re.MULTILINE)
+    files = (ROOT / "src" / "floodmark").rglob("*.py")
+    assert [f"{path.name}: {line}" for path in files for line in bare.findall(path.read_text())] == []
