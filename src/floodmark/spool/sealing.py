@@ -107,10 +107,10 @@ def _seal_file(engine: Engine, dataset: str, path: Path, report: SealReport) -> 
         offset = _offset(engine, dataset, path)
         tries = 0
         while offset is not None and offset < size and tries < SEAL_TRIES_MAX:
-            if not _seal_lines(
-                engine, dataset, path, descriptor, start=offset, size=size, writer_gone=writer_gone, report=report
-            ):
-                break
+            content = next_lines(descriptor, start=offset, size=size, writer_gone=writer_gone)
+            if not content:
+                break  # but for a line that its writer may still complete
+            _seal_lines(engine, dataset, LandingRange(path.stem, offset, offset + len(content)), content, report)
             # Where the records say, not where these lines ended: another sealer may have been first, and with fewer
             # of them. Taking our own end for sealed would remove the file with the rest of them in it.
             before, offset = offset, _offset(engine, dataset, path)
@@ -144,29 +144,13 @@ def is_writer_gone(descriptor: int) -> bool:
     return try_lock(descriptor)
 
 
-def _seal_lines(
-    engine: Engine,
-    dataset: str,
-    path: Path,
-    descriptor: int,
-    *,
-    start: int,
-    size: int,
-    writer_gone: bool,
-    report: SealReport,
-) -> bool:
-    """Seal the next lines of a file; false if there are none but one that its writer may still complete."""
-    content = next_lines(descriptor, start=start, size=size, writer_gone=writer_gone)
-    if not content:
-        return False
-    lines = LandingRange(path.stem, start, start + len(content))
+def _seal_lines(engine: Engine, dataset: str, lines: LandingRange, content: bytes, report: SealReport) -> None:
     declared, table, quarantined = _parse(engine, dataset, lines, content)
     if store(engine, declared, table, lines=lines, quarantined=quarantined):
         rows = 0 if table is None else table.num_rows
         report.segments += rows > 0
         report.rows += rows
         report.quarantined += len(quarantined)
-    return True
 
 
 def _parse(

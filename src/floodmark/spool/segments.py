@@ -160,21 +160,18 @@ def register_segment(
 ) -> bool:
     """The second half of `add`. What is not registered is dropped."""
     id, content = written.id, written.content
+
+    def work(connection: Connection) -> bool:
+        if also is not None and not also(connection):
+            return False  # another was first, and has the source's step with it
+        datasets.check_types(connection, dataset)
+        if not records.register(connection, id=id, content=content, lines=lines, step=step):
+            raise _GivenUp
+        quarantine.hold(connection, dataset.name, quarantined, now=engine.clock.now())
+        return True
+
     try:
-        registered = engine.database.transact(
-            lambda connection: _register(
-                engine,
-                connection,
-                dataset,
-                id=id,
-                content=content,
-                lines=lines,
-                step=step,
-                quarantined=quarantined,
-                also=also,
-            ),
-            landed=lambda connection: _is_at(connection, id=id, path=content.path),
-        )
+        registered = engine.database.transact(work, landed=lambda c: _is_at(c, id=id, path=content.path))
     except SchemaChanged:
         drop_segment(engine, written)
         engine.corrected.add(dataset.name)
@@ -196,27 +193,6 @@ def register_segment(
 def drop_segment(engine: Engine, written: WrittenSegment) -> None:
     """Give up a segment that was written and is not registered."""
     _drop(engine, written.id, written.content.path)
-
-
-def _register(
-    engine: Engine,
-    connection: Connection,
-    dataset: Dataset,
-    *,
-    id: int,
-    content: SegmentContent,
-    lines: LandingRange | None,
-    step: SourceStep | None,
-    quarantined: Sequence[QuarantineInput],
-    also: Callable[[Connection], bool] | None,
-) -> bool:
-    if also is not None and not also(connection):
-        return False  # another was first, and has the source's step with it
-    datasets.check_types(connection, dataset)
-    if not records.register(connection, id=id, content=content, lines=lines, step=step):
-        raise _GivenUp
-    quarantine.hold(connection, dataset.name, quarantined, now=engine.clock.now())
-    return True
 
 
 def split_segment(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
