@@ -20,7 +20,7 @@ from .seeding import GOES_ON, LATE, LEARN, bug, dies, does, held_up, stops
 
 def register_apart(self: Any, step: Any, written: Any) -> bool:
     """Without the step's own number too, by which a second registration would be refused."""
-    register_segment(self.engine, step.dataset, written, held=step.held)
+    register_segment(self.engine, step.dataset, written, quarantined=step.quarantined)
     return bool(self.engine.database.transact(self.mover(step)))
 
 
