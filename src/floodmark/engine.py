@@ -23,7 +23,7 @@ from floodmark.control.database import Database, check_owner, claim, migrate, ow
 from floodmark.control.topology import Topology, check_topology, lake_for, record_topology, recorded_topology
 from floodmark.errors import Corrupt, FloodmarkError, InvalidSetting, Permanent, StoreExists, StoreMissing
 from floodmark.files import durable_write, make_directory
-from floodmark.rows.fitted import FittedLines
+from floodmark.rows.line_cache import LineCache
 from floodmark.segment_store import SegmentStore, segment_store
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Engine:
         self.recovered = RecoveryProgress()
         self.corrected: set[str] = set()
         """Datasets whose columns got other types: what this process remembers of their schemas is wrong (U42)."""
-        self.fitted = FittedLines()
+        self.line_cache = LineCache()
         """What this process captured and has not sealed yet, as it was fitted."""
         self.announced = False
         """Whether the lake knows that this process commits rows: what it needs for that starts early."""

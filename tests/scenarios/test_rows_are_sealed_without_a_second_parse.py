@@ -133,13 +133,13 @@ def test_what_this_process_captured_is_not_parsed_again(store: Store, parsed: li
     store.flush("events")
     assert parsed == []
     assert [row["id"] for row in rows_of(store)] == [*range(ROWS_MAX + 4), *range(100, 104 + ROWS_MAX)]
-    assert store.engine.fitted.size == 0
+    assert store.engine.line_cache.size == 0
 
 
 def test_a_process_that_never_seals_keeps_nothing_in_memory(store: Store) -> None:
     store.add_dataset("events", schema=SCHEMA)
     store.capture("events", batch())
-    assert store.engine.fitted.size == 0
+    assert store.engine.line_cache.size == 0
 
 
 def test_the_landing_log_decides_not_the_memory_of_it(store: Store, parsed: list[bytes]) -> None:
@@ -170,10 +170,10 @@ def test_rows_that_were_fitted_to_an_older_schema_are_parsed(
 def test_memory_is_bounded_and_what_left_it_is_parsed(store: Store, parsed: list[bytes]) -> None:
     store.add_dataset("events", schema=SCHEMA)
     store.flush("events")
-    store.engine.fitted.bytes_max = 4_000
+    store.engine.line_cache.bytes_max = 4_000
     for turn in range(10):
         store.capture("events", batch(100 * turn))
-        assert store.engine.fitted.size <= 4_000
+        assert store.engine.line_cache.size <= 4_000
     store.flush("events")
     assert 0 < len(parsed) < 10
     assert [row["id"] for row in rows_of(store)] == [100 * turn + n for turn in range(10) for n in range(ROWS_MAX + 4)]

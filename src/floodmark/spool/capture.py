@@ -122,9 +122,9 @@ class Capture:
             dataset, [Problem("", reason, _envelope(rows[row]), misfit=True) for row, reason in _reasons(fitted)]
         )
         place = self._store(grown, fitted.table, line, quarantined)
-        if place is not None and self.engine.fitted.are_kept(dataset):
+        if place is not None and self.engine.line_cache.caches(dataset):
             demands = grown.demands(self.engine.settings.spool)
-            self.engine.fitted.keep(place.file, place.offset, line, found, grown.schema, demands)
+            self.engine.line_cache.keep(place.file, place.offset, line, found, grown.schema, demands)
         return _receipt(fitted, quarantined)
 
     def _capture_plain(self, declared: Dataset, rows: Any) -> Receipt | None:

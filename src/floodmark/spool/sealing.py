@@ -5,7 +5,7 @@ For each landing file, from the offset where the last sealing stopped:
     read whole lines → parse → fit → write the segment → register it and move the offset (one transaction)
 
 Lines that this process wrote itself are read, and not parsed again, where what the parser makes of them is known
-(`rows.fitted`).
+(`rows.line_cache`).
 
 Invariants
 - I6 The offset moves only from where the lines begin: of two sealers at work on the same lines one registers,
@@ -37,7 +37,7 @@ from floodmark.errors import InvalidName, SchemaConflict, UnserialisableValue
 from floodmark.files import durable_remove, try_lock
 from floodmark.rows.envelope import Envelope, MalformedEnvelope, decode_envelope, encode_envelope
 from floodmark.rows.fit import fit, reasons_by_row
-from floodmark.rows.fitted import FittedLine
+from floodmark.rows.line_cache import CachedLine
 from floodmark.rows.plain import Demands
 from floodmark.schema import Schema
 from floodmark.spool.ingest import fit_and_evolve, store
@@ -69,7 +69,7 @@ class _Known:
 
     offset: int
     line: bytes
-    fitted: FittedLine
+    fitted: CachedLine
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def seal(engine: Engine, dataset: str) -> SealReport:
     """Seal everything that is acknowledged at this moment."""
     report = SealReport()
     engine.database.read(lambda c: datasets.get(c, dataset))  # before its name becomes a path
-    engine.fitted.expect(dataset)
+    engine.line_cache.expect(dataset)
     for path in landing_files(landing_directory(engine, dataset)):
         _seal_file(engine, dataset, path, report)
     return report
@@ -162,7 +162,7 @@ def _parse(
     def hold(offset: int, reason: str, line: bytes) -> None:
         quarantined.append(_quarantined(engine, dataset, lines.file, offset, 0, reason=reason, payload=line))
 
-    runs = list(_runs(content, start=lines.start, malformed=hold, known=partial(engine.fitted.take, lines.file)))
+    runs = list(_runs(content, start=lines.start, malformed=hold, known=partial(engine.line_cache.take, lines.file)))
     known = engine.database.read(lambda c: datasets.get(c, dataset))
     declared, fitted = fit_and_evolve(engine, known, lambda it: _fit_runs(engine, it, lines, runs, content))
     return declared, joined(fitted.tables, declared.schema), quarantined + fitted.misfits
@@ -206,7 +206,7 @@ def _fit_runs(
     return _FittedRuns(schema, tables, quarantined)
 
 
-def is_still_so(fitted: FittedLine, schema: Schema, demands: Demands) -> bool:
+def is_still_so(fitted: CachedLine, schema: Schema, demands: Demands) -> bool:
     """Whether rows that were fitted earlier would be fitted in the same way now."""
     return fitted.schema == schema and fitted.demands == demands
 
@@ -240,7 +240,7 @@ def _runs(
     *,
     start: int,
     malformed: Callable[[int, str, bytes], None],
-    known: Callable[[int, bytes], FittedLine | None] = lambda *_: None,
+    known: Callable[[int, bytes], CachedLine | None] = lambda *_: None,
 ) -> Iterator[_Run | _Known]:
     """The envelopes, neighbours with equal columns taken together: one fit instead of thousands.
 

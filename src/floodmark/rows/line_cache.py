@@ -40,7 +40,7 @@ doubles may have more digits than are written."""
 
 
 @dataclass(frozen=True, slots=True)
-class FittedLine:
+class CachedLine:
     """A line's rows, and what they were fitted to."""
 
     table: pa.Table
@@ -50,14 +50,14 @@ class FittedLine:
 
 
 @dataclass(slots=True)
-class FittedLines:
+class LineCache:
     """The lines of one process that are not sealed, those that were written last. May be used by many threads."""
 
     bytes_max: int = BYTES_MAX
     size: int = 0
     """How many bytes their rows have now."""
     _datasets: set[str] = field(default_factory=set)
-    _held: OrderedDict[tuple[str, int], FittedLine] = field(default_factory=OrderedDict)
+    _held: OrderedDict[tuple[str, int], CachedLine] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _process: int = field(default_factory=os.getpid)
 
@@ -65,7 +65,7 @@ class FittedLines:
         """Keep the lines of a dataset from now on: this process seals it."""
         self._datasets.add(dataset)
 
-    def are_kept(self, dataset: str) -> bool:
+    def caches(self, dataset: str) -> bool:
         return dataset in self._datasets
 
     def keep(self, file: str, offset: int, line: bytes, found: FittedRows, schema: Schema, demands: Demands) -> None:
@@ -75,12 +75,12 @@ class FittedLines:
             return
         self._forget_after_fork()
         with self._lock:
-            self._held[(file, offset)] = FittedLine(table, schema, demands, _digest(line))
+            self._held[(file, offset)] = CachedLine(table, schema, demands, _digest(line))
             self.size += table.nbytes
             while self.size > self.bytes_max:
                 self.size -= self._held.popitem(last=False)[1].table.nbytes
 
-    def take(self, file: str, offset: int, line: bytes) -> FittedLine | None:
+    def take(self, file: str, offset: int, line: bytes) -> CachedLine | None:
         """The rows of a line, if it is the one that was written; they are not kept any longer."""
         self._forget_after_fork()
         with self._lock:
