@@ -28,6 +28,8 @@ from floodmark.testing import ManualClock, MemoryLake, SimulatedCrash, kill_stor
 
 DATASET = "events"
 TABLE = "events_g1"
+AS_BEFORE = frozenset({"flush.appending", "flush.decided", "flush.synced"})
+"""Fault points that leave nothing behind but what the one before left. In pairs they would show the same again."""
 
 
 @dataclass
