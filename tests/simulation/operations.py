@@ -207,7 +207,7 @@ NOTHING_IS_NEW = folding.Kept(blocks=0, intents=0, segments_age=timedelta(days=-
 
 
 def fold(_world: World, store: Store, _size: int) -> Any:
-    return folding.fold(store.engine, DATASET, kept=NOTHING_IS_NEW)
+    return folding.fold_dataset(store.engine, DATASET, kept=NOTHING_IS_NEW)
 
 
 UNDER_WAY = {"block-undecided", "rebuild-unfinished", "removal-unfinished", "file-missing", "landing-missing"}

@@ -478,7 +478,7 @@ def _() -> Iterator[None]:
     "one look is believed",
     invariant="U30",
     profile="bucket",
-    short=[does(1, "export archive"), stops(0, "check", "control.read", times=12), does(1, "capture, flush"), GOES_ON],
+    short=[does(1, "export archive"), stops(0, "check", "control.read", times=13), does(1, "capture, flush"), GOES_ON],
     shows="false alarm",
 )
 def _() -> Iterator[None]:
