@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ import orjson
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import func, select
 from stores import check_history, make_store, rows_of
 
+from floodmark.control import reports
+from floodmark.control.schema import intents
+from floodmark.maintenance.upkeep import EXPIRE, FOLD, ORPHANS, RETAIN, SURPLUS_MIN
 from floodmark.store import Store
 from scenarios.delivery.servers import KeyOnlyServer, Silent, always
 from waiting import wait_until
@@ -222,3 +227,93 @@ def test_a_signal_ends_a_back_off_at_once_and_a_second_one_ends_a_request_that_h
         assert start("--once").ends() == 0
         assert sorted(row["id"] for row in server.rows()) == sorted(str(id) for id in range(15))
         assert server.conflicts == []
+
+
+UPKEEP = """
+[run.retain]
+events = "12 rows"
+
+[upkeep]
+files_min = 4
+snapshots_keep = 1
+snapshots_max = 3
+"""
+QUICK = {
+    "RUN__FLUSH_SECONDS": "0.2",
+    "RUN__COMPACT_COMMITS": "8",
+    "RUN__COMPACT_SECONDS": "5",
+    "RUN__EXPIRE_SECONDS": "3",
+    "RUN__RETAIN_SECONDS": "30",
+    "RUN__FOLD_SECONDS": "3",
+    "RUN__ORPHANS_SECONDS": "3",
+}
+TASKS = (EXPIRE, RETAIN, FOLD, ORPHANS)
+COMMITS = 30
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_one_process_does_all_upkeep_beside_its_commits_and_nothing_piles_up(
+    store: Store, start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U5, U6, U10, U35: with short intervals, on a store where each task was done an hour ago."""
+    out = tmp_path / "out"
+    store.add_sink("archive", "blob", url=out.as_uri())
+    capture(store, 0, 2)
+    store.flush("events")
+    with (store.path / "floodmark.toml").open("a") as settings:
+        settings.write(UPKEEP)
+    for name, value in QUICK.items():
+        monkeypatch.setenv(f"FLOODMARK_{name}", value)
+    then = datetime.now(UTC) - timedelta(hours=1)
+    for task in TASKS:
+        store.engine.database.transact(
+            lambda c, task=task: reports.record(c, task, "events", message="", failed=False, now=then)
+        )
+    orphan = next((store.path / "lake").rglob("*.parquet")).with_name("orphan.parquet")
+    orphan.write_bytes(b"of a writer that died")
+    os.utime(orphan, ((then - timedelta(days=9)).timestamp(),) * 2)
+
+    running = start()
+
+    def done() -> set[str]:
+        return {event["task"] for event in running.events("tended")} | {
+            "compact" for event in running.events("compacted") if event["files_before"]
+        }
+
+    sent = 2
+    while done() != {*TASKS, "compact"} or len(running.events("flushed")) < COMMITS:
+        before = len(running.events("flushed"))
+        assert before < 10 * COMMITS, f"it did {done()}: {running.story()}"
+        capture(store, sent, 2)
+        sent += 2
+        running.until(lambda before=before: len(running.events("flushed")) > before)
+
+    def left() -> dict[str, int]:
+        state = store.engine.lake.load("events_g1")
+        assert state is not None
+        of = select(func.count()).select_from(intents).group_by(intents.c.partition_key)
+        return {
+            "files": sum(len(bucket.files) for bucket in store.engine.lake.files(state).buckets),
+            "snapshots": len(state.lineage),
+            "deliveries on record": max(store.engine.database.read(lambda c: c.execute(of).scalars().all())),
+            "rows": store.status().datasets[0].rows,
+        }
+
+    # It comes to rest at what is kept, however many commits there were: also those of the upkeep itself, at most four.
+    most = {"files": 2 * 4, "snapshots": 3 + SURPLUS_MIN + 4, "deliveries on record": 20 + 4, "rows": 12}
+    wait_until(
+        lambda: all(found <= most[name] for name, found in left().items()),
+        seconds_max=PATIENCE_SECONDS,
+        look_seconds=0.5,
+        story=lambda: f"{left()} {running.story()}",
+    )
+    assert max(most.values()) < COMMITS <= len(running.events("flushed"))
+    assert not orphan.exists()
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 0, running.story()
+    assert running.events("problem") == []
+    assert sorted(objects(out)) == sorted(str(id) for id in range(sent))
+    assert len(rows_of(store)) == 12
+    assert [item.what for item in store.fsck(deep=True).findings if item.wrong] == []
+    assert store.audit("archive").sound
