@@ -178,6 +178,8 @@ def known_columns(dataset: Dataset, columns: Sequence[str] | None) -> tuple[str,
             raise SchemaConflict(
                 f"Dataset {dataset.name!r} has no column {name!r}.", hint=f"It has {', '.join(dataset.schema.names)}."
             )
+    if len(set(columns)) < len(columns):
+        raise SchemaConflict("A column is requested twice.", hint="Name each column once.")
     return tuple(columns)
 
 

@@ -106,7 +106,7 @@ def test_every_kind_of_spark_master_is_taken(file: Path, master: str) -> None:
 
 def test_bytes_that_are_no_text_are_told_too(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidSetting, match="not valid TOML"):
+    with pytest.raises(InvalidSetting, match="line 1: it is not UTF-8"):
         config.load(file)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import dataset_names, json_option, open_store
+from floodmark.cli.options import dataset_names, each_once, json_option, open_store
 from floodmark.cli.output import Progress, note, print_json, print_table, progress
 from floodmark.errors import FloodmarkError
 
@@ -19,7 +19,7 @@ def _renames(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str
     pairs = [value.partition("=") for value in values]
     if not all(old and new for old, _, new in pairs):
         raise click.BadParameter("write it as old=new")
-    return {old: new for old, _, new in pairs}
+    return each_once((old, new) for old, _, new in pairs)
 
 
 @click.command()

@@ -53,8 +53,8 @@ def check(context: click.Context, as_json: bool) -> None:
         given = [one for one in found.values if one.origin.kind != "default"]
         changed = sum(one.origin.kind == "environment" for one in given)
         click.echo(
-            f"{found.path} is valid: {len(given) - changed} values from the file, {changed} from the environment, "
-            f"{len(found.values) - len(given)} defaults."
+            f"{found.path} is valid. Values from the file: {len(given) - changed}, from the environment: {changed}, "
+            f"defaults: {len(found.values) - len(given)}."
         )
     context.exit(WRONG if found.problems else 0)
 

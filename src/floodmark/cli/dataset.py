@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from floodmark.cli.options import column_list, dataset_names, declared_dataset, json_option, open_store
+from floodmark.cli.options import column_list, dataset_names, declared_dataset, each_once, json_option, open_store
 from floodmark.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def add(
             [_names(identity) for identity in identities] or None,
             event_time=event_time,
             partition_by=partition_by or (),
-            schema=dict(_column(text) for text in columns) or None,
+            schema=each_once(map(_column, columns), "'--column'") or None,
             settle=settle,
             identity_null=identity_null,
             identity_scope=identity_scope,
@@ -149,7 +149,7 @@ def change(name: str, types: tuple[str, ...], settle: str | None, no_settle: boo
         raise click.UsageError("Give --type, --settle or --no-settle.")
     if settle is not None and no_settle:
         raise click.UsageError("Give either --settle or --no-settle.")
-    wanted = dict(_type(text) for text in types)
+    wanted = each_once(map(_type, types), "'--type'")
     with open_store() as store:
         store.settings.functions.check(settle, by_command=True)
         store.change_dataset(name, types=wanted, settle="" if no_settle else settle)

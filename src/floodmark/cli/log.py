@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import dataset_names, json_option
+from floodmark.cli.options import dataset_names, each_once, json_option
 from floodmark.cli.output import counted, note, print_json, print_table
 from floodmark.errors import Permanent, Retryable, reason_of
 
@@ -149,13 +149,13 @@ def _is_number(text: str) -> bool:
 
 
 def _expected(given: tuple[str, ...], stream: str | None) -> dict[str, int]:
-    expected: dict[str, int] = {}
+    expected: list[tuple[str, int]] = []
     for text in given:
         name, equals, version = text.rpartition("=")
         if not _is_number(version) or (not equals and stream is None):
             raise click.UsageError(f"--expect {text}: write STREAM=VERSION, or VERSION for the stream appended to.")
-        expected[name if equals else stream or ""] = int(version)
-    return expected
+        expected.append((name if equals else stream or "", int(version)))
+    return each_once(expected, "'--expect'")
 
 
 @log.command()

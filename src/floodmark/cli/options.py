@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DOWNLOADS = "floodmark.jars"
 """The log in which a download reports what it does."""
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def store_path() -> Path:
@@ -96,9 +97,18 @@ def spark_options(command: F) -> F:
 
 
 def _assignments(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    found = dict(item.partition("=")[::2] for item in given)
     if any("=" not in item or item.startswith("=") for item in given):
         raise click.BadParameter("write it as KEY=VALUE")
+    return each_once((key, value) for key, _, value in (item.partition("=") for item in given))
+
+
+def each_once(pairs: Iterable[tuple[str, T]], option: str | None = None) -> dict[str, T]:
+    """The pairs by their keys. A key that is given twice is refused: one of its values would silently be ignored."""
+    found: dict[str, T] = {}
+    for key, value in pairs:
+        if key in found:
+            raise click.BadParameter(f"{key!r} is given twice.", param_hint=option)
+        found[key] = value
     return found
 
 
@@ -109,7 +119,7 @@ def column_list(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     names = [name.strip() for name in value.split(",")]
     if not all(names):
         raise click.BadParameter("give column names separated by commas, like a,b")
-    return names
+    return list(each_once((name, None) for name in names))
 
 
 # ── what a shell completes ───────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,7 +178,15 @@ class Position:
 
 
 def _stored(file: Path) -> str | None:
-    """The cursor in a file; None if the file does not exist yet."""
+    """The cursor in a file; None if the file does not exist yet.
+
+    A place where it could not be written is refused before the first row is, which would be read again the next time.
+    """
+    if not os.access(file.absolute().parent, os.W_OK):
+        raise InvalidCursor(
+            f"The cursor file {file} cannot be written: its directory is missing or read-only.",
+            hint="Create the directory, or give another file. Nothing was read.",
+        )
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

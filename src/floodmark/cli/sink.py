@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from floodmark.cli.options import column_list, dataset_names, json_option, open_store, sink_names
+from floodmark.cli.options import column_list, dataset_names, each_once, json_option, open_store, sink_names
 from floodmark.cli.output import counted, note, print_json, print_table
 
 
@@ -21,13 +21,13 @@ def sink() -> None:
 
 def _setting(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
     """`--set key=value`: numbers and true/false as such, everything else as text."""
-    settings: dict[str, Any] = {}
+    pairs: list[tuple[str, Any]] = []
     for item in given:
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{item!r} is not key=value.")
-        settings[key.replace("-", "_")] = _value(text)
-    return settings
+        pairs.append((key.replace("-", "_"), _value(text)))
+    return each_once(pairs)
 
 
 def _value(text: str) -> Any:
@@ -109,7 +109,8 @@ def add(name: str, kind: str, object_format: str | None, more: dict[str, Any], a
     """
     given["format"] = object_format
     # Only given options: an option that is not given must not override --set.
-    settings = {**more, **{key: value for key, value in given.items() if value is not None}}
+    options = {key: value for key, value in given.items() if value is not None}
+    settings = each_once([*more.items(), *options.items()], "'--set'")
     with open_store() as store:
         store.settings.functions.check(settings.get("function"), by_command=True)
         store.add_sink(name, kind, **settings)

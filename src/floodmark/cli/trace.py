@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from floodmark.cli.options import dataset_names, declared_dataset, json_option, open_store
+from floodmark.cli.options import dataset_names, declared_dataset, each_once, json_option, open_store
 from floodmark.cli.output import NOTHING, print_json, working
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _parsed(dataset: Dataset, values: tuple[str, ...]) -> dict[str, Any]:
     from floodmark.schema import STRING
 
     asked: dict[str, Any] = {}
+    each_once((item.partition("=")[0], item) for item in values)
     for item in values:
         name, equals, text = item.partition("=")
         if not equals:

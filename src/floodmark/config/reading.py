@@ -372,6 +372,9 @@ class Reading:
 
 
 def _not_toml(path: Path, error: Exception) -> InvalidSetting:
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object[: error.start].count(b"\n") + 1
+        return InvalidSetting(f"{path}, line {line}: it is not UTF-8.", hint="Save the file as UTF-8.")
     twice = re.search(r"Cannot declare \((.*?),?\) twice \(at line (\d+)", str(error))
     if twice is None:
         return InvalidSetting(f"{path} is not valid TOML: {reason_of(error)}.", hint="Correct that line.")

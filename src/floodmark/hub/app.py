@@ -133,7 +133,7 @@ class Hub:
         encoding = bodies.content_encoding(request)
         key = bodies.one_header(request, wire.KEY_HEADER)
         if key is not None and not (0 < len(key) <= KEY_CHARACTERS_MAX and key.isascii() and key.isprintable()):
-            raise bodies.bad_request(f"{wire.KEY_HEADER} is a printable text of 1 to {KEY_CHARACTERS_MAX} characters.")
+            raise bodies.bad_request(f"{wire.KEY_HEADER} is 1 to {KEY_CHARACTERS_MAX} printable ASCII characters.")
         how = {"encoding": encoding, "media": media, "token": token.name}
         with self._place(request, token):
             body = await self._body(request)

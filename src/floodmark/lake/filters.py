@@ -12,11 +12,29 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from floodmark.errors import InvalidSetting, reason_of
-from floodmark.lake.conditions import Inadmissible, Node, columns_of, makes_times, mentions_clock, parse, spark_sql
+from floodmark.lake.conditions import (
+    Extract,
+    Inadmissible,
+    Interval,
+    Node,
+    Number,
+    Operation,
+    Prefixed,
+    Text,
+    Typed,
+    columns_of,
+    makes_times,
+    mentions_clock,
+    parse,
+    spark_sql,
+)
 from floodmark.lake.types import quoted, spark_type
 
 if TYPE_CHECKING:
     from floodmark.schema.types import ColumnType
+
+
+ARITHMETIC = frozenset({"+", "-", "*", "/", "%", "DIV", "||"})
 
 
 def check_text(expression: str, columns: Collection[str] | None) -> frozenset[str]:
@@ -28,6 +46,10 @@ def parsed(expression: str, columns: Collection[str] | None) -> Node:
     """The condition; `InvalidSetting` for what no filter may hold. None: any column will do."""
     try:
         node = parse(expression, columns)
+        if isinstance(node, Number | Text | Typed | Interval | Extract) or (
+            isinstance(node, Prefixed | Operation) and node.sign in ARITHMETIC
+        ):
+            raise Inadmissible("it is a value, not a condition")
         spark_sql(node)  # what no text can be made of is refused by every lake
     except Inadmissible as error:
         raise bad_filter(expression, str(error), hint=error.hint) from None

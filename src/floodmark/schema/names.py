@@ -71,7 +71,7 @@ def check_field_name(name: Any, *, what: str = "field") -> str:
     """The name, if it is a valid name of a struct's field, by the rules for every name in a table."""
     reason = _field_name_problem(name)
     if reason is not None:
-        raise InvalidName(f"{_shown(name)} is not a valid {what} name: {reason}.", hint="Rename it in the rows.")
+        raise InvalidName(f"{_shown(name)} is not a valid {what} name: {reason}.", hint="Use another name.")
     return str(name)
 
 

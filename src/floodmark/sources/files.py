@@ -324,12 +324,22 @@ def _csv(file: SourceFile, kind_of: KindOf, mark: Mark) -> Iterator[Batch]:
         yield Batch([], done + 1, lambda _: str(file.path), tuple(_broken_row(file, item) for item in broken.waiting))
 
 
+OTHER_SEPARATORS = ";\t|"
+"""In the only name of a header they mean that the file is not separated by commas."""
+
+
 def _check_names(file: SourceFile, names: Sequence[str]) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise Permanent(
             f"{file.path} has several columns that are called {repeated[0]!r}.",
             hint="Give each column its own name, or exclude the file.",
+        )
+    sign = next((sign for sign in OTHER_SEPARATORS if sign in names[0]), None) if len(names) == 1 else None
+    if sign is not None:
+        raise Permanent(
+            f"{file.path} has one column, {names[0]!r}: its columns are separated by {sign!r}.",
+            hint="Separate them by commas. If it is one column, give it a name without that character.",
         )
 
 
@@ -373,7 +383,8 @@ def _place(row: Any) -> int:
 
 
 def _broken_row(file: SourceFile, row: Any) -> Problem:
-    reason = f"it has {row.actual_columns} columns instead of {row.expected_columns}"
+    found = row.actual_columns
+    reason = f"it has {found} {'column' if found == 1 else 'columns'} instead of {row.expected_columns}"
     return Problem(f"{file.path} row {_place(row)}", reason, row.text.encode())
 
 

@@ -17,7 +17,7 @@ def setting(tmp_path: Path, text: str) -> None:
 def test_a_new_store_has_valid_settings(shop: Cli) -> None:
     done = shop("config", "check")
     assert done.code == 0
-    assert "is valid: 1 values from the file, 0 from the environment" in done.out
+    assert "is valid. Values from the file: 1, from the environment: 0" in done.out
 
 
 def test_every_problem_is_listed_with_its_place_and_what_is_allowed(

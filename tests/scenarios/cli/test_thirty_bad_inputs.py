@@ -69,6 +69,79 @@ REFUSED: dict[str, Refused] = {
     "a purge with a broken condition": Refused(("purge", "orders", "--where", "total >"), "total >"),
     "an entry of the quarantine that does not exist": Refused(("quarantine", "show", "nope"), "nope"),
     "a second init": Refused(("init",), "already"),
+    "a column that is declared twice": Refused(
+        ("dataset", "add", "new", "--column", "a:long", "--column", "a:string"), "'a' is given twice", 2, hint=False
+    ),
+    "two types for one column": Refused(
+        ("dataset", "change", "orders", "--type", "total=int", "--type", "total=long"), "'total'", 2, hint=False
+    ),
+    "an identity that ends with a comma": Refused(("dataset", "add", "new", "--identity", "id,"), "empty"),
+    "a partition column that is a number with a fraction": Refused(
+        ("dataset", "add", "new", "--partition-by", "x", "--column", "x:double"), "'x'"
+    ),
+    "a decimal of too many digits": Refused(("dataset", "add", "new", "--column", "a:decimal(99,2)"), "decimal(99,2)"),
+    "an event time that is a text": Refused(
+        ("dataset", "add", "new", "--column", "at:string", "--event-time", "at"), "'at'"
+    ),
+    "a removal without a word of consent": Refused(("dataset", "remove", "orders"), "--yes", 2, hint=False),
+    "a setting that is given twice": Refused(
+        ("sink", "add", "out", "blob", "--url", "file:///tmp/x", "--set", "chunk_rows=1", "--set", "chunk_rows=2"),
+        "'chunk_rows' is given twice",
+        2,
+        hint=False,
+    ),
+    "a setting that is also an option": Refused(
+        ("sink", "add", "out", "blob", "--url", "file:///tmp/x", "--set", "url=file:///tmp/y"), "'url'", 2, hint=False
+    ),
+    "a path in place of a URL": Refused(("sink", "add", "out", "blob", "--url", "some/where"), "some/where"),
+    "chunks of no rows": Refused(
+        ("sink", "add", "out", "blob", "--url", "file:///tmp/x", "--set", "chunk_rows=0"), "chunk_rows"
+    ),
+    "a schedule that never comes": Refused(
+        ("sink", "add", "out", "blob", "--url", "file:///tmp/x", "--cron", "0 0 30 2 *"), "0 0 30 2 *"
+    ),
+    "a filter that is a number": Refused(
+        ("sink", "add", "out", "blob", "--url", "file:///tmp/x", "--where", "1"), "not a condition"
+    ),
+    "a purge of a sum": Refused(("purge", "orders", "--where", "total + 1"), "not a condition"),
+    "a hub on a port that does not exist": Refused(
+        ("sink", "add", "hub", "forward", "--url", "http://127.0.0.1:99999"), "99999"
+    ),
+    "a token in the command line": Refused(
+        ("sink", "add", "hub", "forward", "--url", "http://127.0.0.1:9", "--token", "secret"), "token"
+    ),
+    "a function that the settings do not allow": Refused(
+        ("sink", "add", "p", "projection", "--function", "os:system"), "'os'"
+    ),
+    "a table without a namespace": Refused(("sink", "add", "t", "table", "--table", "x"), "'x'"),
+    "a rewind of a sink that does not exist": Refused(("sink", "rewind", "nope", "--beginning"), "nope"),
+    "a skip in a sink that does not exist": Refused(("sink", "skip", "nope"), "nope"),
+    "a column that is read twice": Refused(("read", "orders", "--columns", "id,id"), "'id'", 2, hint=False),
+    "a cursor file in no directory": Refused(("read", "orders", "--cursor-file", "/no/such/c"), "/no/such/c"),
+    "a backup into the store": Refused(("backup", "{store/inside}"), "inside"),
+    "a restore of what is no backup": Refused(("restore", "/tmp", "{restored}"), "backup.json"),
+    "a control database of another kind": Refused(("move", "--control", "mysql://x"), "PostgreSQL"),
+    "a token for a dataset that does not exist": Refused(
+        ("token", "add", "t", "--capture", "--datasets", "nope"), "nope"
+    ),
+    "a token that expires in the past": Refused(
+        ("token", "add", "t", "--capture", "--any-dataset", "--expires", "-1d"), "-1d", 2, hint=False
+    ),
+    "a hub for everybody without tokens": Refused(("hub", "--host", "0.0.0.0"), "token"),
+    "a certificate without its key": Refused(("hub", "--tls-cert", "/a"), "--tls-key", 2, hint=False),
+    "a CSV file that is separated by semicolons": Refused(
+        ("capture", "orders", "{a.csv}"), "';'", files={"a.csv": b"id;total\n1;2\n"}
+    ),
+    "a history that is separated by tabs": Refused(
+        ("backfill", "orders", "--from", "{a.csv}"), "'\\t'", files={"a.csv": b"id\ttotal\n1\t2\n"}
+    ),
+    "a CSV file with two columns of one name": Refused(
+        ("capture", "orders", "{a.csv}"), "'id'", files={"a.csv": b"id,id\n1,2\n"}
+    ),
+    "a log that is not there": Refused(("log", "feed", "/no/such", "orders"), "/no/such"),
+    "settings that are not UTF-8": Refused(
+        ("status",), "line 2: it is not UTF-8", files={"store/floodmark.toml": b"# a\n# \xff\n"}
+    ),
 }
 """Those that fail as a whole."""
 

@@ -431,7 +431,8 @@ def _checked_url(url: Any) -> str:
 
     try:
         parts = httpx.URL(url)
-        whole = parts.scheme in {"http", "https"} and bool(parts.host)
+        port = 1 if parts.port is None else parts.port  # httpx accepts any number
+        whole = parts.scheme in {"http", "https"} and bool(parts.host) and 0 < port < 65_536
     except (httpx.InvalidURL, TypeError, ValueError):  # ValueError for unpaired surrogates
         whole = False
     if not whole:
