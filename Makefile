@@ -60,6 +60,7 @@ model: $(VENV)/.ready ## All interleavings of small cases; writes docs/explanati
 .PHONY: soak
 soak: setup ## Upkeep in any order on Spark, real kills for MINUTES=60, simulated crashes for as long; prints the seed that fails
 	@TEST_SEED=fresh SIXTY_STEPS_SEEDS=5 SIMULATION_SCHEDULES=2400 $(PYTHON) -m pytest -p no:cacheprovider tests/acceptance/test_sixty_steps.py tests/simulation
+	@TEST_SEED=fresh TOPOLOGY_STEPS=40 $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/acceptance/test_on_a_cluster.py tests/acceptance/test_over_spark_connect.py
 	@TEST_SEED=fresh $(PYTHON) -m pytest -p no:cacheprovider -m "not spark" tests/unit tests/scenarios tests/scenarios/eventlog tests/scenarios/sources tests/scenarios/hub
 	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),60)
 	@TEST_SEED=fresh FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(PYTHON) -m pytest -p no:cacheprovider --timeout 7200 tests/fuzz

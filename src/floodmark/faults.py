@@ -46,6 +46,8 @@ POINTS: dict[str, str] = {
     "delivery.given_up": "a refused row is in quarantine and its chunk acknowledged, the next was not sent",
     "delivery.replayed": "a quarantined row was replayed to its destination, the entry is still open",
     "delivery.acknowledged": "a chunk is acknowledged, the next was not sent",
+    "task.segments_read": "a task has read its segments, and has not written the last of their rows",
+    "task.range_done": "a task has done the work on a range, such as storing an object, and has not answered",
     "hub.stored": "a request's rows and its ledger row or receipt are written, not yet committed",
     "hub.accepted": "a request's rows are committed, the response was not sent",
     "table.base_recorded": "a target's base is on record, nothing was sent to it",

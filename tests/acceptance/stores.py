@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
+from floodmark.hub.app import Hub, build_app
+from floodmark.hub.settings import HubSettings
 from floodmark.store import Store, init, open_store
+from floodmark.testing import MemoryLake, kill_store
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 SMALL_JVM = """
@@ -84,3 +92,32 @@ def check_history(store: Store) -> list[Any]:
     assert store.horizon("events") == ends[-1]
     assert list((store.path / "spool" / "events" / "segments").glob("*.parquet")) == []
     return recorded
+
+
+class HubThread:
+    """A real hub on a real port; its own store's lake is in memory."""
+
+    def __init__(self, root: Path) -> None:
+        with init(root, lake=MemoryLake()) as store:
+            store.add_dataset("events", partition_by=["site"])
+        self.store: Store = open_store(root, lake=MemoryLake())
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{port}"
+        self._hub = Hub(self.store.engine, self.store.spool, HubSettings())
+        config = uvicorn.Config(build_app(self._hub), host="127.0.0.1", port=port, log_config=None, ws="none")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._server.started)
+
+    def rows(self) -> list[dict[str, Any]]:
+        self.store.flush("events")
+        return [row for batch in self.store.read_since("events") for row in batch.table.to_pylist()]
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._hub.close()
+        kill_store(self.store)

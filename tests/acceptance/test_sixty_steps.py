@@ -14,8 +14,6 @@ import contextlib
 import json
 import os
 import random
-import socket
-import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -25,17 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from stores import make_store
+from stores import HubThread, make_store
 
-from floodmark.hub.app import Hub, build_app
-from floodmark.hub.settings import HubSettings
 from floodmark.maintenance.rebuild import GRACE
 from floodmark.read import view_of
-from floodmark.store import Store, init, open_store
-from floodmark.testing import ManualClock, MemoryLake, crash_at, kill_store
+from floodmark.store import Store, open_store
+from floodmark.testing import ManualClock, MemoryLake, crash_at
 from seeds import FIXED, SEED
-from waiting import wait_until
 
 FIRST_SEED = 0 if FIXED else SEED
 ASKED = os.environ.get("SIXTY_STEPS_SEEDS")
@@ -68,7 +62,7 @@ class Everything:
         self.lake = MemoryLake() if spark is None else None
         self.clock = ManualClock(datetime.now(UTC))
         self.catalog = f"central_{uuid.uuid4().hex[:8]}"
-        self.hub = _HubThread(root / "hub")
+        self.hub = HubThread(root / "hub")
         make_store(root / "store", spark, lake=self.lake, schema={"id": "long"}).close()
         (root / "central").mkdir()
         with (root / "store" / "floodmark.toml").open("a") as settings:
@@ -255,35 +249,6 @@ def _by_site(rows: Any) -> dict[str, list[dict[str, Any]]]:
     for row in rows:
         found[row["site"]].append({"id": row["id"], "site": row["site"], "text": row["text"]})
     return dict(found)
-
-
-class _HubThread:
-    """A real hub on a real port; its own store's lake is in memory."""
-
-    def __init__(self, root: Path) -> None:
-        with init(root, lake=MemoryLake()) as store:
-            store.add_dataset("events", partition_by=["site"])
-        self.store: Store = open_store(root, lake=MemoryLake())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        self.url = f"http://127.0.0.1:{port}"
-        self._hub = Hub(self.store.engine, self.store.spool, HubSettings())
-        config = uvicorn.Config(build_app(self._hub), host="127.0.0.1", port=port, log_config=None, ws="none")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._server.started)
-
-    def rows(self) -> list[dict[str, Any]]:
-        self.store.flush("events")
-        return [row for batch in self.store.read_since("events") for row in batch.table.to_pylist()]
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self._hub.close()
-        kill_store(self.store)
 
 
 @pytest.mark.parametrize("seed", MEMORY_SEEDS)

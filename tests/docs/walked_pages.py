@@ -296,9 +296,9 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         not_run={
             "CREATE ROLE floodmark_owner LOGIN;": "run by a test of a store with its control database on PostgreSQL",
             "[spark.settings]": "settings of a cluster that the page does not have",
-            '"spark.kubernetes.container.image" = "registry.example/floodmark:1"': "settings of a cluster",
+            "[spark]": "settings of YARN and of Kubernetes, which the page does not have",
             "spark-submit --master yarn --deploy-mode client \\": "needs YARN",
-            "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer \\": ("needs a cluster"),
+            "PYSPARK_PYTHON=/opt/floodmark/bin/python \\": "needs a cluster; a test starts a server so",
         },
     ),
     "docs/how-to/schema-evolution.md": Page(

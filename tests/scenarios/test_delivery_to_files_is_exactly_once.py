@@ -11,6 +11,7 @@ import pytest
 
 from floodmark import faults
 from floodmark.control import deliveries
+from floodmark.delivery import channel
 from floodmark.delivery.channel import INTENT_CHUNKS_MAX, Stop
 from floodmark.errors import InvalidName, InvalidSetting, UnknownSink
 from floodmark.sequence import SequenceRange
@@ -254,3 +255,16 @@ def test_an_unknown_or_doubled_sink_is_refused(store: Store, sink: Path) -> None
 def test_a_name_that_no_sink_may_have_is_refused_as_a_sinks(store: Store, sink: Path) -> None:
     with pytest.raises(InvalidName, match="cannot name a sink"):
         store.add_sink("my archive", "blob", url=sink.as_uri())
+
+
+def test_a_directory_of_this_machine_is_never_written_by_tasks_of_other_machines(
+    store: Store, lake: MemoryLake, sink: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their objects would be on their own disks, and recorded as delivered."""
+    monkeypatch.setattr(channel, "PARALLEL_ROWS_MIN", 1)
+    monkeypatch.setattr(MemoryLake, "each_range", lambda *_, **__: pytest.fail("the work went to tasks"))
+    lake.tasks_here = False
+    capture(store, *range(10))
+
+    assert store.export("archive").rows == 10
+    assert delivered(sink) == {"source=a": list(range(10))}

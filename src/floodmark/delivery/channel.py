@@ -238,7 +238,11 @@ class ChannelRun:
         elif isinstance(destination, CopyingDestination):
             shipment.copy(destination, pending)
         elif isinstance(destination, ParallelDestination) and rows >= PARALLEL_ROWS_MIN and len(pending) > 1:
-            shipment.in_parallel(destination.task(self.task.channel), pending)
+            task = destination.task(self.task.channel)
+            if task.is_local and not self.task.source.lake.tasks_here:  # it would write to the disks of other machines
+                shipment.in_turn(pending)
+            else:
+                shipment.in_parallel(task, pending)
         else:
             shipment.in_turn(pending)
 

@@ -71,6 +71,11 @@ class Ahead(Retryable):
 class Task(Protocol):
     """Stores one range's rows, in this process or in a Spark task. It can be pickled."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it stores them on the disk of the machine on which it runs."""
+        ...
+
     def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
         """Returns `{"bytes": …}`; raises what `Destination.deliver` raises."""
         ...

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from floodmark.config import CatalogSettings, Settings
 from floodmark.errors import Permanent
 from floodmark.lake.catalogs import needed_jars, own_catalog
+from floodmark.lake.executors import explained, python_there
 from floodmark.lake.sparklog import log_file
 from floodmark.lake.table import Lake
 
@@ -49,10 +50,16 @@ def on_spark(lake: Lake) -> SparkLake:
 
 
 def try_spark(lake: Lake) -> str:
-    """Start Spark, and let it read the catalog: this needs Java, the jars, memory and the settings."""
+    """Start Spark, and let it read the catalog: this needs Java, the jars, memory and the settings; on a cluster, also
+    the same Floodmark on its executors.
+    """
+    from floodmark.lake.session import sees_this_disk
+
     found = on_spark(lake)
-    found.spark.sql(f"SHOW NAMESPACES IN `{found.catalog.name}`").collect()
-    return f"Spark {found.spark.version} started and reads the catalog."
+    with explained():
+        found.spark.sql(f"SHOW NAMESPACES IN `{found.catalog.name}`").collect()
+    said = f"Spark {found.spark.version} started and reads the catalog"
+    return said if sees_this_disk(found.spark) else f"{said}; its executors have {python_there(found.spark)}"
 
 
 def session_with(lake: Lake, table: str | None, catalogs: Mapping[str, CatalogSettings]) -> SparkSession:

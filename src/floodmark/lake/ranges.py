@@ -19,6 +19,7 @@ from functools import reduce
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from floodmark.lake.executors import begin_task, installed
 from floodmark.lake.files import cut_all, in_order
 from floodmark.lake.plan import Plan
 from floodmark.lake.tasks import RangeOutcome, RangeWork, packed, unpacked
@@ -61,8 +62,10 @@ def from_files(spark: SparkSession, tasks: Sequence[FileTask]) -> list[RangeOutc
     """Run the tasks on Spark: each row of a frame is the number of one."""
     import pyarrow as pa
 
+    version = installed()
+
     def run(numbers: pa.Array) -> pa.Array:
-        skip_rereading_of_archives()
+        begin_task(version)
         return pa.array([packed(tasks[number].run()) for number in numbers.to_pylist()], pa.binary())
 
     run.__annotations__ = {"numbers": pa.Array, "return": pa.Array}
@@ -102,8 +105,10 @@ def _on_batches(work: RangeWork, names: Sequence[str]) -> Callable[..., Iterator
     """A function over a partition's batches. It has to return a value for each row: null, but for the very last."""
     import pyarrow as pa
 
+    version = installed()
+
     def run(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        skip_rereading_of_archives()
+        begin_task(version)
         held: dict[int, list[pa.Table]] = {}
         waiting = 0
         for arrays in batches:
@@ -147,21 +152,6 @@ def _function(run: Callable[..., Any]) -> Any:
 
 def _collected(frame: DataFrame) -> list[RangeOutcome]:
     return [outcome for raw in frame.toArrow()["outcomes"].to_pylist() for outcome in unpacked(raw)]
-
-
-def skip_rereading_of_archives() -> None:
-    """Let this worker's next tasks start at once.
-
-    Before each task a worker forgets what it knows about importable modules, and Python 3.11 then reads the directory
-    of every archive on its path again, Spark's own jar among them: half a second for a task that takes a tenth.
-    """
-    import zipimport
-
-    zipimport.zipimporter.invalidate_caches = _nothing  # type: ignore[method-assign, assignment]  # on purpose
-
-
-def _nothing(_: object) -> None:
-    """The archives on a worker's path do not change while it lives."""
 
 
 def cores(spark: SparkSession) -> int:

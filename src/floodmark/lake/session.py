@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floodmark.errors import EnvironmentProblem, InvalidSetting, reason_of
+from floodmark.errors import EnvironmentProblem, InvalidSetting, Retryable, reason_of
+from floodmark.lake.executors import EXTENSIONS, PYTHON_SETTING
 from floodmark.lake.jars import archive_options, ready_jars
 from floodmark.lake.java import check_java
 from floodmark.lake.sparklog import SparkLog
@@ -26,6 +27,8 @@ _own: list[SparkSession] = []
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JARS = "spark.jars"
 _POOL = "spark.scheduler.pool"
+ASKED_AGAIN_MAX = 7
+"""How often a Spark Connect server that does not answer is asked again: for about a quarter of a minute."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 _SESSION = {
@@ -44,7 +47,7 @@ _SETTINGS = {
     "spark.app.name": "floodmark",
     # A commit's one task must not wait until every task of a compaction has begun: see `beside_commits`.
     "spark.scheduler.mode": "FAIR",
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.extensions": EXTENSIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "localhost",
@@ -106,7 +109,9 @@ def start_session(
         check_java()
         # PySpark prints every failed statement with its Java stack. We raise the error, and say it in a sentence.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers use another interpreter
+        # The Python of the workers, which on other machines may be elsewhere than here. Spark takes it from the
+        # environment of this process, and from no setting.
+        os.environ.setdefault("PYSPARK_PYTHON", settings.get(PYTHON_SETTING) or sys.executable)
         asked = settings.get(_JAVA_OPTIONS, "")
         jars = [*map(str, ready_jars(needs=needs)), *filter(None, settings.get(_JARS, "").split(","))]
         own = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *archive_options()]
@@ -134,15 +139,39 @@ def _connected(remote: str, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
         session = SparkSession.builder.remote(remote).create()
-        for key, value in {**_SESSION, **settings}.items():
-            if not key.startswith(_AT_START):
-                session.conf.set(key, value)
-    except Exception as error:
+        # PySpark's own policy asks a server that does not answer for ten minutes.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=ASKED_AGAIN_MAX, max_backoff=5_000)])
+        extensions = session.conf.get("spark.sql.extensions", "")
+    except ImportError as error:
         raise EnvironmentProblem(
-            f"The Spark Connect server of spark.remote cannot be used: {reason_of(error)}.",
-            hint="Check that it runs, and that it was started with the Iceberg runtime and its extensions.",
+            f"Spark Connect needs a package that is not installed: {reason_of(error)}.",
+            hint="Install it: pip install 'floodmark[connect]'.",
         ) from error
+    except Exception as error:
+        raise Retryable(
+            f"The Spark Connect server of spark.remote does not answer: {reason_of(error)}.",
+            hint="Check that it runs, and that its version of Spark is the one that is installed here.",
+        ) from error
+    if EXTENSIONS not in (extensions or ""):
+        session.stop()
+        raise EnvironmentProblem(
+            "The Spark Connect server of spark.remote was started without Iceberg's extensions.",
+            hint=f"Start it with spark.sql.extensions={EXTENSIONS} and the jars that `floodmark jars` prints.",
+        )
+    for key, value in {**_SESSION, **settings}.items():
+        if key.startswith(_AT_START):
+            continue  # of a JVM that is started here, and none is
+        try:
+            session.conf.set(key, value)
+        except Exception as error:
+            session.stop()
+            raise InvalidSetting(
+                f"spark.settings: {key} cannot be set in a session of a Spark Connect server: {reason_of(error)}.",
+                hint="Remove it here, and start the server with it.",
+            ) from error
     return session
 
 
@@ -164,18 +193,39 @@ def beside_commits(session: SparkSession) -> Iterator[None]:
         context.setLocalProperty(_POOL, before)
 
 
+def is_lost(session: SparkSession, *, ask: bool) -> bool:
+    """Whether a session of a Spark Connect server exists no more: it was not used for an hour, or the server has
+    restarted. Asks the server if `ask`; other sessions live as long as their JVM.
+    """
+    if not is_connected(session) or not (ask or session.is_stopped):
+        return False
+    try:
+        session.conf.get("spark.sql.session.timeZone")
+    except Exception as error:  # noqa: BLE001 - only one kind of answer means that
+        if "INVALID_HANDLE" not in str(error) and not session.is_stopped:
+            return False  # whoever needs it is told why it does not answer
+        with contextlib.suppress(Exception):
+            session.stop()
+        return True
+    return bool(session.is_stopped)
+
+
+def is_connected(session: SparkSession) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
 def is_own(session: SparkSession) -> bool:
     """Whether a session was started here; an application's has its own settings."""
     return any(session is one for one in _own)
 
 
 def sees_this_disk(session: SparkSession) -> bool:
-    """Whether the tasks of a session read files of this machine. Of an application's session on a cluster we assume it:
-    it was given a store, and knows where that is.
+    """Whether the tasks of a session read and write files of this machine: only where they run in its own JVM.
+
+    Also not of an application's session on a cluster, even if all its machines mount one disk: we cannot know it, and
+    a file that a task has written elsewhere would be missed by nobody.
     """
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        return False
-    return not is_own(session) or _is_local(str(session.conf.get("spark.master")))
+    return not is_connected(session) and _is_local(str(session.conf.get("spark.master")))
 
 
 def check_settings(session: SparkSession) -> None:

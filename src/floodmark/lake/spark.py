@@ -37,6 +37,7 @@ from floodmark.lake.catalog import (
 )
 from floodmark.lake.duplicates import KeyCache, duplicates_here, stored_here, stored_on_spark
 from floodmark.lake.durable import sync_commits, sync_metadata
+from floodmark.lake.executors import explained
 from floodmark.lake.inventory import Orphan, TableFiles
 from floodmark.lake.overlap import NAMED, TIMED, Overlap, is_absent, is_distinct, looked_through, overlap
 from floodmark.lake.places import check_answered
@@ -247,8 +248,9 @@ class SparkLake(SparkReader):
             if not statements and declared:
                 return
             try:
-                for statement in statements:
-                    self.spark.sql(statement)
+                with explained():
+                    for statement in statements:
+                        self.spark.sql(statement)
                 if not declared:
                     self._keep_declaration(table, declaration or "")
                 sync_metadata(self.catalog.table(table))  # the next commit can be rolled back to it
@@ -390,7 +392,7 @@ class SparkLake(SparkReader):
         first = request.range.after + 1
         starts = {one.id: first + one.offset for one in request.segments}
         rows = segments.transform(stamp(starts, request.schema, place=place))
-        if is_own(self.spark):
+        if is_own(self.spark) or place == SEGMENT_PLACE:  # what we read ourselves, we count
             return rows
         # I11: an application's session may have settings that we do not know. What it reads is counted in the same
         # job.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,16 +166,26 @@ def expire_snapshots(lake: SparkReader, table: str, *, keep_snapshots: int) -> i
         return 0
     raise_max_seq(lake, table, highest_known(state))
     ids = ", ".join(f"{id}L" for id in gone)
-    _call(
-        lake,
-        table,
-        "expire_snapshots",
-        f"older_than => TIMESTAMP '1971-01-01 00:00:00', snapshot_ids => array({ids})",
-    )
+    try:
+        _call(
+            lake,
+            table,
+            "expire_snapshots",
+            f"older_than => TIMESTAMP '1971-01-01 00:00:00', snapshot_ids => array({ids})",
+        )
+    except Retryable:
+        # Iceberg cannot expire a snapshot twice, and a Spark Connect client may send the call again.
+        if _are_known(lake.catalog.table(table), gone):
+            raise
     sync_metadata(lake.catalog.table(table))
     if len(gone) > METADATA_VERSIONS:
         _forget_old_metadata(lake, table)
     return len(gone)
+
+
+def _are_known(table: IcebergTable | None, snapshots: Collection[int]) -> bool:
+    """Whether a table still has one of some snapshots."""
+    return table is None or any(snapshot.snapshot_id in snapshots for snapshot in table.metadata.snapshots)
 
 
 def _forget_old_metadata(lake: SparkReader, table: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from floodmark.commit.protocol import TableState
 from floodmark.errors import FloodmarkError, Retryable, reason_of
 from floodmark.lake.catalog import Catalog
+from floodmark.lake.executors import explained
 from floodmark.lake.files import Odd
 from floodmark.lake.filters import bad_filter, check_filter
 from floodmark.lake.manifests import Manifests
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.queries import FILE, Checksum, Group
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
+from floodmark.lake.session import is_connected, is_lost, sees_this_disk
 from floodmark.lake.table import Work
 from floodmark.lake.tasks import RangeOutcome, RangeWork
 from floodmark.lake.types import quoted, spark_type
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 
 PLACE = "_ingest_place"
 DAY_MICROSECONDS = 86_400_000_000
+IDLE_SECONDS = 60.0
+"""After so long without work, whether a session of a server still exists is asked before it is used."""
 BYTES_HERE_MAX = 32 << 20
 """Up to how many bytes of files ranges are worked on in this process, however few rows that is."""
 
@@ -58,12 +63,18 @@ class SparkReader:
     _counting: threading.Lock = field(default_factory=threading.Lock, init=False)
     _tasks_at_once: int | None = field(default=None, init=False)
     _session: SparkSession | None = field(default=None, init=False)
+    _used: float = field(default=0.0, init=False)
+    """When the session was last asked for, on a clock of the process."""
     _starting: threading.Lock = field(default_factory=threading.Lock, init=False)
     _prepared: bool = field(default=False, init=False)
 
     @property
     def spark(self) -> SparkSession:
         with self._starting:
+            idle = time.monotonic() - self._used > IDLE_SECONDS
+            if self._session is not None and is_lost(self._session, ask=idle):
+                self._session = None
+            self._used = time.monotonic()
             if self._session is None:
                 session = self.start()
                 self.catalog.attach(session)
@@ -72,6 +83,10 @@ class SparkReader:
                 session.conf.set("spark.sql.unionOutputPartitioning", "false")
                 self._session = session
             return self._session
+
+    @property
+    def tasks_here(self) -> bool:
+        return sees_this_disk(self.spark)
 
     def prepare(self) -> None:
         # Where an application uses Spark itself, the session is its own, and known to the thread that calls us only.
@@ -262,7 +277,8 @@ class SparkReader:
             return from_rows(frame, job, tasks)
 
     def _cores(self) -> int:
-        if self._tasks_at_once is None:
+        """How many tasks run side by side. On a cluster executors come and go; a server is asked once, by a job."""
+        if self._tasks_at_once is None or not is_connected(self.spark):
             self._tasks_at_once = cores(self.spark)
         return self._tasks_at_once
 
@@ -321,7 +337,8 @@ class SparkReader:
         """Count an action on Spark."""
         with self._counting:
             self.jobs += 1
-        yield
+        with explained():
+            yield
 
     @contextlib.contextmanager
     def reading(self, table: str, row_filter: str | None) -> Iterator[None]:

@@ -9,8 +9,9 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from floodmark import faults
 from floodmark.commit.protocol import Append, BlockSegment
-from floodmark.lake.ranges import skip_rereading_of_archives
+from floodmark.lake.executors import begin_task, installed
 from floodmark.lake.types import segment_ddl
 from floodmark.schema import CONTENT_ID, SEGMENT, Schema
 
@@ -24,13 +25,14 @@ ROWS_AT_ONCE = 16_384
 
 def segments_in_bucket(spark: SparkSession, request: Append, *, tasks: int) -> DataFrame:
     """Each task reads some of the segments, each whole and once, straight from the bucket."""
-    segments, schema = request.segments, request.schema
+    segments, schema, version = request.segments, request.schema, installed()
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        skip_rereading_of_archives()
+        begin_task(version)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from segment_batches(segments[number], schema)
+        faults.reach("task.segments_read")
 
     numbers = spark.range(len(segments), numPartitions=max(1, min(len(segments), tasks)))
     return numbers.mapInArrow(read, f"{segment_ddl(schema)}, {SEGMENT_PLACE} bigint")

@@ -18,6 +18,7 @@ from floodmark.errors import FloodmarkError, Permanent, Retryable, SchemaConflic
 from floodmark.lake.catalog import Catalog, lineage, snapshot_of
 from floodmark.lake.catalogs import configured, loaded
 from floodmark.lake.durable import sync_commits
+from floodmark.lake.executors import explained
 from floodmark.lake.targets import (
     ORIGIN_COLUMNS,
     ORIGIN_PARTITION,
@@ -130,7 +131,8 @@ class SparkTargets:
     lake: SparkLake
     settings: Mapping[str, CatalogSettings]
     _catalogs: dict[tuple[str, str], TargetCatalog] = field(default_factory=dict)
-    _attached: set[str] = field(default_factory=set)
+    _attached: dict[str, SparkSession] = field(default_factory=dict)
+    """The catalogs that a session knows: a new one knows none."""
 
     def target(self, name: TargetName) -> SparkTarget:
         key = (name.catalog, name.namespace)
@@ -140,10 +142,11 @@ class SparkTargets:
 
     def session(self, name: TargetName) -> SparkSession:
         """The lake's session, which knows the catalog."""
-        if name.catalog not in self._attached:
-            self._catalogs[name.catalog, name.namespace].attach(self.lake.spark)
-            self._attached.add(name.catalog)
-        return self.lake.spark
+        session = self.lake.spark
+        if self._attached.get(name.catalog) is not session:
+            self._catalogs[name.catalog, name.namespace].attach(session)
+            self._attached[name.catalog] = session
+        return session
 
     def _catalog(self, name: TargetName) -> TargetCatalog:
         described = self.settings.get(name.catalog)
@@ -200,8 +203,9 @@ class SparkTarget:
             if not statements:
                 return
             try:
-                for statement in statements:
-                    self.spark.sql(statement)
+                with explained():
+                    for statement in statements:
+                        self.spark.sql(statement)
             except FloodmarkError:
                 raise
             except Exception as error:

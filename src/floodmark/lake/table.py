@@ -81,6 +81,11 @@ class Lake(Protocol):
         """How many actions this lake has started on its engine so far: none, where there is no engine."""
         ...
 
+    @property
+    def tasks_here(self) -> bool:
+        """Whether the work of `each_range` can write to this machine's disk: not where it is done by other machines."""
+        ...
+
     def prepare(self) -> None:
         """Rows will be appended soon: what takes long to start, starts now. Returns at once, and never fails."""
         ...

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from floodmark import faults
 from floodmark.errors import Corrupt, FloodmarkError, Retryable
 from floodmark.lake.files import Odd
 from floodmark.schema import CONTENT_ID, Schema
@@ -78,6 +79,7 @@ class RangeWork:
             return RangeOutcome(index, answer={})
         try:
             answer = self.work(self.ranges[index], self.schema.typed(rows, self.columns))
+            faults.reach("task.range_done")
             orjson.dumps(answer)
         except Exception as error:  # noqa: BLE001 - it is raised where the answers are read
             return RangeOutcome(index, error=error)

@@ -189,6 +189,7 @@ class Loader:
         return Workers(
             gathered=gathered,
             written=written,
+            are_here=lambda: engine.lake.tasks_here,
             staging=Staging.of(engine.root, dataset),
             schema=lambda: engine.database.read(lambda c: datasets.get(c, dataset)).schema,
             renamed=shape.renamed,

@@ -54,6 +54,8 @@ class Workers:
     """What they say of some tasks: `(tasks, work, *, columns)`."""
     written: Callable[..., list[Path]]
     """What they make of some tasks, in files: `(tasks, work, directory, *, columns)`."""
+    are_here: Callable[[], bool]
+    """Whether they see this machine's files, and write where this process finds it."""
     staging: Staging
     schema: Callable[[], Schema]
     """The dataset's, at this moment."""
@@ -68,7 +70,7 @@ class Workers:
 
     def _read(self, left: Sequence[tuple[Unit, Mark]], resources: contextlib.ExitStack) -> Iterator[Iterator[Batch]]:
         texts = [_rest(unit.text, mark) for unit, mark in left if unit.text is not None]
-        if sum(piece.bytes for piece in texts) < LARGE_BYTES:
+        if sum(piece.bytes for piece in texts) < LARGE_BYTES or not self.are_here():
             return read_each(left)
         stream = self._stream(texts, resources)
         return (_up_to_none(stream) if unit.text else unit.read(mark) for unit, mark in left)

@@ -14,7 +14,7 @@ from floodmark.lake import staging as spreading
 from floodmark.sources import files, load, parallel_text
 from floodmark.sources.staging import Staging
 from floodmark.store import Store
-from floodmark.testing import crash_at, kill_store
+from floodmark.testing import MemoryLake, crash_at, kill_store
 from scenarios.sources.histories import adds_up, csv, jsonl, parquet, rows, stored
 
 
@@ -55,6 +55,17 @@ def test_the_rows_their_order_and_the_report_are_those_of_one_reader(
     places = {entry.reason for name in ("messages", "same") for entry in messages.quarantine.entries(name)}
     assert [place.partition(": ")[0] for place in places] == [f"{history / '1.jsonl'}:31"]
     assert scratch(messages, "same") == []
+
+
+@pytest.mark.usefixtures("spread")
+def test_where_workers_are_on_other_machines_the_process_reads_the_files_itself(
+    messages: Store, history: Path, lake: MemoryLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would not find the files, or would write where nobody looks."""
+    for name in ("written", "gathered"):
+        monkeypatch.setattr(spreading, name, lambda *_, **__: pytest.fail("the work went to workers"))
+    lake.tasks_here = False
+    assert messages.backfill("messages", history).new == 80
 
 
 @pytest.mark.parametrize("dataset", ["messages", "plain"])

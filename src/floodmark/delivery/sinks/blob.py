@@ -285,6 +285,10 @@ class ObjectWriter:
     """Created again after each object that a server reports as created: otherwise a server that replaces objects would
     not be detected. One small request per object."""
 
+    @property
+    def is_local(self) -> bool:
+        return not self.place.remote
+
     def __call__(self, range: SequenceRange, rows: pa.Table) -> dict[str, Any]:
         """Returns the object's `bytes`, and whether it was `created` now or already had these rows."""
         if rows.num_rows == 0:

@@ -91,6 +91,8 @@ class MemoryLake(MemoryTables[MemoryTable]):
     """Other people's catalogs: what table sinks deliver to."""
     jobs: int = 0
     """Always 0: there is no engine."""
+    tasks_here: bool = True
+    """False, as on a cluster: what tasks write to a disk is nowhere."""
     prepared: bool = False
     """Whether rows were announced: a lake on Spark starts its session then."""
 
