@@ -16,7 +16,19 @@ from rich.table import Table
 from bench.page import write_page
 from bench.records import HERE, keep, new_record
 
-PARTS = ("fresh", "growth", "live", "store", "captures", "delivery", "upkeep", "eventlog", "backfill", "folding")
+PARTS = (
+    "fresh",
+    "growth",
+    "live",
+    "store",
+    "captures",
+    "delivery",
+    "upkeep",
+    "eventlog",
+    "backfill",
+    "folding",
+    "cluster",
+)
 OTHERS = ("watch",)
 """By name only: half an hour of a store that is left alone."""
 

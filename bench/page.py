@@ -252,6 +252,21 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             goal=100_000,
         ),
     ),
+    "On a Spark cluster of this machine, one core for each executor": tuple(
+        Row(
+            f"{work}, {way}",
+            unit,
+            ("cluster", way, key),
+            rows=("cluster", "rows"),
+            counts={other: ("cluster", other, key) for other in ("local Spark", "embedded")},
+        )
+        for work, unit, key in (
+            ("commit 1,000 rows", "ms", "flush_ms"),
+            ("commit {rows} rows", "rows/s", "flush_rows_per_second"),
+            ("export {rows} rows", "rows/s", "export_rows_per_second"),
+        )
+        for way in ("1 executor", "2 executors")
+    ),
 }
 
 README_ROWS = (
