@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from store_process import use_python
-from topologies import Elsewhere
+from topologies import Elsewhere, in_soak_only
 
 from floodmark.errors import EnvironmentProblem
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
@@ -82,6 +82,7 @@ def test_executors_and_tasks_that_die_in_a_flush_and_in_an_export_write_nothing_
     store.check_rows("files")
 
 
+@in_soak_only
 def test_a_task_that_runs_on_two_hosts_at_once_writes_nothing_twice(executors: Executors, store: Elsewhere) -> None:
     """The first attempt goes on when the second has got as far: both of them write."""
     executors.strike(READ, "wait for another attempt")
@@ -113,6 +114,7 @@ def test_executors_without_floodmark_are_told_by_name_and_nothing_is_committed(
     assert "with floodmark" in told.what
 
 
+@in_soak_only
 def test_another_driver_finishes_what_a_killed_one_began_while_its_tasks_were_running(
     executors: Executors, store: Elsewhere
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from store_process import end_session, everything_twice, sent_twice
-from topologies import Elsewhere
+from topologies import Elsewhere, in_soak_only
 
 from postgres import PostgresServer, postgres_server  # noqa: F401 - a fixture
 from rest import RestCatalog, rest_catalog  # noqa: F401 - a fixture
@@ -62,6 +62,7 @@ def test_every_row_arrives_once_although_every_command_is_executed_twice(
     assert server.executors.noted == [], "a task opened a control database"
 
 
+@in_soak_only
 def test_a_session_that_the_server_has_forgotten_is_replaced(store: Elsewhere) -> None:
     store.lose_watermarks()
     store.reopen()
@@ -72,6 +73,7 @@ def test_a_session_that_the_server_has_forgotten_is_replaced(store: Elsewhere) -
     assert store.flush() == 3
 
 
+@in_soak_only
 def test_a_server_that_dies_in_a_flush_and_comes_back_commits_every_row_once(
     server: ConnectServer, store: Elsewhere
 ) -> None:

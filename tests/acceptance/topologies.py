@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from store_process import (
     StoreProcess,
     always_in_tasks,
@@ -38,6 +39,7 @@ STEPS = ("export", "compact", "backfill", "expire", "retain")
 """What happens to a store, each once; a killed driver and lost watermarks have tests of their own."""
 ASKED = int(os.environ.get("TOPOLOGY_STEPS", "0"))
 """So many steps of all kinds in any order, instead of these: `make soak` says how many."""
+in_soak_only = pytest.mark.skipif(not ASKED, reason="takes JVMs of its own: part of make soak")
 POINTS = tuple(point for point in faults.POINTS if point.startswith(("flush.", "delivery.", "table.", "compact.")))
 
 
