@@ -29,8 +29,10 @@ PARTS = (
     "folding",
     "cluster",
 )
-OTHERS = ("watch",)
-"""By name only: half an hour of a store that is left alone."""
+OTHERS = ("watch", "metadata", "edges")
+"""By name only: half an hour of a store that is left alone, tables of up to 10^10 rows, and 200 edges, which need the
+programs of a PostgreSQL server.
+"""
 
 
 def main() -> None:

@@ -252,13 +252,14 @@ def _arrived(url: str, origin: str) -> int:
 
 
 @contextlib.contextmanager
-def hub_process(path: Path, *, workers: int = 1) -> Iterator[str]:
+def hub_process(path: Path, *options: str, workers: int = 1) -> Iterator[str]:
     """A real hub on a free port of this machine, until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(Path(sys.executable).with_name("floodmark")), "-s", str(path), "hub"]
-    process = subprocess.Popen([*command, "--port", str(port), "--workers", str(workers)], stderr=subprocess.DEVNULL)
+    listen = ["--port", str(port), "--workers", str(workers)]
+    process = subprocess.Popen([*command, *listen, *options], stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(200):

@@ -39,6 +39,7 @@ The first turns warm the JVM up for all ways alike, and do not count. A part tha
 
 Places = tuple[str | int, ...]
 OF_PLAIN = "of plain Spark"
+RATIOS = "the largest against the smallest"
 LARGE_IS_GOOD = frozenset({"rows/s", OF_PLAIN})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -69,6 +70,13 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
+    with running_server() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[PostgresServer]:
+    """A server of its own, until the block ends."""
     programs = programs_directory()
     # In memory where there is such a place. Not pytest's own directory: that is closed to the server's user.
     place = Path("/dev/shm")
