@@ -79,7 +79,7 @@ def run(context: click.Context, once: bool, beside: bool, listen: str | None, as
         form = "json" if as_json else log
         daemon = Daemon(store, _event_writer(form, lambda line: _say(lambda: click.echo(line, err=not as_json))))
         ended = Voice(_event_writer(form, partial(say_now, to_output=as_json)))
-        signals.ask(daemon.ask_to_stop, last_words=lambda: ended.stopped(daemon.under_way, at_once=True))
+        signals.ask(daemon.ask_to_stop, last_words=lambda: ended.stopped(daemon.unfinished(), at_once=True))
         begun = time.monotonic()
         with _listening(daemon, store, "" if once else listen):
             code = daemon.once() if once else daemon.run(beside=another)

@@ -397,23 +397,23 @@ class Daemon:
 
     def _stop(self) -> int:
         seconds_max = self.plan.settings.stop_seconds_max
-        self._voice.stopping(self._unfinished(), reason=self._asked[0], seconds_max=seconds_max)
+        self._voice.stopping(self.unfinished(), reason=self._asked[0], seconds_max=seconds_max)
         self._lanes.stop()
         deadline = self._clock.monotonic_seconds() + seconds_max
-        while self._unfinished() and len(self._asked) == 1:
+        while self.unfinished() and len(self._asked) == 1:
             left = deadline - self._clock.monotonic_seconds()
             if left <= 0:
                 break
             self.take(min(left, READ_SECONDS))
-        self._voice.stopped(self._unfinished())
+        self._voice.stopped(self.unfinished())
         if self._lost and len(self._asked) == 1:
             return RESTART  # work that hangs is waiting for the JVM
-        if self._unfinished():
+        if self.unfinished():
             return FAILED
         self._close()
         return DONE
 
-    def _unfinished(self) -> list[Work]:
+    def unfinished(self) -> list[Work]:
         """What is waited for before the process ends."""
         return [work for work in self.under_way if not isinstance(work, Compact | Tend)]
 
