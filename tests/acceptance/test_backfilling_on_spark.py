@@ -73,9 +73,9 @@ def test_large_texts_are_parsed_by_sparks_workers(store, tmp_path: Path, monkeyp
     """In pieces, beside live rows; interrupted, and gone on with; and nobody can tell from the rows."""
     for module, name, value in (
         (parallel_text, "LARGE_BYTES", 1),
-        (parallel_text, "PIECE_BYTES", 4_000),
+        (parallel_text, "PIECE_BYTES", 12_000),
         (parallel_text, "GROUP_BYTES", 40_000),
-        (files, "BLOCK_BYTES", 3_000),
+        (files, "BLOCK_BYTES", 9_000),
         (load, "STEP_ROWS", 100),
     ):
         monkeypatch.setattr(module, name, value)

@@ -46,9 +46,9 @@ def touched(frame: Any) -> dict[str, int]:
 
 @pytest.mark.spark
 def test_a_range_read_touches_only_the_files_that_can_hold_it(store: Store) -> None:
-    """A thousand rows out of ten commits or a hundred: the same number of files, and as many bytes."""
+    """A thousand rows out of ten commits or forty: the same number of files, and as many bytes."""
     costs = []
-    for commits in (10, 100):
+    for commits in (10, 40):
         for number in range(len(store.engine.lake.load("events_g1").lineage) if costs else 0, commits):
             commit(store, number)
         end = store.horizon("events")

@@ -14,9 +14,9 @@ from stores import check_history, make_store, rows_of, said_by, start_process
 
 from floodmark.store import Store
 
-ROUNDS = 12
+ROUNDS = 6
 ROWS = 4
-COMPACT_AFTER = 5
+COMPACT_AFTER = 3
 
 
 def ended(process: subprocess.Popen[bytes]) -> bool:
