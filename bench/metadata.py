@@ -57,10 +57,9 @@ LISTED_AT_ONCE = 2_000
 DATASET, SINK = "large", "files"
 NEW_ROWS = 1_000
 SEGMENTS, SEGMENT_ROWS = 512, 500
-WARM_UP = 8
+WARM_UP = 4
 """The JVM is as warm for the first size as for the others."""
-TURNS = 13
-"""With those before, more than the 20 commits after which Iceberg joins manifests: one of them pays for it."""
+TURNS = 7
 
 
 def run(*, scale: float = 1.0) -> dict[str, Any]:

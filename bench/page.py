@@ -79,6 +79,36 @@ def _live_row(size: str, about: str, way: str, **goal: Any) -> Row:
     )
 
 
+def _metadata_row(work: str, size: int) -> Row:
+    place = ("metadata", "by stored rows", size)
+    return Row(
+        f"{work}, {{rows}} stored",
+        "ms",
+        (*place, work, "milliseconds"),
+        rows=(*place, "rows"),
+        counts={
+            "lists read": (*place, work, "lists read"),
+            "bytes of them": (*place, work, "bytes of lists read"),
+            "Spark jobs": (*place, work, "Spark jobs"),
+        },
+    )
+
+
+METADATA_WORK = (
+    "deliver, nothing new",
+    "deliver 1,000 rows",
+    "plan 1,000 rows, first of a process",
+    "commit 1,000 rows",
+    "plan a compaction, first of a process",
+    "plan a compaction",
+    "plan a retention by rows",
+    "plan a retention by event time",
+    "plan a retention by time of commit",
+    "expire snapshots",
+)
+FLAT = {"deliver 1,000 rows": 1.3, "commit 1,000 rows": 1.3}
+"""How much longer work may take with a hundred times the rows."""
+
 IDENTIFIED = "with an identity, 2% sent before, 200,000 stored"
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "A live batch": (
@@ -108,6 +138,13 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "times",
             ("growth", "time ratio"),
             goal=1.2,
+        ),
+    ),
+    "A table of 10^8, 10^9 and 10^10 rows (`python -m bench metadata`: real metadata, the newest data files alone)": (
+        *(_metadata_row(work, size) for work in METADATA_WORK for size in range(3)),
+        *(
+            Row(f"{work}: 10^10 rows against 10^8", "times", ("metadata", RATIOS, work), goal=goal)
+            for work, goal in FLAT.items()
         ),
     ),
     "The first commit of a process": (
@@ -294,11 +331,11 @@ def write_page() -> Path:
     PAGE.write_text(render(found), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
     before, rest = readme.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n\n{readme_table(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    README.write_text(f"{before}{BEGIN}\n\n{readmetable_of(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     return PAGE
 
 
-def readme_table(kept: Mapping[str, Record]) -> str:
+def readmetable_of(kept: Mapping[str, Record]) -> str:
     """The figures that the README shows."""
     cells = [
         [text_of(row, kept), f"**{shown(row.ours, row.unit, kept)}**{_counted(row, kept)}"]
@@ -306,7 +343,7 @@ def readme_table(kept: Mapping[str, Record]) -> str:
         for row in README_ROWS
         if value(row.ours, kept) is not None
     ]
-    return _table(["", "Floodmark", "plain Spark", "Structured Streaming", "dlt"], cells)
+    return table_of(["", "Floodmark", "plain Spark", "Structured Streaming", "dlt"], cells)
 
 
 def _origin(kept: Mapping[str, Record]) -> str:
@@ -322,7 +359,7 @@ def _origin(kept: Mapping[str, Record]) -> str:
         for one in kept.values()
         if one.part != "watch"  # it has its own page
     ]
-    return _table(["part", "measured", "commit", "scale", "machine", "about it"], lines)
+    return table_of(["part", "measured", "commit", "scale", "machine", "about it"], lines)
 
 
 def _machine(one: Record) -> str:
@@ -345,7 +382,7 @@ def _section(title: str, rows: Sequence[Row], kept: Mapping[str, Record]) -> str
         for row in known
     ]
     columns = ["", "plain Spark", "Structured Streaming", "dlt", "Floodmark", "ratio", "counted"]
-    return f"## {title}\n\n{_table(columns, cells)}"
+    return f"## {title}\n\n{table_of(columns, cells)}"
 
 
 def _behind(kept: Mapping[str, Record]) -> str:
@@ -434,6 +471,6 @@ def _counted(row: Row, kept: Mapping[str, Record]) -> str:
     return f" ({counts[0]})" if counts else ""
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
