@@ -331,11 +331,11 @@ def write_page() -> Path:
     PAGE.write_text(render(found), encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
     before, rest = readme.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n\n{readmetable_of(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    README.write_text(f"{before}{BEGIN}\n\n{readme_table(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     return PAGE
 
 
-def readmetable_of(kept: Mapping[str, Record]) -> str:
+def readme_table(kept: Mapping[str, Record]) -> str:
     """The figures that the README shows."""
     cells = [
         [text_of(row, kept), f"**{shown(row.ours, row.unit, kept)}**{_counted(row, kept)}"]
@@ -343,7 +343,7 @@ def readmetable_of(kept: Mapping[str, Record]) -> str:
         for row in README_ROWS
         if value(row.ours, kept) is not None
     ]
-    return table_of(["", "Floodmark", "plain Spark", "Structured Streaming", "dlt"], cells)
+    return _table(["", "Floodmark", "plain Spark", "Structured Streaming", "dlt"], cells)
 
 
 def _origin(kept: Mapping[str, Record]) -> str:
@@ -359,7 +359,7 @@ def _origin(kept: Mapping[str, Record]) -> str:
         for one in kept.values()
         if one.part != "watch"  # it has its own page
     ]
-    return table_of(["part", "measured", "commit", "scale", "machine", "about it"], lines)
+    return _table(["part", "measured", "commit", "scale", "machine", "about it"], lines)
 
 
 def _machine(one: Record) -> str:
@@ -382,7 +382,7 @@ def _section(title: str, rows: Sequence[Row], kept: Mapping[str, Record]) -> str
         for row in known
     ]
     columns = ["", "plain Spark", "Structured Streaming", "dlt", "Floodmark", "ratio", "counted"]
-    return f"## {title}\n\n{table_of(columns, cells)}"
+    return f"## {title}\n\n{_table(columns, cells)}"
 
 
 def _behind(kept: Mapping[str, Record]) -> str:
@@ -471,6 +471,6 @@ def _counted(row: Row, kept: Mapping[str, Record]) -> str:
     return f" ({counts[0]})" if counts else ""
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
