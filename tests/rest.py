@@ -145,13 +145,15 @@ class Part:
         return "-".join(self.coordinate.split(":")[1:]) + ".jar"
 
     @property
-    def dependency(self) -> str:
-        group, artifact, version, *classifier = self.coordinate.split(":")
+    def module(self) -> tuple[str, str, str]:
+        group, artifact, version, *_ = self.coordinate.split(":")
+        return group, artifact, version
+
+    @property
+    def artifact(self) -> str:
+        _, artifact, _, *classifier = self.coordinate.split(":")
         which = f' m:classifier="{classifier[0]}"' if classifier else ""
-        return (
-            f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->*">'
-            f'<artifact name="{artifact}" type="jar"{which}/></dependency>'
-        )
+        return f'<artifact name="{artifact}" type="jar"{which}/>'
 
     def is_good(self, directory: Path) -> bool:
         file = directory / self.file_name
@@ -166,7 +168,7 @@ def _resolve(parts: list[Part], directory: Path) -> None:
         wanted.write_text(
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="t" module="t"/>'
             '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(part.dependency for part in parts)}</dependencies></ivy-module>"
+            f"<dependencies>{''.join(_dependencies(parts))}</dependencies></ivy-module>"
         )
         command = [java(), "-cp", os.pathsep.join(map(str, [*ivy.glob("ivy-*.jar"), *ivy.glob("commons-cli-*.jar")]))]
         command += ["org.apache.ivy.Main", "-ivy", str(wanted), "-cache", f"{scratch}/cache", "-retrieve"]
@@ -175,6 +177,14 @@ def _resolve(parts: list[Part], directory: Path) -> None:
         assert done.returncode == 0, f"the REST catalog server could not be fetched:\n{done.stdout}\n{done.stderr}"
         for part in parts:
             shutil.move(f"{scratch}/found/{part.file_name}", directory / part.file_name)
+
+
+def _dependencies(parts: list[Part]) -> Iterator[str]:
+    """One for each module, with the artifacts that are wanted of it."""
+    for group, artifact, version in dict.fromkeys(part.module for part in parts):
+        wanted = "".join(part.artifact for part in parts if part.module == (group, artifact, version))
+        yield f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->*">'
+        yield f"{wanted}</dependency>"
 
 
 def java() -> str:
