@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
 
 from floodmark.control import datasets
 from floodmark.control.datasets import ALL, CONTENT, EVENT_TIME, KEEP, QUARANTINE, Dataset
+from floodmark.control.topology import check_unmoved
 from floodmark.engine import Engine
 from floodmark.errors import DatasetExists, InvalidSetting, SchemaConflict
 from floodmark.providers import Declaration
@@ -93,19 +93,22 @@ def provided(name: str, asked: Declaration) -> Dataset:
     )
 
 
-def declare(
-    connection: Connection, new: Dataset, *, now: datetime, only_if_absent: bool = False, asked: Sequence[str] = ()
-) -> None:
+def declare(engine: Engine, new: Dataset, *, only_if_absent: bool = False, asked: Sequence[str] = ()) -> None:
     """Record a dataset. One that exists may get columns and nothing else.
 
     `asked`: what was asked for of those properties that have a default. A dataset of before may have another one.
     """
-    old = datasets.find(connection, new.name)
-    if old is None:
-        datasets.insert(connection, new, now=now)
-    elif not only_if_absent:
-        _check_same(old, new, asked)
-        datasets.evolve(connection, new.name, new.schema.columns)
+
+    def work(connection: Connection) -> None:
+        old = datasets.find(connection, new.name)
+        if old is None:
+            check_unmoved(connection, engine.settings)  # U43: its table would be made where nobody looks
+            datasets.insert(connection, new, now=engine.clock.now())
+        elif not only_if_absent:
+            _check_same(old, new, asked)
+            datasets.evolve(connection, new.name, new.schema.columns)
+
+    engine.database.transact(work)
 
 
 def change_settle(engine: Engine, name: str, settle: str | None) -> None:

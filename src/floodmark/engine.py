@@ -168,11 +168,12 @@ def attach_store(path: str | Path, *, control: str, lake: Mapping[str, str], spa
         found.close()
     if store_id is None:
         raise StoreMissing("That control database belongs to no store.", hint="Create one with `floodmark init`.")
-    if not shared.lake or not shared.segments:
-        what, hint = ("tables", "--warehouse") if not shared.lake else ("segments", "--segments")
+    if not shared.has_shared_lake or not shared.segments:
+        what, hint = ("segments", "--segments") if shared.has_shared_lake else ("tables", "--warehouse")
         raise Permanent(
             f"The {what} of the store {store_id} are in the directory of its host: no other host can reach them.",
-            hint=f"A store for several hosts is created with --control, --warehouse and --segments: {hint} is missing.",
+            hint=f"A store for several hosts has --control, --warehouse and --segments; {hint} is missing. "
+            "`floodmark move` moves what is in the directory.",
         )
     text = config.initial_text(
         store_id,

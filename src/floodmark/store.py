@@ -199,7 +199,7 @@ class Store:
             **chosen,
         )
         asked = [item for item, value in chosen.items() if value is not None]
-        self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), asked=asked))
+        declare(self.engine, new, asked=asked)
 
     def change_dataset(self, name: str, *, types: Mapping[str, str] | None = None, settle: str | None = None) -> None:
         """Correct the types of columns, for example after the first sender of a column sent another type; or give the
@@ -239,7 +239,7 @@ class Store:
     def _declare_if_absent(self, new: Dataset) -> None:
         from floodmark.datasets import declare
 
-        self.engine.database.transact(lambda c: declare(c, new, now=self.engine.clock.now(), only_if_absent=True))
+        declare(self.engine, new, only_if_absent=True)
 
     def datasets(self) -> list[Dataset]:
         """The declared datasets, by name."""

@@ -294,6 +294,7 @@ echo '{{"id": 1, "author": "someone@example.org"}}' | floodmark capture messages
         },
         before={"floodmark attach shop --control env:SHOP_CONTROL": "mkdir another-host && cd another-host"},
         not_run={
+            "floodmark move --control env:SHOP_CONTROL \\": "run by tests of moving a store; this one is there already",
             "CREATE ROLE floodmark_owner LOGIN;": "run by a test of a store with its control database on PostgreSQL",
             "[spark.settings]": "settings of a cluster that the page does not have",
             "[spark]": "settings of YARN and of Kubernetes, which the page does not have",

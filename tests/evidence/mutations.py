@@ -25,6 +25,8 @@ NOT_IN_A_MODEL: dict[str, str] = {
     "U6": "a rule about sizes, not about order",
     "H6": "a rule about sizes, not about order",
     "U38": "models have one control database",
+    "U43": "models have one lake",
+    "U44": "models have one place for segments",
     "U37": "the models of a restore begin with an older copy of the records, however it was made",
     "U35": "a model's records are few: there is nothing to fold",
     "U36": "a model's records are few: there is nothing to fold",
@@ -43,6 +45,8 @@ NOT_IN_A_MODEL: dict[str, str] = {
 }
 NOT_IN_THE_SIMULATION: dict[str, str] = {
     "U38": "its stores have one control database each, in one place",
+    "U43": "its stores have one lake each",
+    "U44": "its stores have one place for segments each",
     "U37": "its restores begin with an older copy of the records, however it was made",
     "D8": "the simulated network has one hub at one address",
     "H3": "the simulated hub refuses no row, so none is given up and replayed",

@@ -17,7 +17,15 @@ from floodmark.config.settings import (
     secret,
     settings_file,
 )
-from floodmark.config.showing import Examined, Value, catalog_values, examine, initial_text, without_secrets
+from floodmark.config.showing import (
+    Examined,
+    Value,
+    catalog_values,
+    examine,
+    initial_text,
+    section_text,
+    without_secrets,
+)
 
 __all__ = [
     "FILE_NAME",
@@ -42,6 +50,7 @@ __all__ = [
     "load",
     "parsed",
     "secret",
+    "section_text",
     "settings_file",
     "toml_value",
     "variables",

@@ -333,7 +333,7 @@ class Reading:
         if not values or len(self.problems) > before:
             return None
         kind = CATALOG_TYPES.get(values.pop("type", "sql"))
-        uri, warehouse, namespace = values.pop("uri", ""), values.pop("warehouse", None), values.get("namespace")
+        uri, warehouse = values.pop("uri", ""), values.pop("warehouse", None)
         if kind is None:
             self.refuse(f"{LAKE}.type", f"{LAKE}.type is unknown.", f"One of {', '.join(CATALOG_TYPES)}.")
         elif kind == "rest" and not uri:
@@ -344,8 +344,8 @@ class Reading:
                 f"{LAKE}.warehouse is not a URL.",
                 "Write s3://bucket/prefix, gs://bucket/prefix, abfss://container@account/prefix or file:///directory.",
             )
-        elif namespace is not None and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", namespace) is None:
-            self.refuse(f"{LAKE}.namespace", f"{LAKE}.namespace is not a name.", "Use letters, digits and underscores.")
+        elif other := next((key for key in ("name", "namespace") if not _is_name(values.get(key, "lake"))), None):
+            self.refuse(f"{LAKE}.{other}", f"{LAKE}.{other} is not a name.", "Use letters, digits and underscores.")
         else:
             return CatalogSettings(kind, uri, warehouse or None, values)
         return None
@@ -460,6 +460,10 @@ def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in section.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", text) is not None
 
 
 def toml_value(value: Any) -> str:

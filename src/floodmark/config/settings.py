@@ -187,6 +187,12 @@ class Settings:
     """[lake]: the catalog and the warehouse of the store's own tables; None: both in the store's directory."""
     catalogs: dict[str, CatalogSettings] = field(default_factory=dict)
 
+    @property
+    def catalog_name(self) -> str:
+        """The name of the store's own catalog. A SQL catalog has it beside every table."""
+        given = {} if self.lake is None else self.lake.properties
+        return given.get("name") or f"floodmark_{self.store_id.replace('-', '')[:12]}"
+
 
 SECTIONS: dict[str, type] = {
     "control": ControlSettings,

@@ -158,9 +158,12 @@ def initial_text(
         lines.append("")
     if lake:
         tables[LAKE] = lake
-    for name, values in tables.items():
-        lines += [f"[{name}]", *(f"{_key(key)} = {toml_value(value)}" for key, value in values.items()), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(section_text(name, values) for name, values in tables.items())])
+
+
+def section_text(name: str, values: Mapping[str, Any]) -> str:
+    """A section as it stands in the file."""
+    return "\n".join([f"[{name}]", *(f"{_key(key)} = {toml_value(value)}" for key, value in values.items()), ""])
 
 
 def _key(name: str) -> str:

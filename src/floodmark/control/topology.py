@@ -19,9 +19,10 @@ from sqlalchemy import Connection, delete, insert, select
 
 from floodmark.config import FILE_NAME, Settings, catalog_values
 from floodmark.control.schema import meta
-from floodmark.errors import InvalidSetting
+from floodmark.errors import InvalidSetting, Permanent, Retryable
 
-_NAME = "topology"
+_NAME, _MOVING = "topology", "moving"
+_PLACES = ("type", "warehouse", "namespace", "name")
 _CONTROL = "control"
 """Stands for a catalog in the control database itself, which each host names in its own way."""
 _SECRET = re.compile(r"secret|password|token|credential|access[.-]?key|sas|account[.-]?key", re.IGNORECASE)
@@ -39,9 +40,14 @@ class Topology:
     spark: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def has_shared_lake(self) -> bool:
+        """Whether other hosts can reach the tables."""
+        return self.lake.get("type") == "rest" or "warehouse" in self.lake
+
+    @property
     def places(self) -> tuple[str | None, ...]:
         """What must be equal on every host. How a place is reached may differ."""
-        return (*map(self.lake.get, ("type", "warehouse", "namespace")), self.segments)
+        return (*map(self.lake.get, _PLACES), self.segments)
 
 
 def topology_of(settings: Settings) -> Topology:
@@ -83,6 +89,26 @@ def record_topology(connection: Connection, settings: Settings) -> None:
     connection.execute(insert(meta).values(name=_NAME, value=value))
 
 
+def begin_move(connection: Connection, settings: Settings) -> None:
+    """Record where tables and segments are moving to; `Permanent` if a move to another place has not ended."""
+    wanted = json.dumps(topology_of(settings).places)
+    found = connection.execute(select(meta.c.value).where(meta.c.name == _MOVING)).scalar_one_or_none()
+    if found is None:
+        connection.execute(insert(meta).values(name=_MOVING, value=wanted))
+    elif found != wanted:
+        place = next((text for text in json.loads(found) if text and "://" in text), "another place")
+        raise Permanent(
+            f"A move of the tables and segments to {place} was started and not completed.",
+            hint="Run it again, with the options that it was started with.",
+        )
+
+
+def end_move(connection: Connection, settings: Settings) -> None:
+    """From here on, the store's tables and segments are where these settings say."""
+    record_topology(connection, settings)
+    connection.execute(delete(meta).where(meta.c.name == _MOVING))
+
+
 def recorded_topology(connection: Connection) -> Topology:
     """What was recorded; of a store from before that was done: everything is in its directory."""
     text = connection.execute(select(meta.c.value).where(meta.c.name == _NAME)).scalar_one_or_none()
@@ -96,11 +122,21 @@ def check_topology(connection: Connection, settings: Settings) -> None:
     """`InvalidSetting` if a host's settings name another lake or another place of segments than the store's."""
     wanted, found = recorded_topology(connection), topology_of(settings)
     if wanted.places != found.places:
-        names = ("lake.type", "lake.warehouse", "lake.namespace", "spool.segments")
+        names = (*(f"lake.{name}" for name in _PLACES), "spool.segments")
         other = next(name for name, one, two in zip(names, wanted.places, found.places, strict=True) if one != two)
         raise InvalidSetting(
-            f"{FILE_NAME}: {other} is not what this store was created with.",
-            hint="Every host of a store uses the same lake and segments. Restore the setting.",
+            f"{FILE_NAME}: {other} is not what this store was created with, or was moved to.",
+            hint="Every host of a store uses the same lake and segments. Restore the setting; if `floodmark move` was "
+            "interrupted, run it again; after a move, restart this process.",
+        )
+
+
+def check_unmoved(connection: Connection, settings: Settings) -> None:
+    """U43, U44: `Retryable` if tables or segments have moved since this process opened the store."""
+    if recorded_topology(connection).places != topology_of(settings).places:
+        raise Retryable(
+            "The tables or the segments of this store were moved, and this process has the settings of before.",
+            hint="Nothing is lost. Restart it, with the new settings.",
         )
 
 

@@ -66,12 +66,12 @@ def own_catalog(root: Path, settings: Settings) -> Catalog:
     database, a REST catalog and a warehouse.
     """
     short = settings.store_id.replace("-", "")[:12]
-    name = f"floodmark_{short}"
+    name = settings.catalog_name
     home = root / "lake"
     if settings.lake is None:
         return Catalog.embedded(name=name, lake=home)
     lake = settings.lake
-    properties = {key: value for key, value in lake.properties.items() if key != "namespace"}
+    properties = {key: value for key, value in lake.properties.items() if key not in ("name", "namespace")}
     whole = replace(lake, uri=lake.uri or f"sqlite:///{home / 'catalog.db'}", properties=properties)
     if whole.warehouse is None and whole.type == "sql":
         whole = replace(whole, warehouse=local_location(home))

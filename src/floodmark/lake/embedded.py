@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floodmark.config import CatalogSettings, Settings
 from floodmark.errors import Permanent
-from floodmark.lake.catalogs import needed_jars, own_catalog
+from floodmark.lake.catalogs import needed_jars, own_catalog, prepare
 from floodmark.lake.executors import explained, python_there
 from floodmark.lake.sparklog import log_file
 from floodmark.lake.table import Lake
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from floodmark.lake.spark import SparkLake
 
 
-def embedded_lake(root: Path, settings: Settings, *, spark: SparkSession | None = None) -> SparkLake:
-    """The lake of the store at `root`, on a given session or on one that is started on first need."""
+def embedded_lake(
+    root: Path, settings: Settings, *, spark: SparkSession | None = None, needs: Collection[str] = ()
+) -> SparkLake:
+    """The lake of the store at `root`, on a given session or on one that is started on first need, with the jars that
+    it `needs` besides.
+    """
     from floodmark.lake.spark import SparkLake
 
     def start() -> SparkSession:
@@ -34,10 +38,20 @@ def embedded_lake(root: Path, settings: Settings, *, spark: SparkSession | None 
             remote=own.remote,
             settings={"spark.driver.memory": own.driver_memory, **own.settings},
             log=log_file(root),
-            needs=needed_jars(settings),
+            needs={*needed_jars(settings), *needs},
         )
 
     return SparkLake(own_catalog(root, settings), start, catalogs=settings.catalogs)
+
+
+def lakes_of_a_move(
+    root: Path, old: Settings, new: Settings, *, spark: SparkSession | None = None
+) -> tuple[SparkLake, SparkLake]:
+    """The lake that the tables of a store leave, and the one they move to, on one session."""
+    if new.lake is not None:
+        prepare(own_catalog(root, new))
+    needs = needed_jars(old) | needed_jars(new)
+    return embedded_lake(root, old, spark=spark, needs=needs), embedded_lake(root, new, spark=spark, needs=needs)
 
 
 def on_spark(lake: Lake) -> SparkLake:

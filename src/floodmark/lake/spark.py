@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from floodmark.commit.protocol import (
     Append,
@@ -308,7 +308,8 @@ class SparkLake(SparkReader):
         from floodmark.lake.transforms import as_table, filled, within
 
         self._check_base(request, request.within)
-        frame = self.frame(request.source, snapshot=request.snapshot).transform(within(request.within))
+        origin = self if request.origin is None else cast("SparkLake", request.origin)
+        frame = origin.frame(request.source, snapshot=request.snapshot).transform(within(request.within))
         rows = frame.transform(filled(request.schema)).transform(as_table(request.schema))
         self._write(rows, request, {THROUGH_PROPERTY: str(request.through)}, options={})
 

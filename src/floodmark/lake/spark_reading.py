@@ -21,6 +21,7 @@ from floodmark.lake.executors import explained
 from floodmark.lake.files import Odd
 from floodmark.lake.filters import bad_filter, check_filter
 from floodmark.lake.manifests import Manifests
+from floodmark.lake.moving import unmoved
 from floodmark.lake.plan import Plan, plan
 from floodmark.lake.queries import FILE, Checksum, Group
 from floodmark.lake.ranges import FileTask, cores, file_tasks, from_files, from_rows, row_tasks
@@ -99,7 +100,7 @@ class SparkReader:
             _ = self.spark
 
     def load(self, table: str) -> TableState | None:
-        return self.catalog.state(table)
+        return unmoved(self.catalog.state(table))
 
     def frame(self, table: str, *, snapshot: int) -> DataFrame:
         """One snapshot of a table, by its id, system columns included."""

@@ -71,6 +71,8 @@ class Copy:
     through: int
     """The highest number that the table knows of with this copy."""
     schema: Schema
+    origin: Lake | None = None
+    """The lake that has the source, if it is another one: tables move from it."""
 
 
 class Lake(Protocol):
@@ -93,7 +95,7 @@ class Lake(Protocol):
     # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def load(self, table: str) -> TableState | None:
-        """The table's metadata from one load, or None if there is no such table."""
+        """The table's metadata from one load, or None if there is no such table. `TablesMoved` if it is elsewhere."""
         ...
 
     def table_names(self) -> list[str]:

@@ -98,6 +98,8 @@ def rebuild_records(root: Path, lake: Lake, clock: Clock) -> RebuiltRecords:
 
 def _declared(lake: Lake) -> tuple[list[Dataset], tuple[str, ...], tuple[str, ...]]:
     """The newest table of each dataset that keeps a declaration. A copy that a rebuild has not finished keeps none."""
+    from floodmark.lake.moving import TablesMoved
+
     current: dict[str, Dataset] = {}
     seen: dict[str, list[tuple[int, bool]]] = {}
     for table in lake.table_names():
@@ -106,7 +108,7 @@ def _declared(lake: Lake) -> tuple[list[Dataset], tuple[str, ...], tuple[str, ..
             continue
         name, number, fenced = match[1], int(match[2]), match[3] is not None
         seen.setdefault(name, []).append((number, fenced))
-        with contextlib.suppress(FilesMissing):
+        with contextlib.suppress(FilesMissing, TablesMoved):
             state = lake.load(table)
             if state is not None and state.declaration is not None and not fenced:
                 declared = from_declaration(name, number, state.declaration)

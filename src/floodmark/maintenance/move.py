@@ -54,14 +54,19 @@ class MoveReport:
     records: int
 
 
+def has_moved(directory: str | Path, to: str) -> bool:
+    """Whether the settings already name that place."""
+    return config.load(config.settings_file(Path(directory))).control.url == ("" if to == EMBEDDED else to)
+
+
 def move_control(directory: str | Path, to: str) -> MoveReport:
     """Move a store's control database to a PostgreSQL URL (or `env:NAME`, `file:/path`), or to `sqlite`."""
     file = config.settings_file(Path(directory))
     root, text = file.parent, file.read_text(encoding="utf-8")
     settings = config.load(file)
-    changed_text = _with_control(text, "" if to == EMBEDDED else to)
+    changed_text = with_value(text, "control", "url", "" if to == EMBEDDED else to)
     changed = config.parsed(changed_text)
-    if changed.control.url == settings.control.url:
+    if has_moved(directory, to):
         raise InvalidSetting("The control database is there already.", hint="Name the place to move it to.")
     old = control_database(root, settings)
     new = _target(root, changed)
@@ -179,19 +184,19 @@ def _put_in_place(root: Path) -> None:
     sync_directory(root)
 
 
-def _with_control(text: str, url: str) -> str:
-    """The settings file with another `control.url`; everything else in it stays."""
-    line = f"url = {config.toml_value(url)}" if url else '# url = ""'
+def with_value(text: str, section: str, key: str, value: str) -> str:
+    """The settings file with another value, or without one; everything else in it stays."""
+    line = f"{key} = {config.toml_value(value)}" if value else f'# {key} = ""'
     changed, count = re.subn(
-        r"(?ms)^(\[control\]\s*?\n(?:(?!^\[).)*?)^(?:#\s*)?url\s*=[^\n]*$", lambda m: m[1] + line, text, count=1
+        rf"(?ms)^(\[{section}\]\s*?\n(?:(?!^\[).)*?)^(?:#\s*)?{key}\s*=[^\n]*$", lambda m: m[1] + line, text, count=1
     )
     if not count:
-        changed, count = re.subn(r"(?m)^\[control\][^\n]*$", lambda m: f"{m[0]}\n{line}", text, count=1)
+        changed, count = re.subn(rf"(?m)^\[{section}\][^\n]*$", lambda m: f"{m[0]}\n{line}", text, count=1)
     if not count:
-        changed = f"{text.rstrip()}\n\n[control]\n{line}\n"
-    if config.parsed(changed).control.url != url:
+        changed = f"{text.rstrip()}\n\n[{section}]\n{line}\n"
+    if getattr(getattr(config.parsed(changed), section), key) != value:
         raise Permanent(
-            f"control.url in {config.FILE_NAME} could not be replaced.",
-            hint="Write it on a line of its own in the section [control], and run the move again.",
+            f"{section}.{key} in {config.FILE_NAME} could not be replaced.",
+            hint=f"Write it on a line of its own in the section [{section}], and run the move again.",
         )
     return changed

@@ -27,6 +27,7 @@ from floodmark.control.schema import blocks as blocks_table
 from floodmark.control.schema import datasets as datasets_table
 from floodmark.control.schema import segments as segments_table
 from floodmark.control.segments import LandingRange, Segment, SegmentContent, SourceStep
+from floodmark.control.topology import check_unmoved
 from floodmark.engine import Engine
 from floodmark.errors import FloodmarkError, SchemaChanged, reason_of
 from floodmark.files import (
@@ -165,6 +166,7 @@ def register_segment(
         if also is not None and not also(connection):
             return False  # another was first, and has the source's step with it
         datasets.check_types(connection, dataset)
+        check_unmoved(connection, engine.settings)  # U44
         if not records.register(connection, id=id, content=content, lines=lines, step=step):
             raise _GivenUp
         quarantine.hold(connection, dataset.name, quarantined, now=engine.clock.now())
@@ -211,9 +213,12 @@ def split_segment(engine: Engine, dataset: Dataset, segment: Segment) -> bool:
     written = [write_segment(engine, dataset, half, notes=notes) for half in halves]
     faults.reach("split.written")
     parts = [(part.id, part.content) for part in written]
-    if not engine.database.transact(
-        lambda c: records.split(c, segment.id, parts), landed=lambda c: _is_at(c, id=parts[0][0], path=parts[0][1].path)
-    ):
+
+    def replaced(connection: Connection) -> bool:
+        check_unmoved(connection, engine.settings)  # U44
+        return records.split(connection, segment.id, parts)
+
+    if not engine.database.transact(replaced, landed=lambda c: _is_at(c, id=parts[0][0], path=parts[0][1].path)):
         for part in written:
             drop_segment(engine, part)
         return False
@@ -264,6 +269,7 @@ def adopt_segment(
         datasets.evolve(connection, dataset.name, file.columns)
         if _is_known(connection, file.id):
             return False
+        check_unmoved(connection, engine.settings)  # U44
         now = engine.clock.now()
         records.announce(connection, id=file.id, dataset=dataset.name, path=relative, owner=process_identity(), now=now)
         if lines is not None:

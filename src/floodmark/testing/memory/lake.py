@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from floodmark.commit.protocol import Append, Barrier, Snapshot, TableState, named_segments
 from floodmark.errors import FilesMissing, Retryable
 from floodmark.lake.inventory import Orphan, TableFile, TableFiles, bucket_range, highest_known, kept_snapshots
+from floodmark.lake.moving import unmoved
 from floodmark.lake.queries import ALL_NUMBERS, FILE, Checksum, Group
 from floodmark.lake.settling import problem_of, settled_table
 from floodmark.lake.stored import FileKeys, bitmap_of, keys_in
@@ -109,7 +110,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
             if table in self.unreadable:
                 raise FilesMissing(f"The metadata of table {table!r} cannot be read.", hint="Restore the file.")
             reached = {file for id in found.snapshots for file in found.files[id]}
-            return TableState(
+            state = TableState(
                 name=table,
                 uuid=found.uuid,
                 lineage=tuple(found.lineage()),
@@ -120,6 +121,7 @@ class MemoryLake(MemoryTables[MemoryTable]):
                 bytes=sum(self.data[file].nbytes for file in reached if file in self.data),
                 files=len(found.files[found.head]) if found.head is not None else 0,
             )
+            return unmoved(state)
 
     def table_names(self) -> list[str]:
         with self.lock:
@@ -170,7 +172,8 @@ class MemoryLake(MemoryTables[MemoryTable]):
     def drop(self, table: str) -> None:
         with self.lock:
             if table in self.tables:
-                self.expire(table, keep_snapshots=0)
+                if self.tables[table].head is not None:
+                    self.expire(table, keep_snapshots=0)
                 del self.tables[table]
 
     def target(self, name: TargetName) -> MemoryTarget:
@@ -201,7 +204,8 @@ class MemoryLake(MemoryTables[MemoryTable]):
         return True
 
     def _append_copy(self, request: Copy) -> None:
-        rows = in_order(self.parts(request.source, request.snapshot, request.within))
+        origin = self if request.origin is None else cast("MemoryLake", request.origin)
+        rows = in_order(origin.parts(request.source, request.snapshot, request.within))
         send(
             self.on_copy(request) if self.on_copy else "land",
             f"the copy of {request.within}",
