@@ -135,7 +135,7 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 
 
 class Machine:
-    """A machine with nothing but the installed package: no variables, another home, no checkout."""
+    """A machine with nothing but the installed package: no variables of ours, another home, no checkout."""
 
     def __init__(self, place: Path, home: Path) -> None:
         self.place, self.home = place, home
@@ -145,8 +145,9 @@ class Machine:
             "PATH": f"{place}/venv/bin:{Path(java).parent}:/usr/bin:/bin",
             "LANG": "C.UTF-8",
         }
-        if os.environ.get("JAVA_HOME"):
-            self.environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
+        # How its JVM is run is the machine's affair: here it lives for seconds.
+        lent = ("JAVA_HOME", "SPARK_SUBMIT_OPTS")
+        self.environment |= {name: os.environ[name] for name in lent if os.environ.get(name)}
 
     def run(self, *words: str, stdin: bytes = b"", code: int = 0) -> str:
         done = subprocess.run(
