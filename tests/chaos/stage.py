@@ -33,7 +33,12 @@ SMALL_JVM = Settings(
     spark=SparkSettings(
         master="local[1]",
         driver_memory="600m",
-        settings={"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"},
+        settings={
+            "spark.sql.shuffle.partitions": "1",
+            "spark.default.parallelism": "1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
     ),
 )
 
