@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -170,6 +171,7 @@ class Worker(Process):
     """
 
     def start(self) -> None:
+        resource_tracker.ensure_running()  # as a part of the first start, it would unblock the signal again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             super().start()
