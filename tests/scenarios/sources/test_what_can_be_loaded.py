@@ -229,9 +229,9 @@ def test_lines_of_a_csv_that_are_no_rows_go_to_quarantine_once(
     assert stored(again) == list(range(60))
     held = [(entry.reason.rpartition("h.csv ")[2], entry.payload) for entry in again.quarantine.entries("messages")]
     assert sorted(held) == [
-        ("row 10: it has 1 columns instead of 3", "10"),
+        ("row 10: it has 1 column instead of 3", "10"),
         ("row 11: it has 4 columns instead of 3", "10,2026-01-11T00:00:00Z,a,b"),
-        ("row 40: it has 1 columns instead of 3", "what?"),
+        ("row 40: it has 1 column instead of 3", "what?"),
     ]
 
 
