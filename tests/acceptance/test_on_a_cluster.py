@@ -94,6 +94,7 @@ def test_a_task_that_runs_on_two_hosts_at_once_writes_nothing_twice(executors: E
     store.check_rows("files")
 
 
+@in_soak_only
 def test_executors_without_floodmark_are_told_by_name_and_nothing_is_committed(
     executors: Executors, store: Elsewhere
 ) -> None:

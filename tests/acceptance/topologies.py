@@ -39,7 +39,7 @@ STEPS = ("export", "compact", "backfill", "expire", "retain")
 """What happens to a store, each once; a killed driver and lost watermarks have tests of their own."""
 ASKED = int(os.environ.get("TOPOLOGY_STEPS", "0"))
 """So many steps of all kinds in any order, instead of these: `make soak` says how many."""
-in_soak_only = pytest.mark.skipif(not ASKED, reason="takes JVMs of its own: part of make soak")
+in_soak_only = pytest.mark.skipif(not ASKED, reason="part of make soak, for its time")
 POINTS = tuple(point for point in faults.POINTS if point.startswith(("flush.", "delivery.", "table.", "compact.")))
 
 
